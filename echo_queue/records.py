@@ -1,0 +1,119 @@
+"""Everything that crosses a process border, as frozen values (`docs/architecture.md`, "Words").
+
+A *group* is the G samples of one prompt: the unit of a task, of a replay record and of an update.
+Token ids are int32 and log-probabilities float32; times are milliseconds of the Redis server.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Tokens = npt.NDArray[np.int32]
+Logprobs = npt.NDArray[np.float32]
+Finish = Literal["stop", "length", "abort"]
+Message = dict[str, str]
+
+
+class Version(NamedTuple):
+    """Names weights uniquely. `number` counts optimizer updates; `lineage` the learner's restarts."""
+
+    lineage: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.lineage}.{self.number}"
+
+
+@dataclass(frozen=True)
+class Published:
+    """The newest weights that workers may fetch: where the manifest is and its digest (BLAKE3 hex)."""
+
+    version: Version
+    manifest: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One normalised prompt: text or chat messages; the other columns reach the environment."""
+
+    prompt: str | list[Message]
+    columns: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An immutable object holding prompts `first … first + count − 1` of a set, one JSON per line."""
+
+    object: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One group to generate.
+
+    `pv` is the learner's version at admission; `min_pv` the oldest version that may generate it.
+    `late` counts how often its group came back too old. `stream` and `entry` name its place in
+    Redis ("tasks" or "retry", and the entry's id).
+    """
+
+    id: str
+    set: str
+    epoch: int
+    index: int
+    shard: Shard
+    attempt: int
+    late: int
+    pv: int
+    min_pv: int
+    lineage: int
+    stream: str
+    entry: str
+
+
+class Span(NamedTuple):
+    """Tokens from `start` up to the next span's start were sampled by `version`."""
+
+    start: int
+    version: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One trajectory: T sampled tokens, their behaviour log-probabilities (both [T]), its reward."""
+
+    tokens: Tokens
+    logprobs: Logprobs
+    spans: tuple[Span, ...]
+    reward: float
+    finish: Finish
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The G scored samples of one task; the prompt ([P] tokens) is held once.
+
+    `lineage` is that of the newest weights used; the lag of a group counts from its oldest token.
+    """
+
+    task: str
+    set: str
+    epoch: int
+    index: int
+    attempt: int
+    worker: str
+    lineage: int
+    prompt: Tokens
+    samples: tuple[Sample, ...]
+
+    @property
+    def oldest(self) -> int:
+        return min(span.version for sample in self.samples for span in sample.spans)
+
+    @property
+    def newest(self) -> int:
+        return max(span.version for sample in self.samples for span in sample.spans)
