@@ -186,6 +186,11 @@ class Config(Section):
     submission: Submission = Submission()
     telemetry: Telemetry = Telemetry()
 
+    @property
+    def base_model(self) -> str:
+        """Folder or hub name of version 0."""
+        return str(self.run.dir / "base") if self.model.base == "init" else self.model.base
+
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Reads and checks `path`. Raises `ConfigError` with every problem found."""
