@@ -1,0 +1,147 @@
+"""One server program per directory, started, found again and ended.
+
+The server inherits a lock on `<dir>/lock`, so the lock is held exactly as long as the server lives,
+whatever becomes of the process that started it. A second start in the same directory therefore finds
+the running server instead of starting another. What the server prints goes to `<dir>/log`.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from echo_queue.errors import DeadlineError, Problem
+
+# The shell notes its pid and then becomes the server, so a held lock always names its holder.
+LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
+POLL_S = 0.02
+LOG_TAIL_BYTES = 4096
+LOG_KEEP_BYTES = 8 << 20
+
+
+class ServerProcess:
+    """The server of one directory. `start` launches it, or attaches to the one that runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.dir = directory.resolve()
+        self.log = self.dir / "log"
+        self.pid: int | None = None
+        self._lock = self.dir / "lock"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def attach(self, patience_s: float = 0.5) -> bool:
+        """True if a server of this directory runs already; `pid` is then its process id."""
+        self.dir.mkdir(parents=True, exist_ok=True)
+        give_up = time.monotonic() + patience_s
+        while self._held():
+            noted = self._lock.read_text().strip()
+            if noted:
+                self.pid = int(noted)
+                return True
+            if time.monotonic() > give_up:
+                raise DeadlineError(
+                    Problem(str(self._lock), "is held, but no process is noted in it", f"fuser {self._lock}; end that process")
+                )
+            time.sleep(POLL_S)
+        return False
+
+    def launch(self, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        """Starts `argv` in the directory. Does not wait for it to be ready."""
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self._keep_log_short()
+        with self._lock.open("a+") as lock, self.log.open("ab") as log:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            self._child = subprocess.Popen(
+                ["/bin/sh", "-c", LAUNCH, "sh", str(self._lock), *argv],
+                cwd=self.dir,
+                env={**os.environ, **(environ or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock.fileno()],
+                # A Ctrl-C at the terminal is for the supervisor, which ends its servers in order.
+                start_new_session=True,
+            )
+            self.pid = self._child.pid
+
+    def alive(self) -> bool:
+        return self._child.poll() is None if self._child else self._held()
+
+    def end(self, grace_s: float) -> None:
+        """SIGTERM, then SIGKILL after `grace_s`. Returns when the server is gone."""
+        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+            if not self.alive():
+                break
+            self._signal(number)
+            give_up = time.monotonic() + patience_s
+            while self.alive() and time.monotonic() < give_up:
+                time.sleep(POLL_S)
+        self._forget()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self.end_with(signal.SIGKILL)
+
+    def end_with(self, number: signal.Signals) -> None:
+        self._signal(number)
+        give_up = time.monotonic() + 5.0
+        while self.alive() and time.monotonic() < give_up:
+            time.sleep(POLL_S)
+        self._forget()
+
+    def log_tail(self) -> str:
+        """The last lines the server wrote."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+                return log.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is not None and self.alive():
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def _forget(self) -> None:
+        if not self.alive():
+            self._child = self.pid = None
+
+    def _held(self) -> bool:
+        # A shared lock, so that two who only look do not take each other for a server.
+        with self._lock.open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    def _keep_log_short(self) -> None:
+        if self.log.exists() and self.log.stat().st_size > LOG_KEEP_BYTES:
+            self.log.replace(self.log.with_suffix(".old"))
+
+
+def port_for(directory: Path) -> int:
+    """The port this directory's server had last time if nobody else took it, otherwise a free one."""
+    remembered = directory / "port"
+    candidates = [int(remembered.read_text())] if remembered.exists() else []
+    for port in [*candidates, 0]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return int(probe.getsockname()[1])
+    raise OSError("no free port on the loopback interface")
+
+
+def remember_port(directory: Path, port: int) -> None:
+    """So that clients which reconnect after a restart find the server where it was."""
+    draft = directory / "port.new"
+    draft.write_text(str(port))
+    draft.replace(directory / "port")

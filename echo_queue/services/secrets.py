@@ -1,0 +1,97 @@
+"""Passwords and keys, which are never configuration.
+
+- Embedded services: generated once per run and kept in `<run dir>/services/secrets.json` (mode 0600).
+- External services: from the environment, or from the file that `…_FILE` names. Without store keys,
+  boto3's own chain (profile, instance role) applies.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import orjson
+
+from echo_queue.errors import Problem, ServiceError
+
+Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True)
+class StoreKeys:
+    access_key: str
+    secret_key: str
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Secrets of the embedded services: one Redis password per role, one pair of store keys."""
+
+    redis: dict[Role, str]
+    store: StoreKeys
+
+
+def generated(directory: Path) -> Generated:
+    """Reads `secrets.json` of a services directory. Raises `ServiceError` if no service ever started there."""
+    path = directory / "secrets.json"
+    try:
+        values = orjson.loads(path.read_bytes())
+        return Generated({role: values["redis"][role] for role in ROLES}, StoreKeys(**values["store"]))
+    except OSError as error:
+        raise ServiceError(
+            Problem(str(path), f"cannot be read: {error.strerror}", "start `echo-queue services CONFIG` first, as this user")
+        ) from None
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        raise ServiceError(
+            Problem(str(path), "is damaged", "delete it and restart the services; data is kept")
+        ) from None
+
+
+def generate(directory: Path) -> Generated:
+    """Makes the secrets of a run unless it has them; an existing file is never replaced."""
+    path = directory / "secrets.json"
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        values = {
+            "redis": {role: secrets.token_urlsafe(24) for role in ROLES},
+            # rclone refuses short access keys; 20 characters is what AWS uses.
+            "store": {"access_key": secrets.token_hex(10).upper(), "secret_key": secrets.token_hex(20)},
+        }
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.touch(mode=0o600)
+        draft.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+        draft.replace(path)
+    return generated(directory)
+
+
+def external_redis_password(environ: Mapping[str, str] = os.environ) -> str | None:
+    return _from_environment("ECHO_QUEUE_REDIS_PASSWORD", environ)
+
+
+def external_store_keys(environ: Mapping[str, str] = os.environ) -> StoreKeys | None:
+    """Both keys, or None for boto3's own chain. One key without the other is a `ServiceError`."""
+    access = _from_environment("ECHO_QUEUE_STORE_ACCESS_KEY", environ)
+    secret = _from_environment("ECHO_QUEUE_STORE_SECRET_KEY", environ)
+    if access and secret:
+        return StoreKeys(access, secret)
+    if access or secret:
+        missing = "ECHO_QUEUE_STORE_SECRET_KEY" if access else "ECHO_QUEUE_STORE_ACCESS_KEY"
+        raise ServiceError(Problem(missing, "is not set but its other half is", "set both, or neither"))
+    return None
+
+
+def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:
+    if name in environ:
+        return environ[name]
+    file = environ.get(f"{name}_FILE")
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise ServiceError(
+            Problem(f"{name}_FILE", f"{file} cannot be read: {error.strerror}", "name a readable file")
+        ) from None
