@@ -4,9 +4,11 @@ A line is written once per update, whole, and survives a restart; after a fork t
 version, the line of the highest lineage.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 import orjson
 
@@ -55,16 +57,114 @@ class MetricsLog:
         self._file.write(orjson.dumps(asdict(metrics), option=orjson.OPT_APPEND_NEWLINE))
 
 
-def read(path: Path) -> Iterator[UpdateMetrics]:
-    """Updates of the surviving history, by version. A torn last line is left out."""
-    surviving: dict[int, UpdateMetrics] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            fields = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        metrics = UpdateMetrics(**fields | {"trained_ids": tuple(fields["trained_ids"])})
-        known = surviving.get(metrics.version)
-        if known is None or metrics.lineage >= known.lineage:
-            surviving[metrics.version] = metrics
-    return iter([surviving[version] for version in sorted(surviving)])
+class MetricsReader:
+    """Follows a log that is being written: each look reads only what was appended since the last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._surviving: dict[int, UpdateMetrics] = {}
+
+    def look(self) -> list[UpdateMetrics]:
+        """Updates of the surviving history, by version. A torn line is left out."""
+        for line in self._appended():
+            try:
+                fields = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            self._keep(UpdateMetrics(**fields | {"trained_ids": tuple(fields["trained_ids"])}))
+        return [self._surviving[version] for version in sorted(self._surviving)]
+
+    def _appended(self) -> list[bytes]:
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return whole.splitlines()
+
+    def _keep(self, metrics: UpdateMetrics) -> None:
+        """A line of a newer lineage abandons what older lineages did from its version on."""
+        abandoned = [v for v, old in self._surviving.items() if v >= metrics.version and old.lineage < metrics.lineage]
+        for version in abandoned:
+            del self._surviving[version]
+        newer = any(old.lineage > metrics.lineage for old in self._surviving.values())
+        if not newer:
+            self._surviving[metrics.version] = metrics
+
+
+def read(path: Path) -> list[UpdateMetrics]:
+    """Updates of the surviving history, by version. A torn line is left out."""
+    return MetricsReader(path).look()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run, or a stretch of it, in figures."""
+
+    updates: int
+    groups: int
+    samples: int
+    tokens: int
+    seconds: float
+    """From the beginning of the first update to the end of the last, pauses of a stopped run included."""
+    busy_s: float
+    idle_s: float
+    """The learner waiting for admissible groups."""
+    save_s: float
+    lags: dict[int, int]
+    """Groups trained at each lag (updates)."""
+    sent_back: int
+    reward_first: float
+    reward_last: float
+    """Means over the first and the last tenth of the updates, at most ten."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Trained tokens per second of the learner's time, busy or not."""
+        return self.tokens / max(self.busy_s + self.idle_s + self.save_s, 1e-9)
+
+    @property
+    def idle_share(self) -> float:
+        return self.idle_s / max(self.busy_s + self.idle_s + self.save_s, 1e-9)
+
+    @property
+    def mean_lag(self) -> float:
+        return sum(lag * count for lag, count in self.lags.items()) / max(sum(self.lags.values()), 1)
+
+    @property
+    def max_lag(self) -> int:
+        return max((lag for lag, count in self.lags.items() if count), default=0)
+
+    @property
+    def sent_back_share(self) -> float:
+        """Of the groups that reached the learner, those that went back as late or abandoned."""
+        return self.sent_back / max(self.groups + self.sent_back, 1)
+
+
+def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
+    lags: Counter[int] = Counter()
+    for update in updates:
+        lags.update({int(lag): count for lag, count in update.lags.items()})
+    rewards = [update.reward_mean for update in updates]
+    tenth = min(10, max(1, len(rewards) // 10))
+    return Summary(
+        updates=len(updates),
+        groups=sum(update.groups for update in updates),
+        samples=sum(update.samples for update in updates),
+        tokens=sum(update.tokens for update in updates),
+        seconds=updates[-1].time_s - began_s(updates[0]) if updates else 0.0,
+        busy_s=sum(update.train_s for update in updates),
+        idle_s=sum(update.wait_s for update in updates),
+        save_s=sum(update.save_s for update in updates),
+        lags=dict(sorted(lags.items())),
+        sent_back=max((update.sent_back for update in updates), default=0),
+        reward_first=fmean(rewards[:tenth]) if rewards else 0.0,
+        reward_last=fmean(rewards[-tenth:]) if rewards else 0.0,
+    )
+
+
+def began_s(update: UpdateMetrics) -> float:
+    """Seconds since the epoch at which the learner began to wait for this update's groups."""
+    return update.time_s - update.wait_s - update.train_s - update.save_s
