@@ -1,0 +1,134 @@
+"""The commands. Each takes the TOML file of a run first and is as thin as it can be."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from echo_queue import config as configuration
+from echo_queue.cli.roles import become
+
+app = typer.Typer(
+    name="echo-queue",
+    help="RL post-training over Redis streams and object storage: one learner, many workers, one staleness bound.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+config_app = typer.Typer(help="Look at a configuration without starting anything.", no_args_is_help=True)
+app.add_typer(config_app, name="config", rich_help_panel="Before a run")
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the run.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+ONE_MACHINE, ROLES, WATCH, BESIDES = "Everything on this machine", "One role", "Look", "Before a run"
+
+
+def print_json(document: Any) -> None:
+    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+@app.command(rich_help_panel=ONE_MACHINE)
+def run(config: ConfigFile) -> None:
+    """Run every role of CONFIG here until the prompts are trained: services, submission, workers, learner.
+
+    A run that was stopped or killed continues; a finished one says where its report is.
+    """
+    from echo_queue.cli.run import run as run_all
+
+    raise typer.Exit(run_all(config))
+
+
+@app.command(rich_help_panel=ROLES)
+def services(config: ConfigFile) -> None:
+    """Serve the embedded Redis and object store, until SIGTERM."""
+    from echo_queue.services import serve
+
+    serve(configuration.load(config))
+
+
+@app.command(rich_help_panel=ROLES)
+def submit(
+    config: ConfigFile,
+    source: Annotated[
+        str, typer.Argument(help="A .jsonl or .parquet file, or reasoning-gym:DATASET; default: prompts.source.")
+    ] = "",
+) -> None:
+    """Send a prompt set to the Celery workers and wait until it is in the backlog. Repeating it adds nothing."""
+    from echo_queue.submission import submit as submit_set
+
+    submit_set(configuration.load(config), source or None)
+
+
+@app.command(rich_help_panel=ROLES)
+def worker(
+    config: ConfigFile,
+    name: Annotated[str, typer.Option(help="Name of this worker; default: host and process id.")] = "",
+) -> None:
+    """Roll out: lease tasks, generate, score, complete."""
+    configuration.load(config)
+    become("workers", config, *(("--name", name) if name else ()))
+
+
+@app.command(rich_help_panel=ROLES)
+def learner(config: ConfigFile) -> None:
+    """Train: drain groups within S, update, checkpoint, publish, commit."""
+    configuration.load(config)
+    become("learner", config)
+
+
+@app.command("init-model", rich_help_panel=BESIDES)
+def init_model(config: ConfigFile) -> None:
+    """Make the base model of CONFIG (a small Qwen3, warmed up on the task's format); cached."""
+    configuration.load(config)
+    become("learner.base_model", config)
+
+
+@app.command(rich_help_panel=WATCH)
+def status(
+    config: ConfigFile,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep showing, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show reward, version, lag, queue depths and workers, with the read-only user."""
+    from echo_queue.cli.status import show
+
+    show(configuration.load(config), watch=watch, as_json=as_json)
+
+
+@app.command(rich_help_panel=WATCH)
+def audit(config: ConfigFile, as_json: Json = False) -> None:
+    """Check submitted = backlog + tasks + replay + trained + dead. Exit code 1 if it does not hold."""
+    from echo_queue.cli.audit import audit as check
+
+    raise typer.Exit(check(configuration.load(config), as_json=as_json))
+
+
+@app.command(rich_help_panel=WATCH)
+def revive(
+    config: ConfigFile,
+    tasks: Annotated[list[str] | None, typer.Argument(help="Ids of dead tasks; none: all of them.")] = None,
+) -> None:
+    """Give dead tasks another life, with their attempts counted from zero."""
+    from echo_queue.cli.audit import revive as give_back
+
+    give_back(configuration.load(config), tasks or [])
+
+
+@config_app.command("check")
+def config_check(config: ConfigFile, as_json: Json = False) -> None:
+    """Report everything wrong with CONFIG, unreachable services included. Exit code 2 if anything is."""
+    from echo_queue.cli.config import check
+
+    raise typer.Exit(check(config, as_json=as_json))
+
+
+@config_app.command("reference")
+def config_reference() -> None:
+    """Print every key with its type, default and meaning, as Markdown."""
+    from echo_queue.cli.config import reference
+
+    typer.echo(reference(), nl=False)

@@ -1,0 +1,106 @@
+"""`config check`: all problems of a file at once. `config reference`: the keys, from the model's docstrings."""
+
+import json
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from rich.console import Console
+
+from echo_queue import config as configuration
+from echo_queue.cli import problems as printed
+from echo_queue.errors import Problem
+
+HEADER = """# Configuration
+
+One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` is
+`s = 2` in `[staleness]`. Secrets are never in it ([operations](operations.md)). Relative paths start at the
+directory that the command is started in. `echo-queue config check CONFIG` reports everything wrong at once.
+
+Written by `echo-queue config reference` from `echo_queue/config.py`; change it there.
+"""
+
+
+def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem, ...]]:
+    """The file's problems and those of the services it names."""
+    from echo_queue.services import check as check_services
+
+    config, problems = configuration.examine(path)
+    if config is not None:
+        problems += tuple(check_services(config))
+    return config, problems
+
+
+def check(path: Path, *, as_json: bool) -> int:
+    """Exit code: 2 where there is a problem."""
+    config, problems = problems_of(path)
+    if as_json:
+        from echo_queue.cli.commands import print_json
+
+        values = config.model_dump(mode="json") if config else None
+        print_json({"ok": not problems, "problems": problems, "config": values})
+    elif problems:
+        printed.show(problems)
+    else:
+        Console(highlight=False).print(f"[green]✓[/] {path}: nothing wrong", soft_wrap=True)
+    return 2 if problems else 0
+
+
+def reference() -> str:
+    """Every key of the model, one table per section."""
+    return HEADER + "".join(_section(configuration.Config, ""))
+
+
+def _section(model: type[BaseModel], path: str) -> Iterator[str]:
+    leaves = {name: field for name, field in model.model_fields.items() if not _is_section(field)}
+    if path:
+        yield f"\n## `[{path}]`\n\n"
+        yield f"{' '.join(model.__doc__.split())}\n\n" if model.__doc__ else ""
+    if leaves:
+        yield "| key | type | default | meaning |\n| --- | --- | --- | --- |\n"
+    for name, field in leaves.items():
+        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+        yield f"| `{name}` | {_type(field)} | {_default(field)} | {meaning} |\n"
+    for name, field in model.model_fields.items():
+        if _is_section(field):
+            yield from _section(field.annotation, f"{path}.{name}".lstrip("."))  # type: ignore[arg-type]
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _type(field: FieldInfo) -> str:
+    bounds = [_bound(item) for item in field.metadata]
+    return " ".join([_name(field.annotation), *filter(None, bounds)])
+
+
+def _bound(item: Any) -> str:
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    return " ".join(f"{sign} {getattr(item, name):g}" for name, sign in signs.items() if hasattr(item, name))
+
+
+def _name(annotation: Any) -> str:
+    names = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path", type(None): ""}
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " or ".join(f'`"{value}"`' for value in arguments)
+    if origin is Annotated:
+        return " ".join(filter(None, [_name(arguments[0]), *map(_bound, getattr(arguments[1], "metadata", ()))]))
+    if origin in (Union, types.UnionType):
+        return " or ".join(filter(None, map(_name, arguments)))
+    if origin is dict:
+        return "table"
+    if origin is tuple or origin is list:
+        return "list"
+    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    return "" if value in (None, "") else f"`{json.dumps(value, ensure_ascii=False, default=str)}`"
