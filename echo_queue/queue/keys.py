@@ -1,0 +1,48 @@
+"""The one place that names the keys of a run: `eq:{run}:…`.
+
+- The braces are Redis Cluster's hash tag: every key of a run lies in one slot, hence on one node, so a
+  function may derive all of them from the prefix it is given as KEYS[1]. Only moving that very slot to another
+  node while the run goes on could split them; stop the run before resharding its slot.
+- `library/state.lua` documents type and fields of each key.
+"""
+
+
+class Keys:
+    """Key names of one run. `prefix` is what every function takes as KEYS[1]."""
+
+    def __init__(self, run: str) -> None:
+        self.prefix = f"eq:{{{run}}}:"
+        self.state = self.prefix + "state"
+        self.policy = self.prefix + "policy"
+        self.published = self.prefix + "published"
+        self.forks = self.prefix + "forks"
+        self.stats = self.prefix + "stats"
+        self.backlog = self.prefix + "backlog"
+        self.tasks = self.prefix + "tasks"
+        self.retry = self.prefix + "retry"
+        self.replay = self.prefix + "replay"
+        self.dead = self.prefix + "dead"
+        self.open = self.prefix + "open"
+        self.flying = self.prefix + "flying"
+        self.ready = self.prefix + "ready"
+        self.waits = self.prefix + "waits"
+        self.failures = self.prefix + "failures"
+        self.held = self.prefix + "held"
+        self.drained = self.prefix + "drained"
+        self.workers = self.prefix + "workers"
+        self.events = self.prefix + "events"
+
+    def set(self, name: str) -> str:
+        return f"{self.prefix}set:{name}"
+
+    def chunks(self, name: str) -> str:
+        return f"{self.prefix}chunks:{name}"
+
+    def shards(self, name: str) -> str:
+        return f"{self.prefix}shards:{name}"
+
+    def worker(self, name: str) -> str:
+        return f"{self.prefix}worker:{name}"
+
+    def token(self, name: str) -> str:
+        return f"{self.prefix}token:{name}"

@@ -1,0 +1,211 @@
+"""What goes into the queue's moves and what comes out of them, as frozen values.
+
+Times are milliseconds of the Redis server where a name ends in `_ms`, seconds where it ends in `_s`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from echo_queue.records import Group, Published, Task, Version
+
+Late = Literal["requeue", "wait"]
+Order = Literal["sequential", "shuffled"]
+
+
+@dataclass(frozen=True)
+class QueuePolicy:
+    """The run's rules, kept in Redis so that every role obeys the same ones.
+
+    `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication
+    (shown, not used by the queue). `pace`: keep n ≤ w·B; off, only the bound holds.
+    """
+
+    s: int
+    batch: int
+    kappa: int = 1
+    lease_ms: int = 30_000
+    max_attempts: int = 4
+    pace: bool = True
+    late: Late = "requeue"
+    late_deadline_ms: int = 60_000
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """A set of prompts as submitted: where it comes from and how the backlog serves it.
+
+    `source` says what the set is (file and digest, or generator); a second declaration under the same
+    name must be equal in everything but `priority`. `seed` keys the shuffled order.
+    """
+
+    name: str
+    source: str
+    epochs: int = 1
+    priority: int = 0
+    order: Order = "sequential"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Prompts `first … first + count − 1` of a set, expanded by one submission task."""
+
+    number: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """How far a set's submission is; `waiting` are the chunks that still have no shard."""
+
+    name: str
+    chunks: int
+    prompts: int
+    waiting: tuple[Chunk, ...]
+
+    @property
+    def complete(self) -> bool:
+        return not self.waiting
+
+
+@dataclass(frozen=True)
+class Lease:
+    """What a worker got: its tasks, the newest weights, and what it must know about its own.
+
+    `abandoned`: the version it serves was left behind by a restart of the learner: fetch before
+    generating. Each task's `min_pv` is the oldest version that may still generate it, at most `published`.
+    """
+
+    tasks: tuple[Task, ...]
+    published: Published | None
+    learner_version: Version
+    abandoned: bool
+    finished: bool
+
+
+class Outcome(StrEnum):
+    """What became of a completed group."""
+
+    accepted = "accepted"
+    duplicate = "duplicate"
+    """Another completion of the task came first."""
+    late = "late"
+    """Older than the learner can still train, or made with abandoned weights; the task goes back."""
+    unknown = "unknown"
+    """No such task is open: it has been trained, or never was admitted."""
+
+
+@dataclass(frozen=True)
+class Drained:
+    """Groups for the learner, and what it needs to know to go on.
+
+    `seats`: seats kept for groups in flight that are waited for. `late`, `abandoned`, `malformed`: groups that
+    this call sent back (or buried). `ready`: admissible groups left in replay. `flying`: groups under lease.
+    `outside`: prompts not yet in the learner's hands: unsubmitted, in the backlog, in tasks or ready.
+    `exhausted`: there is nothing left to wait for, so a smaller last batch may be trained.
+    """
+
+    groups: tuple[Group, ...]
+    seats: int
+    late: int
+    abandoned: int
+    malformed: int
+    ready: int
+    flying: int
+    outside: int
+    exhausted: bool
+
+
+@dataclass(frozen=True)
+class Reclaimed:
+    """What one sweep did: leases that went to retry, by cause, and tasks that died."""
+
+    expired: int
+    failed: int
+    released: int
+    late: int
+    dead: int
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A worker's heartbeat: what it runs and how fast. `state` is one word for a person to read."""
+
+    engine: str
+    version: Version
+    state: str
+    tokens_per_s: float = 0.0
+    groups_per_s: float = 0.0
+    groups: int = 0
+    """Groups accepted since it started."""
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """A worker as last heard of. `beat` is None once its heartbeat has expired."""
+
+    name: str
+    silent_ms: int
+    beat: Beat | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """One atomic picture of a run. `counts` are stats by cause, since the run began."""
+
+    learner: Version
+    published: Published | None
+    policy: QueuePolicy
+    window: float
+    finished: bool
+    submitted: int
+    backlog: int
+    tasks: int
+    retry: int
+    flying: int
+    ready: int
+    drained: int
+    """In the learner's hands: leased from replay and not yet committed."""
+    replay: int
+    uncommitted: int
+    trained: int
+    dead: int
+    counts: dict[str, int]
+    workers: tuple[WorkerStatus, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """`submitted = backlog + tasks + replay + trained + dead`, each side counted by itself.
+
+    `tasks` is the length of the tasks and retry streams together. `open` counts the ids that have a place; it must
+    equal the entries of all four streams. `flying` counts the tasks under lease, in two ways. `lost`: entries
+    that vanished from a work stream although nothing removed them.
+    """
+
+    submitted: int
+    backlog: int
+    tasks: int
+    replay: int
+    trained: int
+    dead: int
+    open: int
+    flying: int
+    leased: int
+    lost: int
+
+    @property
+    def difference(self) -> int:
+        """Prompts missing (positive) or surplus (negative)."""
+        return self.submitted - (self.backlog + self.tasks + self.replay + self.trained + self.dead)
+
+    @property
+    def misplaced(self) -> int:
+        """Open ids minus stream entries."""
+        return self.open - (self.tasks + self.replay + self.dead)
+
+    @property
+    def ok(self) -> bool:
+        return self.difference == 0 and self.misplaced == 0 and self.flying == self.leased and self.lost == 0
