@@ -1,0 +1,303 @@
+"""The one place where the roles of a run are started, kept alive and ended.
+
+- One supervisor per directory: a lock, held until the last process it started is gone.
+- A role that dies is started again, after a growing pause; one that keeps dying ends the run with its last lines.
+- However the supervisor ends, SIGKILL included (`echo_queue.orphans`), nothing it started lives on.
+- What a role prints goes to `logs/<role>.log` in the directory.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from echo_queue import orphans
+from echo_queue.errors import DeadlineError, EchoQueueError, Problem
+
+POLL_S = 0.05
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
+SETTLED_S = 30.0
+"""A role that lived this long starts its count of deaths anew."""
+MOST_DEATHS = 5
+MOST_REFUSALS = 2
+"""Exit code 2 says that somebody must act: trying again helps only where a service was away."""
+TAIL_LINES = 12
+
+
+class RoleError(EchoQueueError):
+    """A role died too often."""
+
+
+class RunningError(EchoQueueError):
+    """Another supervisor runs in this directory."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """A program to keep alive. `ends`: exit code 0 is its end; otherwise any exit is a death.
+
+    `grace_s`: how long it may take after SIGTERM. `servers`: others need it until they are gone.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    grace_s: float = 10.0
+    ends: bool = False
+    servers: bool = False
+
+
+@dataclass(frozen=True)
+class RoleState:
+    name: str
+    alive: bool
+    deaths: int
+    done: bool
+
+
+class Kept:
+    """One role's present life."""
+
+    def __init__(self, role: Role, log: Path, environ: Mapping[str, str]) -> None:
+        self.role = role
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+        self.done = False
+        self.deaths = 0
+        """Since it last lived for `SETTLED_S`."""
+        self.all_deaths = 0
+        self.started = self.again = time.monotonic()
+        self._environ = environ
+        self._log_from = 0
+
+    @property
+    def group(self) -> int | None:
+        """Its process group, which has the process's own id."""
+        return self.process.pid if self.process else None
+
+    def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
+            log.flush()
+            self._log_from = log.tell()
+            self.process = subprocess.Popen(
+                self.role.command,
+                env=dict(self._environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
+                start_new_session=True,
+            )
+        self.started = time.monotonic()
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group, whose first process may be gone."""
+        if self.group is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, number)
+
+    def tail(self) -> str:
+        """The last lines of this life."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_from)
+            lines = log.read().decode("utf-8", "replace").rstrip().splitlines()
+        return "\n".join(lines[-TAIL_LINES:]) or "(it printed nothing)"
+
+
+class Supervisor:
+    """Keeps roles alive while its methods are called; use it as a context manager."""
+
+    def __init__(self, directory: Path, environ: Mapping[str, str] = os.environ, lock_patience_s: float = 30.0) -> None:
+        self.directory = directory
+        self._environ = environ
+        self._lock_patience_s = lock_patience_s
+        self._kept: dict[str, Kept] = {}
+        self._lock: IO[str] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._interrupted = False
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.directory, self._lock_patience_s)
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(orphans.__file__)],
+            stdin=subprocess.PIPE,
+            pass_fds=[self._lock.fileno()],
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop_all()
+        finally:
+            assert self._guard and self._guard.stdin and self._lock
+            self._guard.stdin.close()
+            self._guard.wait(orphans.GRACE_S + 5)
+            self._lock.close()
+
+    def start(self, *roles: Role) -> None:
+        for role in roles:
+            kept = self._kept[role.name] = Kept(role, self.directory / "logs" / f"{role.name}.log", self._environ)
+            self._start(kept)
+
+    def tick(self) -> None:
+        """Notices deaths and starts again what died.
+
+        Raises `RoleError` for what keeps dying, `KeyboardInterrupt` where a signal asked to end.
+        """
+        if self._interrupted:
+            raise KeyboardInterrupt
+        for kept in self._kept.values():
+            if kept.done:
+                continue
+            if kept.process is None:
+                if time.monotonic() >= kept.again:
+                    self._start(kept)
+            elif (code := kept.process.poll()) is not None:
+                self._ended(kept, code)
+
+    def wait(self, until: Callable[[], bool], deadline_s: float, what: str) -> None:
+        """Keeps the roles alive until `until()`. `what` is named by the `DeadlineError`."""
+        give_up = time.monotonic() + deadline_s
+        while not until():
+            self.tick()
+            if time.monotonic() > give_up:
+                raise DeadlineError(
+                    Problem(what, f"not reached within {deadline_s:.0f} s", f"look into {self.directory / 'logs'}")
+                )
+            time.sleep(POLL_S)
+
+    def done(self, name: str) -> bool:
+        return self._kept[name].done
+
+    def states(self) -> list[RoleState]:
+        return [
+            RoleState(kept.role.name, kept.process is not None and not kept.done, kept.all_deaths, kept.done)
+            for kept in self._kept.values()
+        ]
+
+    def stop(self, *names: str) -> None:
+        """SIGTERM to all of them, SIGKILL to what is left after its grace; then their groups are gone."""
+        stopping = [kept for kept in (self._kept.get(name) for name in names) if kept and kept.process]
+        for kept in stopping:
+            kept.signal(signal.SIGTERM)
+        asked = time.monotonic()
+        for kept in stopping:
+            assert kept.process
+            with suppress(subprocess.TimeoutExpired):
+                kept.process.wait(max(0.0, asked + kept.role.grace_s - time.monotonic()))
+            self._bury(kept)
+        for name in names:
+            self._kept.pop(name, None)
+
+    def stop_all(self) -> None:
+        """First those that work, then the servers they work with."""
+        self.stop(*(name for name, kept in self._kept.items() if not kept.role.servers))
+        self.stop(*tuple(self._kept))
+
+    def interrupt(self, number: int = signal.SIGINT, frame: object = None) -> None:
+        """A signal handler. First, the next `tick` raises KeyboardInterrupt; again, all but servers are killed."""
+        if self._interrupted:
+            for kept in self._kept.values():
+                if not kept.role.servers:
+                    kept.signal(signal.SIGKILL)
+        self._interrupted = True
+
+    def _start(self, kept: Kept) -> None:
+        kept.start()
+        self._tell("~" if kept.role.servers else "+", kept)
+
+    def _ended(self, kept: Kept, code: int) -> None:
+        lived_s = time.monotonic() - kept.started
+        self._bury(kept)
+        if code == 0 and kept.role.ends:
+            kept.done = True
+            return
+        kept.all_deaths += 1
+        kept.deaths = 1 if lived_s > SETTLED_S else kept.deaths + 1
+        if kept.deaths >= (MOST_REFUSALS if code == 2 else MOST_DEATHS):
+            raise RoleError(
+                Problem(
+                    kept.role.name,
+                    f"{_how(code)}, {kept.deaths} times in a row; its last lines:\n{_indented(kept.tail())}",
+                    f"mend it ({kept.log} has more), then run again: it continues",
+                )
+            )
+        kept.again = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (kept.deaths - 1), LONGEST_PAUSE_S)
+
+    def _bury(self, kept: Kept) -> None:
+        """Ends what is left of the role's group and reaps its first process."""
+        kept.signal(signal.SIGKILL)
+        assert kept.process
+        kept.process.wait()
+        self._tell("-", kept)
+        kept.process = None
+
+    def _tell(self, sign: str, kept: Kept) -> None:
+        assert self._guard and self._guard.stdin
+        with suppress(BrokenPipeError):
+            self._guard.stdin.write(f"{sign} {kept.group}\n".encode())
+            self._guard.stdin.flush()
+
+
+def lock(directory: Path, patience_s: float) -> IO[str]:
+    """Takes the run's lock, waiting while a killed supervisor's processes are being ended.
+
+    Raises `RunningError` at once where its holder lives, after `patience_s` otherwise.
+    """
+    file = (directory / "lock").open("a+")
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            if _process_lives(holder) or time.monotonic() > give_up:
+                file.close()
+                raise RunningError(
+                    Problem(
+                        str(directory),
+                        f"is being run already, by process {holder}",
+                        "watch it with `echo-queue status`",
+                    )
+                ) from None
+            time.sleep(POLL_S)
+        else:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            return file
+
+
+def _process_lives(pid: str) -> bool:
+    if not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _how(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"      {line}" for line in text.splitlines())

@@ -1,0 +1,130 @@
+"""Roles here are small shell programs; the processes, locks and signals are real."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from echo_queue import supervisor
+from echo_queue.errors import DeadlineError
+from echo_queue.supervisor import Role, RoleError, RunningError, Supervisor
+
+
+def shell(name: str, script: str, **options: object) -> Role:
+    return Role(name, ("/bin/sh", "-c", script), **options)  # type: ignore[arg-type]
+
+
+def lives(pid: int) -> bool:
+    """Zombies do not count."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def eventually(condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
+    give_up = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < give_up, "did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
+
+
+def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
+    once = tmp_path / "died"
+    with Supervisor(tmp_path) as roles:
+        roles.start(shell("worker", f"[ -e {once} ] || {{ touch {once}; kill -9 $$; }}; exit 0", ends=True))
+        roles.wait(lambda: roles.done("worker"), 20, "the second life")
+        assert roles.states()[0].deaths == 1
+    assert (tmp_path / "logs" / "worker.log").read_text().count("── ") == 2
+
+
+def test_a_role_that_keeps_dying_ends_the_run_with_its_last_lines(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as roles, pytest.raises(RoleError, match=r"no such tensor[\s\S]*run again: it continues"):
+        roles.start(shell("learner", "echo no such tensor; exit 1"))
+        roles.wait(lambda: False, 20, "its end")
+    assert (tmp_path / "logs" / "learner.log").read_text().splitlines().count(
+        "no such tensor"
+    ) == supervisor.MOST_DEATHS
+
+
+def test_a_role_that_refuses_is_not_asked_often(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as roles, pytest.raises(RoleError, match="exit code 2"):
+        roles.start(shell("submit", "echo prompts.jsonl:7; exit 2", ends=True))
+        roles.wait(lambda: False, 20, "its end")
+    assert (tmp_path / "logs" / "submit.log").read_text().splitlines().count(
+        "prompts.jsonl:7"
+    ) == supervisor.MOST_REFUSALS
+
+
+def test_a_wait_names_what_it_waited_for(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as roles, pytest.raises(DeadlineError, match="the services"):
+        roles.wait(lambda: False, 0.1, "the services")
+
+
+def test_workers_end_before_servers_and_stubborn_ones_are_killed(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    say = f"trap 'echo $0 >> {ended}; exit 0' TERM; touch {tmp_path}/$0; while :; do sleep 0.05; done"
+    with Supervisor(tmp_path) as roles:
+        roles.start(Role("services", ("/bin/sh", "-c", say, "services"), servers=True))
+        roles.start(Role("worker", ("/bin/sh", "-c", say, "worker")))
+        roles.start(
+            shell("stubborn", f"trap '' TERM; touch {tmp_path}/stubborn; while :; do sleep 0.05; done", grace_s=0.2)
+        )
+        roles.wait(lambda: all((tmp_path / name).exists() for name in ("services", "worker", "stubborn")), 20, "traps")
+    assert ended.read_text().split() == ["worker", "services"]
+
+
+def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    with Supervisor(tmp_path) as roles:
+        roles.start(shell("worker", f"sleep 600 & echo $! > {child}.new; mv {child}.new {child}; wait"))
+        roles.wait(child.exists, 20, "the child")
+    assert not lives(int(child.read_text()))
+
+
+def test_a_second_supervisor_is_refused(tmp_path: Path) -> None:
+    with Supervisor(tmp_path), pytest.raises(RunningError, match=str(os.getpid())):
+        Supervisor(tmp_path).__enter__()
+    with Supervisor(tmp_path):
+        pass
+
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+from echo_queue.supervisor import Role, Supervisor
+directory = Path(sys.argv[1])
+note = 'sleep 600 & echo $! > {0}.child; echo $$ > {0}.new; mv {0}.new {0}; wait'
+with Supervisor(directory) as roles:
+    for name in ('worker', 'services'):
+        roles.start(Role(name, ('/bin/sh', '-c', note.format(directory / name)), servers=name == 'services'))
+    roles.wait(lambda: False, 600, 'the kill')
+"""
+
+
+def test_nothing_survives_a_killed_supervisor_and_the_run_can_start_again(tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", SUPERVISE, str(tmp_path)])
+    names = ("worker", "worker.child", "services", "services.child")
+    eventually(lambda: all((tmp_path / name).exists() for name in names))
+    pids = [int((tmp_path / name).read_text()) for name in names]
+    assert all(map(lives, pids))
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    with Supervisor(tmp_path):
+        assert not any(map(lives, pids)), "the lock is free only once everything is gone"
+
+
+def test_ctrl_c_ends_the_roles(tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as roles, pytest.raises(KeyboardInterrupt):
+        roles.start(shell("worker", "sleep 600"))
+        roles.interrupt()
+        roles.wait(lambda: False, 20, "the interrupt")
+    assert not roles.states()
