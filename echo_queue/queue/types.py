@@ -49,11 +49,16 @@ class PromptSet:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Prompts `first … first + count − 1` of a set, expanded by one submission task."""
+    """Prompts `first … first + count − 1` of a set, expanded by one submission task.
+
+    `digest` identifies their content. `ticket` is what a reader of the source needs to find them again, as JSON.
+    """
 
     number: int
     first: int
     count: int
+    digest: str = ""
+    ticket: str = "{}"
 
 
 @dataclass(frozen=True)
