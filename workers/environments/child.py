@@ -1,0 +1,92 @@
+"""The scoring process that `scorer.py` starts: `main(FD, PARENT, ENVIRONMENT_JSON)`.
+
+It answers each `Batch` on the socket FD with `Rewards` or `Failed`, until the socket closes. It ignores SIGINT
+and SIGTERM, since its parent decides when it ends, and dies with its parent even while the environment hangs.
+"""
+
+import ctypes
+import math
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from echo_queue.config import Environment as EnvironmentConfig
+from echo_queue.errors import ConfigError, Problem
+from workers.environments import Batch, create
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The environment is made."""
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """The environment cannot be had on this machine."""
+
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class Rewards:
+    values: list[float]
+
+
+@dataclass(frozen=True)
+class Failed:
+    traceback: str
+
+
+def serve(connection: "Connection[Any, Batch]", config: EnvironmentConfig) -> None:
+    try:
+        environment = create(config)
+    except ConfigError as error:
+        connection.send(Unfit(error.problems))
+        return
+    except Exception:
+        where = f"environment.{'function' if config.kind == 'function' else 'kind'}"
+        connection.send(Unfit((Problem(where, traceback.format_exc().rstrip(), "mend what it raised"),)))
+        return
+    connection.send(Ready())
+    while True:
+        try:
+            batch = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: Rewards | Failed = Rewards(checked(environment.score(batch), len(batch.completions)))
+        except Exception:
+            answer = Failed(traceback.format_exc())
+        connection.send(answer)
+
+
+def checked(rewards: Sequence[Any], count: int) -> list[float]:
+    """`rewards` as `count` finite floats. Raises `ValueError` saying which is not."""
+    if len(rewards) != count:
+        raise ValueError(f"the environment returned {len(rewards)} rewards for {count} completions")
+    for position, reward in enumerate(rewards):
+        if reward is None or not math.isfinite(float(reward)):
+            raise ValueError(f"the environment returned {reward!r} as reward {position}")
+    return [float(reward) for reward in rewards]
+
+
+def die_with(parent: int) -> None:
+    """Asks Linux for SIGKILL when the parent ends; elsewhere a hanging environment would outlive it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            sys.exit("the parent ended first")
+
+
+def main(descriptor: str, parent: str, config: str) -> None:
+    die_with(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    serve(Connection(int(descriptor)), EnvironmentConfig.model_validate_json(config))

@@ -1,0 +1,53 @@
+"""A user's reward function, called as TRL's trainers call theirs.
+
+Keywords: `prompts`, `completions`, `completion_ids`, `trainer_state` (None here), and each further column as a list.
+For chat prompts a completion is `[{"role": "assistant", "content": …}]`, else text. Plain or `async def`.
+Source: huggingface/trl, docs/source/grpo_trainer.md, "Using a custom reward function".
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+from echo_queue.errors import ConfigError, Problem
+from workers.environments import Batch
+
+
+class Function:
+    def __init__(self, reference: str) -> None:
+        self._function = _resolve(reference)
+
+    def score(self, batch: Batch) -> list[float]:
+        rewards = self._function(
+            prompts=list(batch.prompts),
+            completions=_completions(batch),
+            completion_ids=list(batch.completion_ids),
+            trainer_state=None,
+            **{name: list(values) for name, values in batch.columns.items()},
+        )
+        return asyncio.run(rewards) if inspect.iscoroutine(rewards) else rewards
+
+
+def _completions(batch: Batch) -> Sequence[Any]:
+    return [
+        completion if isinstance(prompt, str) else [{"role": "assistant", "content": completion}]
+        for prompt, completion in zip(batch.prompts, batch.completions, strict=True)
+    ]
+
+
+def _resolve(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    where = "environment.function"
+    try:
+        found = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        mend = "start the worker where it can be imported, or set PYTHONPATH"
+        raise ConfigError(Problem(where, f"{reference}: {error}", mend)) from None
+    except AttributeError:
+        raise ConfigError(Problem(where, f"{module} has no {name}", 'write "module:function"')) from None
+    if not callable(found):
+        raise ConfigError(Problem(where, f"{reference} is {type(found).__name__}, no function", "name a function"))
+    function: Callable[..., Any] = found
+    return function

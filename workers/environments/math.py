@@ -1,0 +1,42 @@
+"""Mathematical answers, compared with math-verify: 1.0 if equal to the row's `answer` (or `solution`), else 0.0.
+
+math-verify bounds its own work with SIGALRM, so it must run on the main thread of its process, as it does in
+the scorer's. A completion that it cannot read in time is a wrong answer; a solution that it cannot read is an error.
+"""
+
+import re
+from typing import Any
+
+from echo_queue.errors import ConfigError, Problem
+from workers.environments import Batch
+
+COLUMNS = ("answer", "solution")
+DELIMITED_OR_PROSE = re.compile(r"\$|\\boxed|\\\(|\\\[|(?<!\\)\b[A-Za-z]{2,}")
+
+
+class Math:
+    def __init__(self) -> None:
+        try:
+            import math_verify  # type: ignore[import-untyped]
+        except ImportError:
+            mend = "pip install 'echo-queue[environments]'"
+            raise ConfigError(Problem("environment.kind", "math needs the math-verify package here", mend)) from None
+        self._parse, self._verify = math_verify.parse, math_verify.verify
+
+    def score(self, batch: Batch) -> list[float]:
+        column = next((name for name in COLUMNS if name in batch.columns), None)
+        if column is None:
+            raise KeyError(f"a math prompt needs a column {' or '.join(COLUMNS)}; this one has {sorted(batch.columns)}")
+        golds = {solution: self._solution(solution) for solution in map(str, batch.columns[column])}
+        return [
+            float(self._verify(golds[str(solution)], self._parse(completion)))
+            for solution, completion in zip(batch.columns[column], batch.completions, strict=True)
+        ]
+
+    def _solution(self, text: str) -> list[Any]:
+        """Data sets give a bare expression, with or without its dollars, or prose that ends in the answer."""
+        readings = (text, f"${text}$") if DELIMITED_OR_PROSE.search(text) else (f"${text}$", text)
+        parsed: list[Any] = self._parse(readings[0]) or self._parse(readings[1])
+        if not parsed:
+            raise ValueError(f"math-verify finds no answer in the solution {text!r}")
+        return parsed

@@ -1,0 +1,37 @@
+"""Any reasoning-gym dataset, scored by the dataset's own `score_answer`.
+
+The answer is what stands in the last <answer> tag; without one, the whole completion.
+"""
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+
+from echo_queue.errors import ConfigError, Problem
+from echo_queue.submission.generated import original
+from workers.environments import Batch
+
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+class ReasoningGym:
+    def __init__(self) -> None:
+        if find_spec("reasoning_gym") is None:
+            mend = "pip install 'echo-queue[environments]'"
+            raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", mend))
+        import_module("reasoning_gym")  # takes a second, which no task should be charged for
+
+    def score(self, batch: Batch) -> list[float]:
+        names = batch.columns.keys()
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*batch.columns.values(), strict=True)]
+        return [_score(row, completion) for row, completion in zip(rows, batch.completions, strict=True)]
+
+
+def _score(row: dict[str, object], completion: str) -> float:
+    dataset, entry = original(row)
+    return float(dataset.score_answer(answer(completion), entry))
+
+
+def answer(completion: str) -> str:
+    tagged: list[str] = ANSWER.findall(completion)
+    return (tagged[-1] if tagged else completion).strip()
