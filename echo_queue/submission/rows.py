@@ -1,0 +1,114 @@
+"""What a prompt row may be, wherever it comes from.
+
+A row has a `prompt`: text, or chat messages of text (`[{"role": …, "content": …}]`). Every other column
+reaches the environment untouched, so it must be something that JSON can hold. `normalise` is the only
+judge: the submitter's scan and the Celery worker both ask it, so a row that passed one passes the other.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import orjson
+
+from echo_queue.errors import Problem, PromptError
+from echo_queue.records import Message, PromptRow
+
+REPORTED_ROWS = 5
+"""Bad rows named in one error; more would hide the first."""
+
+MAX_ROW_BYTES = 16 * 1024 * 1024
+"""A longer line is a file without line ends, not a prompt."""
+
+_SERIALISE = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+
+
+class BadRow(Exception):
+    """One row that cannot be a prompt: what is wrong, and how to mend it."""
+
+    def __init__(self, what: str, mend: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.mend = mend
+
+
+def parse(line: bytes) -> PromptRow:
+    """Reads one JSON line. Raises `BadRow`."""
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise _unreadable(line, error) from None
+    return normalise(values)
+
+
+def normalise(values: object) -> PromptRow:
+    """Splits a row into its prompt and the other columns; takes `values` over. Raises `BadRow`."""
+    if not isinstance(values, dict):
+        raise BadRow(f"is {_kind(values)}, not an object", 'write one object per row: {"prompt": "…"}')
+    if "prompt" not in values:
+        raise BadRow(f"has no `prompt` (columns: {', '.join(map(str, values)) or 'none'})", "name that column `prompt`")
+    return PromptRow(_prompt(values.pop("prompt")), values)
+
+
+def serialise(row: PromptRow) -> bytes:
+    """The row as one line of a shard, without its line end. Raises `BadRow` for a value JSON cannot hold."""
+    try:
+        return orjson.dumps({"prompt": row.prompt, "columns": row.columns}, option=_SERIALISE)
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise BadRow(f"has a value that JSON cannot hold: {error}", "convert that column to text or numbers") from None
+
+
+def deserialise(line: bytes) -> PromptRow:
+    values = orjson.loads(line)
+    return PromptRow(values["prompt"], values["columns"])
+
+
+def refuse(bad: Iterable[tuple[str, BadRow]]) -> None:
+    """Raises `PromptError` naming the bad rows, if there are any: pairs of (place, what is wrong)."""
+    problems = tuple(Problem(where, row.what, row.mend) for where, row in bad)
+    if problems:
+        raise PromptError(*problems)
+
+
+def _prompt(value: object) -> str | list[Message]:
+    if isinstance(value, str):
+        if not value or value.isspace():
+            raise BadRow("its prompt is empty", "remove the row, or write its prompt")
+        return value
+    if isinstance(value, list):
+        if not value:
+            raise BadRow("its prompt has no messages", "remove the row, or write its messages")
+        return list(_messages(value))
+    raise BadRow(f"its prompt is {_kind(value)}", "a prompt is text, or a list of chat messages")
+
+
+def _messages(messages: list[object]) -> Iterator[Message]:
+    for position, message in enumerate(messages, start=1):
+        if not isinstance(message, dict):
+            raise BadRow(f"message {position} is {_kind(message)}", 'write {"role": "user", "content": "…"}')
+        for key in ("role", "content"):
+            if not isinstance(message.get(key), str):
+                raise BadRow(f"message {position}: `{key}` is {_kind(message.get(key))}, not text", "write it as text")
+        if not message["role"].strip():
+            raise BadRow(f"message {position}: `role` is empty", 'write "system", "user" or "assistant"')
+        if further := [key for key in message if key not in ("role", "content")]:
+            raise BadRow(f"message {position} has unknown keys: {', '.join(further)}", "keep `role` and `content` only")
+        yield {"role": message["role"], "content": message["content"]}
+    if not any(message["content"].strip() for message in messages if isinstance(message, dict)):
+        raise BadRow("all its messages are empty", "remove the row, or write its messages")
+
+
+def _unreadable(line: bytes, error: orjson.JSONDecodeError) -> BadRow:
+    if not line.strip():
+        return BadRow("is empty", "remove the line")
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        return BadRow(
+            f"is not UTF-8 (byte {line[wrong.start]:#04x} at column {wrong.start + 1})", "save the file as UTF-8"
+        )
+    return BadRow(f"is not JSON: {error}", "write one JSON object per line")
+
+
+def _kind(value: object) -> str:
+    names = {type(None): "missing", bool: "true or false", int: "a number", float: "a number", str: "text"}
+    names |= {list: "a list", dict: "an object"}
+    return names.get(type(value), f"a {type(value).__name__}")

@@ -1,0 +1,68 @@
+"""Shards: the immutable objects that hold normalised prompts, one JSON line each.
+
+A shard's key names its set, its chunk and the digest of its bytes, so writing one twice writes the same
+bytes, and a reader knows whether what it got is what was written.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+from blake3 import blake3
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.records import PromptRow, Shard, Task
+from echo_queue.submission.rows import deserialise, serialise
+
+DIGEST_CHARACTERS = 32
+"""Hex characters of the BLAKE3 digest in a key: 128 bits."""
+
+
+class Reads(Protocol):
+    """What is used of `echo_queue.store.Store` here."""
+
+    def get(self, key: str) -> bytes: ...
+
+
+class Writes(Protocol):
+    def put(self, key: str, data: bytes) -> None: ...
+
+
+def write(store: Writes, prompt_set: str, number: int, first: int, rows: Sequence[PromptRow]) -> Shard:
+    """Stores rows first, first + 1, … of a set. Repeating it changes nothing. Raises `BadRow` as `serialise`."""
+    data = b"".join(serialise(row) + b"\n" for row in rows)
+    digest = blake3(data).hexdigest()[:DIGEST_CHARACTERS]
+    key = f"prompts/{prompt_set}/{number:08d}-{digest}.jsonl"
+    store.put(key, data)
+    return Shard(key, first, len(rows))
+
+
+class ShardReader:
+    """Gives the prompt of a task. Keeps the shards used last; a shard is about `prompts.chunk` prompts."""
+
+    def __init__(self, store: Reads, cache_shards: int = 8) -> None:
+        self._store = store
+        self._capacity = cache_shards
+        self._shards: OrderedDict[str, list[bytes]] = OrderedDict()
+
+    def row(self, task: Task) -> PromptRow:
+        """Raises `ServiceError` when the shard cannot be had or is not what was written."""
+        return deserialise(self._lines(task.shard)[task.index - task.shard.first])
+
+    def _lines(self, shard: Shard) -> list[bytes]:
+        if shard.object in self._shards:
+            self._shards.move_to_end(shard.object)
+            return self._shards[shard.object]
+        lines = self._fetch(shard)
+        self._shards[shard.object] = lines
+        if len(self._shards) > self._capacity:
+            self._shards.popitem(last=False)
+        return lines
+
+    def _fetch(self, shard: Shard) -> list[bytes]:
+        data = self._store.get(shard.object)
+        digest = shard.object.removesuffix(".jsonl").rpartition("-")[2]
+        if blake3(data).hexdigest()[:DIGEST_CHARACTERS] != digest:
+            what = f"holds {len(data)} bytes that are not the ones written"
+            raise ServiceError(Problem(shard.object, what, "restore the object, or submit the set under another name"))
+        return data.splitlines()
