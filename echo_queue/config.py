@@ -28,14 +28,19 @@ class Section(BaseModel):
 
 
 class Run(Section):
+    """Which run this is and where it lives."""
+
     name: Name
     """Names the run: its Redis hash tag `{name}` and its prefix in the bucket."""
     dir: Path
     """Work directory: service data, metrics, report and the final model."""
     seed: int = 0
+    """Seeds the sampling, the shuffles and what `init` builds."""
 
 
 class Redis(Section):
+    """The server that holds the run's state."""
+
     url: str = "embedded"
     """`embedded`, or `redis://host:port/db`, `rediss://…`, `redis+sentinel://h1:p,h2:p/service/db`."""
     username: str = ""
@@ -47,10 +52,14 @@ class Redis(Section):
 
 
 class Store(Section):
+    """Where prompts, weights and checkpoints are kept: any S3 server."""
+
     url: str = "embedded"
     """`embedded`, or the endpoint of any S3 server (`https://s3.eu-west-1.amazonaws.com`)."""
     bucket: str = "echo-queue"
+    """Must exist on an external server; the embedded one creates it."""
     region: str = "us-east-1"
+    """Of an external server, where it cares."""
     checksums: Literal["when_required", "when_supported"] = "when_required"
     """boto3's own checksums; some servers refuse them. Our digests decide in either case."""
 
@@ -59,65 +68,97 @@ class ModelInit(Section):
     """A small Qwen3-architecture model, made here and warmed up on the task's format."""
 
     hidden: Positive = 128
+    """Width of the residual stream."""
     layers: Positive = 4
+    """Transformer blocks."""
     heads: Positive = 4
+    """Query heads."""
     kv_heads: Positive = 2
+    """Key and value heads; a divisor of `heads`."""
     head_dim: Positive = 32
+    """Width of a head, even."""
     intermediate: Positive = 256
+    """Width of the MLP."""
     vocabulary: Positive = 512
     """Upper bound of the trained BPE vocabulary."""
     warmup_steps: Positive = 400
+    """Supervised steps on the task's format."""
     warmup_batch: Positive = 128
+    """Examples per step."""
     warmup_lr: float = 1e-3
+    """AdamW's learning rate in the warm-up."""
     warmup_correct: float = Field(default=0.2, ge=0, le=1)
     """Share of warm-up targets that are right; the others show the format only."""
 
 
 class Model(Section):
+    """The model to train."""
+
     base: str = "init"
     """`init` (see `model.init`), a local folder, or a hub name."""
     init: ModelInit = ModelInit()
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of training and generation."""
     max_prompt_tokens: Positive = 256
+    """A longer prompt is refused at submission."""
     max_new_tokens: Positive = 64
+    """A sample ends here at the latest."""
 
 
 class Prompts(Section):
+    """What to train on."""
+
     set: Name = "prompts"
+    """Name of the set; submitting the same set again adds nothing."""
     source: str = ""
     """A `.jsonl` or `.parquet` file, or `reasoning-gym:DATASET`."""
     options: dict[str, Any] = {}
     """Of a generated set: `size`, `seed` and the dataset's own settings."""
     epochs: Positive = 1
+    """How often each prompt is trained on."""
     priority: int = 0
     """The backlog serves higher numbers first; sets of equal priority in order of submission."""
     order: Literal["sequential", "shuffled"] = "sequential"
+    """`shuffled`: another order in each epoch, drawn from the run's seed."""
     chunk: Positive = 10_000
     """Prompts per chunk task, and so per shard object."""
 
 
 class Environment(Section):
+    """How a sample is scored."""
+
     kind: Literal["reasoning-gym", "math", "function"] = "reasoning-gym"
+    """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours."""
     function: str = ""
     """`module:function` in TRL's signature: (prompts, completions, **columns) → list of floats."""
     timeout_s: Seconds = 30.0
+    """Scoring of a group beyond this costs the task one attempt."""
 
 
 class Rollout(Section):
+    """How samples are made."""
+
     workers: Positive = 2
     """Workers that `echo-queue run` starts on this machine."""
     engine: Literal["transformers"] = "transformers"
+    """What generates."""
     group_size: Positive = 16
     """G, samples per prompt."""
     groups_per_call: Positive = 8
+    """Groups generated together in one batch."""
     temperature: float = Field(default=1.0, gt=0)
+    """Of sampling."""
     top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling; 1: off."""
     threads: Positive = 1
+    """CPU threads of a worker."""
     grace_s: Seconds = 20.0
     """After SIGTERM a worker finishes or hands back within this time."""
 
 
 class Staleness(Section):
+    """How old the data may be, in updates."""
+
     s: int = Field(default=4, ge=0)
     """S, the bound: a group is trained only if its lag is at most S updates."""
     kappa: Annotated[int, Field(gt=0)] | Literal["auto"] = 1
@@ -125,12 +166,18 @@ class Staleness(Section):
     pace: bool = True
     """Keep data fresh within S. Off: always fill the window that S allows."""
     late: Literal["requeue", "wait"] = "requeue"
+    """What gives when a group is late: it goes back (`requeue`), or the learner waits for it (`wait`)."""
     late_deadline_s: Seconds = 60.0
+    """Longest wait for one late group."""
 
 
 class Queue(Section):
+    """Leases, attempts and deadlines."""
+
     lease_s: Seconds = 30.0
+    """A worker that is silent for so long loses its tasks to others."""
     max_attempts: Positive = 4
+    """A task that failed so often is dead."""
     inline_max_bytes: Positive = 1_048_576
     """A larger replay record goes to object storage, with only its pointer in the stream."""
     stall_deadline_s: Seconds = 300.0
@@ -138,17 +185,26 @@ class Queue(Section):
 
 
 class Learner(Section):
+    """GRPO on batches of groups."""
+
     batch_groups: Positive = 16
     """B, groups per update."""
     max_updates: int = Field(default=0, ge=0)
     """Stop after so many updates; 0: train until the backlog is empty."""
     lr: float = Field(default=1e-4, gt=0)
+    """AdamW's learning rate."""
     warmup_updates: int = Field(default=0, ge=0)
+    """Updates over which the learning rate rises from 0."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's moments."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's weight decay."""
     grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The ratio is clipped below at 1 − this."""
     clip_high: float = Field(default=0.28, gt=0)
+    """The ratio is clipped above at 1 + this."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL term to the base model; 0 keeps no reference."""
     advantage: Literal["std", "mean"] = "std"
@@ -158,20 +214,31 @@ class Learner(Section):
     micro_tokens: Positive = 16_384
     """Padded tokens per forward pass."""
     threads: Positive = 1
+    """CPU threads of the learner."""
     checkpoint_updates: Positive = 20
+    """Updates between checkpoints; a restart redoes at most so many."""
     keep_checkpoints: Positive = 2
+    """Older ones are deleted."""
 
 
 class Submission(Section):
+    """Expanding prompt sets with Celery."""
+
     processes: Positive = 1
     """Celery worker processes that `echo-queue run` starts."""
     deadline_s: Seconds = 600.0
+    """`submit` gives up if the set is not in the backlog by then."""
     reconcile_s: Seconds = 10.0
+    """Chunks unfinished for so long are sent again."""
 
 
 class Telemetry(Section):
+    """What a run tells about itself."""
+
     tensorboard: bool = False
+    """Also write TensorBoard event files to `run.dir/tensorboard`; needs the extra `tensorboard`."""
     heartbeat_s: Seconds = 1.0
+    """Seconds between a worker's heartbeats."""
 
 
 class Config(Section):
@@ -259,6 +326,8 @@ def contradictions(config: Config) -> Iterator[Problem]:
         )
     if config.model.init.heads % config.model.init.kv_heads:
         yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
+    if config.model.init.head_dim % 2:
+        yield Problem("model.init.head_dim", "is odd; rotary positions turn pairs", "choose an even number")
 
 
 def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Problem]:

@@ -1,0 +1,90 @@
+"""Each promise is what the person sees: the key's path and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from echo_queue import config
+from echo_queue.cli.config import reference
+from echo_queue.errors import ConfigError, Problem
+
+BASE = '[run]\nname = "t"\ndir = "runs/t"\n'
+
+
+def problems(directory: Path, text: str, environ: dict[str, str] | None = None) -> dict[str, Problem]:
+    path = directory / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return {problem.where: problem for problem in config.examine(path, environ or {})[1]}
+
+
+def test_a_name_and_a_directory_are_enough(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(BASE, encoding="utf-8")
+    assert config.load(path, {}).staleness.s == 4
+
+
+def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
+    text = (
+        BASE
+        + "[staleness]\ns = 0\nkappa = 4\n[rollout]\ngroup_size = 1\nworker = 2\n[lerner]\nlr = 1\n"
+        + '[model]\ndtype = "int8"\n'
+    )
+    found = problems(tmp_path, text)
+    assert found.keys() == {"staleness.kappa", "rollout.group_size", "rollout.worker", "lerner", "model.dtype"}
+    assert found["rollout.worker"].mend == "did you mean workers?"
+    assert found["lerner"].mend == "did you mean learner?"
+    assert "κ = 4 with S = 0" in found["staleness.kappa"].what
+
+
+@pytest.mark.parametrize("s", [0, 1, 4])
+def test_kappa_may_be_one_more_than_s_and_no_more(tmp_path: Path, s: int) -> None:
+    assert not problems(tmp_path, BASE + f"[staleness]\ns = {s}\nkappa = {s + 1}\n")
+    assert "staleness.kappa" in problems(tmp_path, BASE + f"[staleness]\ns = {s}\nkappa = {s + 2}\n")
+
+
+def test_a_union_is_one_problem(tmp_path: Path) -> None:
+    found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
+    assert list(found) == ["staleness.kappa"]
+    assert "'often' will not do" in found["staleness.kappa"].what
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    assert problems(tmp_path, '[run]\nname = "t"\n').keys() == {"run.dir"}
+
+
+def test_a_file_that_is_not_toml_names_its_line(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, BASE + "s = = 4\n").values()
+    assert "line 4" in problem.what
+
+
+def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load(tmp_path / "none.toml")
+
+
+def test_variables_override_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(BASE + "[staleness]\ns = 1\n", encoding="utf-8")
+    environ = {
+        "ECHO_QUEUE_STALENESS__S": "2",
+        "ECHO_QUEUE_RUN__NAME": "other",
+        "ECHO_QUEUE_MODEL__INIT__LAYERS": "3",
+        "ECHO_QUEUE_CONFIG": "elsewhere",
+    }
+    found = config.load(path, environ)
+    assert (found.staleness.s, found.run.name, found.model.init.layers) == (2, "other", 3)
+
+
+def test_a_variable_without_a_place_is_reported(tmp_path: Path) -> None:
+    found = problems(tmp_path, BASE, {"ECHO_QUEUE_STALENES__S": "2", "ECHO_QUEUE_RUN__NAME__X": "2"})
+    assert found.keys() == {"stalenes", "ECHO_QUEUE_RUN__NAME__X"}
+
+
+def test_the_written_reference_is_up_to_date() -> None:
+    written = Path(__file__).parents[1] / "docs" / "configuration.md"
+    assert written.read_text(encoding="utf-8") == reference(), "run `make docs`"
+
+
+def test_every_key_says_what_it_means() -> None:
+    unexplained = [line for line in reference().splitlines() if line.startswith("| `") and line.endswith("|  |")]
+    assert not unexplained
