@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from echo_queue.config import Config
 from echo_queue.records import Group, Published, Task, Version
 
 Late = Literal["requeue", "wait"]
@@ -23,12 +24,26 @@ class QueuePolicy:
 
     s: int
     batch: int
-    kappa: int = 1
+    kappa: int | Literal["auto"] = 1
     lease_ms: int = 30_000
     max_attempts: int = 4
     pace: bool = True
     late: Late = "requeue"
     late_deadline_ms: int = 60_000
+
+    @classmethod
+    def of(cls, config: Config) -> "QueuePolicy":
+        """The rules that a configuration states."""
+        return cls(
+            s=config.staleness.s,
+            batch=config.learner.batch_groups,
+            kappa=config.staleness.kappa,
+            lease_ms=round(1000 * config.queue.lease_s),
+            max_attempts=config.queue.max_attempts,
+            pace=config.staleness.pace,
+            late=config.staleness.late,
+            late_deadline_ms=round(1000 * config.staleness.late_deadline_s),
+        )
 
 
 @dataclass(frozen=True)
@@ -179,6 +194,17 @@ class Status:
     dead: int
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
+
+
+@dataclass(frozen=True)
+class DeadTask:
+    """A task given up: after how many failed attempts, why, who tried last, and when."""
+
+    id: str
+    attempts: int
+    reason: str
+    worker: str
+    died_ms: int
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,168 @@
+"""One group as bytes: a version byte, a small JSON header, then packed little-endian arrays.
+
+    u8 version | u32 header length | header (JSON) | prompt i32[P] | per sample: tokens i32[T], logprobs f32[T]
+
+The prompt is held once. `decode` accepts exactly what `encode` makes: any other length, size, type, order
+of spans or non-finite number is a `CodecError`, since these bytes come from machines nobody vouches for.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any, NoReturn, get_args
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.records import Finish, Group, Sample, Span
+
+FORMAT = 1
+PREFIX = struct.Struct("<BI")
+HEADER_MAX_BYTES = 1 << 20
+SAMPLES_MAX = 4096
+NUMBER_MAX = 1 << 53
+INT32 = np.dtype("<i4")
+FLOAT32 = np.dtype("<f4")
+NAMES = ("task", "set", "worker")
+NUMBERS = ("epoch", "index", "attempt", "lineage", "prompt")
+FINISHES = get_args(Finish)
+
+
+class CodecError(EchoQueueError):
+    """The bytes are no group; the message says which rule they break."""
+
+
+def encode(group: Group) -> bytes:
+    """Packs `group`; about 8 bytes per sampled token and 4 per prompt token."""
+    header = orjson.dumps(
+        {
+            "task": group.task,
+            "set": group.set,
+            "epoch": group.epoch,
+            "index": group.index,
+            "attempt": group.attempt,
+            "worker": group.worker,
+            "lineage": group.lineage,
+            "prompt": len(group.prompt),
+            "samples": [
+                [len(sample.tokens), float(sample.reward), sample.finish, [list(span) for span in sample.spans]]
+                for sample in group.samples
+            ],
+        }
+    )
+    parts = [PREFIX.pack(FORMAT, len(header)), header, _packed(group.prompt, INT32)]
+    for sample in group.samples:
+        if not math.isfinite(sample.reward):
+            _refuse(f"the reward {sample.reward} is not finite")
+        if len(sample.tokens) != len(sample.logprobs):
+            _refuse(f"a sample of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
+        parts += [_packed(sample.tokens, INT32), _packed(sample.logprobs, FLOAT32)]
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Group:
+    """The group packed in `data`; its arrays are read-only views of these bytes. Raises `CodecError`."""
+    if len(data) < PREFIX.size:
+        _refuse(f"{len(data)} bytes are too few")
+    form, size = PREFIX.unpack_from(data)
+    if form != FORMAT:
+        _refuse(f"format {form} is not {FORMAT}")
+    if size > min(HEADER_MAX_BYTES, len(data) - PREFIX.size):
+        _refuse(f"a header of {size} bytes does not fit")
+    header = _header(data[PREFIX.size : PREFIX.size + size])
+    lengths = [length for length, *_ in header["samples"]]
+    start = PREFIX.size + size
+    expected = start + 4 * header["prompt"] + 8 * sum(lengths)
+    if len(data) != expected:
+        _refuse(f"{len(data)} bytes where the header announces {expected}")
+    prompt, *arrays = _arrays(data, start, header["prompt"], lengths)
+    samples = tuple(
+        _sample(arrays[2 * place], arrays[2 * place + 1], *words[1:]) for place, words in enumerate(header["samples"])
+    )
+    names = {name: header[name] for name in NAMES + NUMBERS if name != "prompt"}
+    return Group(prompt=_ids(prompt), samples=samples, **names)
+
+
+def _packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+    if values.ndim != 1:
+        _refuse(f"an array has {values.ndim} dimensions")
+    if dtype is FLOAT32 and not np.isfinite(values).all():
+        _refuse("a log-probability is not finite")
+    return values.astype(dtype, copy=False).tobytes()
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    try:
+        header = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        _refuse(f"the header is not JSON: {error}")
+    if not isinstance(header, dict) or set(header) != {*NAMES, *NUMBERS, "samples"}:
+        _refuse("the header's names are not those of a group")
+    for name in NAMES:
+        if not isinstance(header[name], str) or not header[name]:
+            _refuse(f"{name} is no name")
+    for name in NUMBERS:
+        _count(header[name], name)
+    samples = header["samples"]
+    if not isinstance(samples, list) or not 0 < len(samples) <= SAMPLES_MAX:
+        _refuse("there are no samples, or too many")
+    for words in samples:
+        if not isinstance(words, list) or len(words) != 4:
+            _refuse("a sample is not [length, reward, finish, spans]")
+        _count(words[0], "a sample's length")
+    return header
+
+
+def _arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterator[npt.NDArray[Any]]:
+    yield np.frombuffer(data, INT32, prompt, start)
+    start += 4 * prompt
+    for length in lengths:
+        yield np.frombuffer(data, INT32, length, start)
+        yield np.frombuffer(data, FLOAT32, length, start + 4 * length)
+        start += 8 * length
+
+
+def _sample(
+    tokens: npt.NDArray[np.int32], logprobs: npt.NDArray[np.float32], reward: object, finish: object, spans: object
+) -> Sample:
+    if not isinstance(reward, float) or not math.isfinite(reward):
+        _refuse(f"the reward {reward!r} is no finite float")
+    if not isinstance(finish, str) or finish not in FINISHES:
+        _refuse(f"a sample cannot finish by {finish!r}")
+    if not np.isfinite(logprobs).all():
+        _refuse("a log-probability is not finite")
+    return Sample(_ids(tokens), logprobs, _spans(spans, len(tokens)), reward, finish)  # type: ignore[arg-type]
+
+
+def _spans(spans: object, length: int) -> tuple[Span, ...]:
+    """Spans start at 0 and rise strictly within the sample; an empty sample has one."""
+    if not isinstance(spans, list) or not spans:
+        _refuse("a sample has no version spans")
+    last = -1
+    for span in spans:
+        if not isinstance(span, list) or len(span) != 2:
+            _refuse("a span is not [start, version]")
+        start = _count(span[0], "a span's start")
+        _count(span[1], "a span's version")
+        if (last < 0 and start != 0) or start <= last or start >= max(length, 1):
+            _refuse("the spans do not rise from 0 within their sample")
+        last = start
+    return tuple(Span(start, version) for start, version in spans)
+
+
+def _ids(tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    if tokens.size and tokens.min() < 0:
+        _refuse("a token id is negative")
+    return tokens
+
+
+def _count(value: object, name: str) -> int:
+    if type(value) is not int or not 0 <= value < NUMBER_MAX:
+        _refuse(f"{name} is {value!r}, not a count")
+    return value
+
+
+def _refuse(rule: str) -> NoReturn:
+    raise CodecError(Problem("replay record", rule, "the worker that made it is broken or of another release"))

@@ -1,0 +1,299 @@
+"""The queue of one run: one method per atomic move of `library/`, frozen values in and out.
+
+- Every method may be repeated; each goes through one retry loop, so a caller sees either the answer or an error
+  that says what to do. At-least-once calls, exactly-once effects.
+- `payloads` keeps the bytes of groups, `replies` reads answers, `calls` retries; this file only names the moves.
+"""
+
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from echo_queue.codec import CodecError, encode
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue import library, replies
+from echo_queue.queue.calls import Caller, answers
+from echo_queue.queue.keys import Keys
+from echo_queue.queue.payloads import Payloads, Spill
+from echo_queue.queue.types import (
+    Audit,
+    Beat,
+    Chunk,
+    DeadTask,
+    Drained,
+    Lease,
+    Ledger,
+    Outcome,
+    PromptSet,
+    QueuePolicy,
+    Reclaimed,
+    Status,
+)
+from echo_queue.records import Group, Published, Shard, Version
+
+if TYPE_CHECKING:
+    from echo_queue.config import Config
+    from echo_queue.services.secrets import Role
+
+INLINE_MAX_BYTES = 1 << 20
+DEADLINE_S = 60.0
+BLOCK_S = 2.0
+"""Longest single blocking read; a connection's socket timeout must be above it."""
+SWEEP_MAX = 64
+BEATS_MISSED = 5
+
+
+class Queue:
+    """Moves of run `run`. `deadline_s` bounds how long a method waits for a server that is away."""
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        run: str,
+        store: Spill | None = None,
+        inline_max_bytes: int = INLINE_MAX_BYTES,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self.run = run
+        self.keys = Keys(run)
+        self.client = client
+        self.payloads = Payloads(store, inline_max_bytes)
+        self.caller = Caller(client, f"queue of run {run}", deadline_s)
+
+    @classmethod
+    def connect(cls, config: "Config", role: "Role", store: Spill | None = None) -> "Queue":
+        """The queue of the configured run, as the user of `role`."""
+        from echo_queue.services.connect import connect_redis
+
+        return cls(connect_redis(config, role), config.run.name, store, config.queue.inline_max_bytes)
+
+    # Services ---------------------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Loads the Lua library; needs a user that may `FUNCTION LOAD`."""
+        self.caller.persist(lambda: library.load(self.client))
+
+    def configure(self, policy: QueuePolicy) -> None:
+        """Creates the run, or changes its rules."""
+        self._call("configure", *replies.policy_words(policy))
+
+    # Submitters -------------------------------------------------------------------------------------------------------
+
+    def declare(self, prompt_set: PromptSet, chunks: Sequence[Chunk]) -> bool:
+        """Registers a set and its chunks, numbered 0, 1, … without gaps. False if it was declared before.
+
+        Raises `ServiceError` if the name stands for another set.
+        """
+        if [chunk.number for chunk in chunks] != list(range(len(chunks))) or not chunks:
+            raise ValueError(f"chunks of {prompt_set.name} must be numbered 0, 1, … and there must be one")
+        ranges = [bound for chunk in chunks for bound in (chunk.first, chunk.count)]
+        rules = (prompt_set.epochs, prompt_set.priority, prompt_set.order, prompt_set.seed)
+        return bool(self._call("declare", prompt_set.name, prompt_set.source, *rules, *ranges))
+
+    def submit(self, name: str, chunk: int, shard: Shard) -> bool:
+        """Chunk `chunk` of set `name` has become `shard`: its prompts join the backlog. False if they had before."""
+        return bool(self._call("submit", name, chunk, shard.first, shard.count, shard.object))
+
+    def ledger(self, name: str) -> Ledger | None:
+        """How far the submission of a set is; None if no such set was declared."""
+
+        def read() -> list[Any]:
+            pipe = self.client.pipeline(transaction=True)
+            pipe.hmget(self.keys.set(name), "chunks", "prompts")
+            pipe.hgetall(self.keys.chunks(name))
+            return pipe.execute()
+
+        (chunks, prompts), marks = self.caller.persist(read)
+        if chunks is None:
+            return None
+        return replies.ledger_of(name, {"chunks": replies.text(chunks), "prompts": replies.text(prompts)}, marks)
+
+    def admit(self) -> int:
+        """Backlog → tasks while bound and pace allow. How many were admitted."""
+        return int(self._call("admit"))
+
+    # Workers ----------------------------------------------------------------------------------------------------------
+
+    def lease(self, worker: str, version: Version, count: int) -> Lease:
+        """Up to `count` tasks, those that came back first. `version`: the weights this worker serves."""
+        return replies.lease_of(self._call("lease", worker, *version, count, uuid.uuid4().hex))
+
+    def renew(self, worker: str, task_ids: Sequence[str], version: int) -> list[str]:
+        """Keeps leases; returns the ids no longer held. `version`: the oldest one their tokens come from."""
+        lost = self._call("renew", worker, version, *task_ids) if task_ids else []
+        return [replies.text(task_id) for task_id in lost]
+
+    def release(self, worker: str, task_ids: Sequence[str]) -> int:
+        """Hands tasks back: the next sweep sends them on at no cost of an attempt."""
+        return int(self._call("release", worker, *task_ids)) if task_ids else 0
+
+    def fail(self, worker: str, task_id: str, reason: str) -> bool:
+        """The task could not be done: the next sweep counts an attempt. The last few KB of `reason` are kept."""
+        return bool(self._call("fail", worker, task_id, reason))
+
+    def complete(self, worker: str, groups: Sequence[Group]) -> list[Outcome]:
+        """Tasks → replay, in one round trip; the first completion of a task wins, whoever holds its lease."""
+        records = [(group, *self.payloads.keep(encode(group))) for group in groups]
+
+        def send() -> list[Any]:
+            pipe = self.client.pipeline(transaction=False)
+            for group, kind, payload in records:
+                pipe.fcall("eq1_complete", 1, self.keys.prefix, worker, *_metadata(group), kind, payload)
+            return answers(pipe.execute(raise_on_error=False))
+
+        outcomes = [Outcome(replies.text(reply)) for reply in self.caller.persist(send)] if records else []
+        refused = [
+            payload for outcome, (_, kind, payload) in zip(outcomes, records, strict=True)
+            if kind == "ref" and outcome is not Outcome.accepted
+        ]  # fmt: skip
+        self.payloads.discard(refused)
+        return outcomes
+
+    def beat(self, worker: str, beat: Beat, every_s: float = 1.0) -> None:
+        """Heartbeat; it expires once a few of them, `every_s` apart, are missing."""
+        self._call("beat", worker, round(1000 * BEATS_MISSED * every_s), *replies.beat_words(beat))
+
+    # The learner ------------------------------------------------------------------------------------------------------
+
+    def drain(self, lineage: int, need: int) -> Drained:
+        """At most `need` admissible groups, oldest versions first; what is too old goes back in the same call.
+
+        A group that cannot be read is buried with the reason.
+        """
+        reply = self._call("drain", lineage, need, uuid.uuid4().hex)
+        self.payloads.discard(reply[-1])
+        groups, malformed = self._groups([(row[0], row[1]) for row in reply[0]])
+        return replies.drained_of(reply, groups, malformed)
+
+    def advance(self, lineage: int, version: int, trained: int, window: float) -> int:
+        """The learner's new version, after an update on `trained` groups. Returns how many in flight were cancelled."""
+        return int(self._call("advance", lineage, version, trained, window))
+
+    def commit(self, lineage: int, task_ids: Sequence[str]) -> int:
+        """Replay → trained, once the checkpoint that contains them is durable. How many had not been committed."""
+        if not task_ids:
+            return 0
+        settled, refs = self._call("commit", lineage, *task_ids)
+        self.payloads.discard(refs)
+        return int(settled)
+
+    def publish(self, lineage: int, published: Published) -> bool:
+        """Moves the pointer to the newest weights. False if it stands there or further already."""
+        if published.version.lineage != lineage:
+            raise ValueError(f"lineage {lineage} cannot publish {published.version}")
+        return bool(self._call("publish", lineage, published.version.number, published.manifest, published.digest))
+
+    def resume(self, version: int, task_ids: Sequence[str]) -> int:
+        """A learner begins at a checkpoint of `version` that holds `task_ids` since the one before: its lineage.
+
+        Whatever ran before is fenced. If `published()` is None afterwards, publish `version` first.
+        """
+        lineage, refs = self._call("resume", version, uuid.uuid4().hex, *task_ids)
+        self.payloads.discard(refs)
+        return int(lineage)
+
+    def pending(self, lineage: int) -> tuple[Group, ...]:
+        """Groups drained and not committed, oldest first. To be called once, right after `resume`."""
+        rows, refs = self._call("pending", lineage)
+        self.payloads.discard(refs)
+        return self._groups([(row[0], row[1]) for row in rows])[0]
+
+    # Housekeeping, operators and anyone who looks ---------------------------------------------------------------------
+
+    def reclaim(self, limit: int = SWEEP_MAX) -> Reclaimed:
+        """One sweep over at most `limit` expired leases: → retry, or → dead after too many attempts.
+
+        A sweep that comes much too late after the one before spares leases that living workers may renew.
+        """
+        return Reclaimed(*self._call("reclaim", limit))
+
+    def bury(self, task_id: str, reason: str) -> bool:
+        """→ dead. False if the task is dead already, or not open."""
+        moved, *refs = self._call("bury", task_id, reason)
+        self.payloads.discard(filter(None, refs))
+        return bool(moved)
+
+    def revive(self, task_ids: Sequence[str]) -> int:
+        """Dead → retry, with all attempts before them again."""
+        return int(self._call("revive", *task_ids)) if task_ids else 0
+
+    def dead(self, limit: int = 100) -> list[DeadTask]:
+        """The tasks given up last."""
+        rows = self.caller.persist(lambda: self.client.xrevrange(self.keys.dead, count=limit))
+        return [replies.dead_of(words) for _, words in rows]
+
+    def finish(self) -> None:
+        """Marks the run finished; `Lease.finished` tells the workers."""
+        self._call("finish")
+
+    def published(self) -> Published | None:
+        """The newest weights that may be fetched."""
+        words = self.caller.persist(lambda: self.client.hgetall(self.keys.published))
+        return replies.published_of({replies.text(name): replies.text(value) for name, value in words.items()})
+
+    def audit(self) -> Audit:
+        """The conservation identity, from one read-only snapshot."""
+        return replies.audit_of(self._read("audit"))
+
+    def status(self) -> Status:
+        """Everything a person wants to see, from one read-only snapshot."""
+        return replies.status_of(self._read("status"))
+
+    def wait(self, cursor: str, timeout_s: float, kinds: Collection[str] = ()) -> str:
+        """Blocks until an event after `cursor` (of one of `kinds`, if given) or `timeout_s`; returns the new cursor.
+
+        Begin with "0-0", and look at the queue before each wait: then nothing is missed. Kinds: declared, submitted,
+        admitted, completed, advanced, published, committed, resumed, buried, revived, finished.
+        """
+        give_up = time.monotonic() + timeout_s
+        wanted = {kind.encode() for kind in kinds}
+        while (left_s := give_up - time.monotonic()) > 0:
+            block_ms = max(1, round(1000 * min(left_s, BLOCK_S)))
+            for _, entries in self._events(cursor, block_ms):
+                cursor = replies.text(entries[-1][0])
+                if not wanted or any(words[b"kind"] in wanted for _, words in entries):
+                    return cursor
+        return cursor
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _call(self, move: str, *args: Any) -> Any:
+        return self.caller.persist(lambda: self.client.fcall(f"eq1_{move}", 1, self.keys.prefix, *args))
+
+    def _read(self, question: str) -> Any:
+        return self.caller.persist(lambda: self.client.fcall_ro(f"eq1_{question}", 1, self.keys.prefix))
+
+    def _events(self, cursor: str, block_ms: int) -> Any:
+        return self.caller.persist(lambda: self.client.xread({self.keys.events: cursor}, block=block_ms))
+
+    def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
+        """The groups at these (task id, entry) in replay; those that cannot be read are buried and counted."""
+
+        def fetch() -> list[Any]:
+            pipe = self.client.pipeline(transaction=False)
+            for _, entry in places:
+                pipe.xrange(self.keys.replay, entry, entry)
+            return answers(pipe.execute(raise_on_error=False))
+
+        groups, malformed = [], 0
+        for (task, entry), rows in zip(places, self.caller.persist(fetch) if places else [], strict=True):
+            if not rows:
+                what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
+                raise ServiceError(Problem(self.keys.replay, what, "was the stream trimmed? see `echo-queue audit`"))
+            try:
+                groups.append(self.payloads.group(rows[0][1]))
+            except CodecError as error:
+                self.bury(replies.text(task), str(error))
+                malformed += 1
+        return tuple(groups), malformed
+
+
+def _metadata(group: Group) -> tuple[Any, ...]:
+    """The plain fields of a replay entry, in the order that `complete` takes them."""
+    tokens = sum(len(sample.tokens) for sample in group.samples)
+    reward = sum(sample.reward for sample in group.samples) / len(group.samples)
+    versions = (group.oldest, group.newest, group.lineage)
+    return group.task, group.attempt, *versions, len(group.samples), tokens, f"{reward:.4f}"

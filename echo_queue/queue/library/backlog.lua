@@ -1,0 +1,164 @@
+-- The backlog: sets of prompts as cursors over their shards. What a set costs here does not depend on its size.
+
+local function load_set(run, name)
+  local set = hash(run.K['set:' .. name])
+  for _, field in ipairs({ 'epochs', 'chunks', 'prompts', 'arrived', 'count', 'epoch', 'next' }) do
+    set[field] = tonumber(set[field])
+  end
+  set.name = name
+  return set
+end
+
+local function served(set)
+  return set.epoch * set.count + set.next
+end
+
+-- Prompts in the backlog, and prompts that have not been submitted yet (both × epochs).
+local function backlog_left(run)
+  local left, missing = 0, 0
+  for _, name in ipairs(redis.call('ZRANGE', run.K.backlog, 0, -1)) do
+    local set = load_set(run, name)
+    left = left + set.count * set.epochs - served(set)
+    missing = missing + (set.prompts - set.count) * set.epochs
+  end
+  return left, missing
+end
+
+-- A permutation of 0 … size − 1 keyed by seed and epoch: a Feistel network over a square of cells at least as
+-- large, walked until it lands inside. Nothing is stored.
+local function shuffled(position, size, seed, epoch)
+  local side = math.ceil(math.sqrt(size))
+  repeat
+    local left, right = math.floor(position / side), position % side
+    for round = 1, 4 do
+      local digest = redis.sha1hex(seed .. ':' .. epoch .. ':' .. round .. ':' .. right)
+      left, right = right, (left + tonumber(digest:sub(1, 8), 16)) % side
+    end
+    position = left * side + right
+  until position < size
+  return position
+end
+
+-- The set's next prompt as (index, shard), moving its cursor; nil if it has none to serve now.
+local function next_prompt(run, set)
+  local complete = set.arrived == set.chunks
+  if set.order == 'shuffled' and not complete then return nil end
+  if set.next == set.count then
+    if not complete or set.epoch + 1 == set.epochs then return nil end
+    set.epoch, set.next, set.shard = set.epoch + 1, 0, nil
+  end
+  local at = set.next
+  if set.order == 'shuffled' then at = shuffled(at, set.count, set.seed, set.epoch) end
+  local shard = set.shard
+  if not shard or at < shard.low or at > shard.high then
+    local found = redis.call('ZRANGEBYSCORE', run.K['shards:' .. set.name], at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local first, size, object = found[1]:match('^(%d+) (%d+) (.+)$')
+    shard = { first = tonumber(first), count = tonumber(size), object = object, high = tonumber(found[2]) }
+    shard.low = shard.high - shard.count + 1
+    set.shard = shard
+  end
+  set.next, set.moved = set.next + 1, true
+  return shard.first + at - shard.low, shard
+end
+
+local function save_cursor(run, set)
+  if not set.moved then return end
+  redis.call('HSET', run.K['set:' .. set.name], 'epoch', set.epoch, 'next', set.next)
+  if set.arrived == set.chunks and served(set) == set.count * set.epochs then
+    redis.call('ZREM', run.K.backlog, set.name)
+  end
+end
+
+-- One prompt becomes a task. An id that the learner's checkpoint holds is trained already.
+local function admit_one(run, set, min_pv, ledger)
+  local index, shard = next_prompt(run, set)
+  if not index then return nil end
+  local id = string.format('%s/%d/%d', set.name, set.epoch, index)
+  if ledger and redis.call('SREM', run.K.ledger, id) == 1 then
+    count(run, 'trained')
+    return 0
+  end
+  put(run, 'tasks', {
+    id = id, set = set.name, epoch = set.epoch, index = index,
+    shard = shard.object, first = shard.first, count = shard.count,
+    attempt = 0, late = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
+  })
+  return 1
+end
+
+-- Backlog to tasks while bound and pace allow. With n groups admitted and untrained the next one is due at update
+-- u = v + floor(n/B) and needs weights of u − S at least. Bound: those are published. Pace: n < w·B.
+local function admit(run)
+  if not run.published then return 0 end
+  local K = run.K
+  local n = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('XLEN', K.replay) - run.uncommitted
+  local ledger = redis.call('EXISTS', K.ledger) == 1
+  local admitted, looked = 0, 0
+  for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
+    local set = load_set(run, name)
+    local full
+    repeat
+      local min_pv = math.max(0, run.v + math.floor(n / run.batch) - run.s)
+      full = min_pv > run.published or (run.pace and n >= run.window * run.batch) or looked == ADMIT_MAX
+      local came = not full and admit_one(run, set, min_pv, ledger)
+      if came then n, admitted, looked = n + came, admitted + came, looked + 1 end
+    until not came
+    save_cursor(run, set)
+    if full then break end
+  end
+  if admitted > 0 then
+    count(run, 'admitted', admitted)
+    tell(run, 'admitted', admitted)
+  end
+  return admitted
+end
+
+-- args: name source epochs priority order seed, then first count of each chunk. 1 if the set is new.
+local function declare(keys, args)
+  local run = open_run(keys)
+  local K, name = run.K, args[1]
+  local known = hash(K['set:' .. name])
+  local prompts = 0
+  for place = 7, #args, 2 do prompts = prompts + args[place + 1] end
+  local declared = { source = args[2], epochs = args[3], order = args[5], seed = args[6],
+                     chunks = tostring((#args - 6) / 2), prompts = tostring(prompts) }
+  if known.source then
+    for field, value in pairs(declared) do
+      if known[field] ~= value then
+        fail_with('EQSET', name .. ': ' .. field .. ' is ' .. known[field] .. ', not ' .. value)
+      end
+    end
+    return 0
+  end
+  redis.call('HSET', K['set:' .. name], 'source', args[2], 'epochs', args[3], 'priority', args[4], 'order', args[5],
+    'seed', args[6], 'chunks', declared.chunks, 'prompts', declared.prompts, 'arrived', 0, 'count', 0, 'epoch', 0, 'next', 0)
+  for place = 7, #args, 2 do
+    redis.call('HSET', K['chunks:' .. name], (place - 7) / 2, 'waiting ' .. args[place] .. ' ' .. args[place + 1])
+  end
+  local order = redis.call('HINCRBY', K.state, 'declared', 1)
+  redis.call('ZADD', K.backlog, -tonumber(args[4]) * 1000000000 + order, name)
+  tell(run, 'declared', name)
+  return 1
+end
+
+-- args: name chunk first count object. 1 if the chunk's prompts are new.
+local function submit(keys, args)
+  local run = open_run(keys)
+  local K, name, chunk, first, size, object = run.K, unpack(args)
+  local known = redis.call('HGET', K['chunks:' .. name], chunk)
+  if not known then fail_with('EQSET', name .. ': chunk ' .. chunk .. ' was never declared') end
+  local mark, its_first, its_size = known:match('^(%a+) (%d+) (%d+)')
+  if its_first ~= first or its_size ~= size then
+    fail_with('EQSET', name .. ': chunk ' .. chunk .. ' is ' .. its_first .. ' + ' .. its_size .. ', not ' .. first .. ' + ' .. size)
+  end
+  if mark == 'done' then return 0 end
+  local set = load_set(run, name)
+  local base = set.order == 'shuffled' and tonumber(first) or set.count
+  redis.call('ZADD', K['shards:' .. name], base + size - 1, first .. ' ' .. size .. ' ' .. object)
+  redis.call('HSET', K['chunks:' .. name], chunk, 'done ' .. first .. ' ' .. size .. ' ' .. object)
+  redis.call('HSET', K['set:' .. name], 'arrived', set.arrived + 1, 'count', set.count + size)
+  count(run, 'submitted', size * set.epochs)
+  tell(run, 'submitted', name .. ' chunk ' .. chunk)
+  admit(run)
+  return 1
+end

@@ -1,0 +1,209 @@
+-- What only the learner may do. Every move but `resume` carries its lineage and is refused if a newer one exists.
+
+local function too_late(run, group)
+  return run.v - group.oldest > run.s
+end
+
+-- A group in replay that may not be trained goes back; `refs` collects what it leaves in the object store.
+local function return_group(run, id, entry, group, refs)
+  local late = too_late(run, group)
+  refs[#refs + 1] = send_back(run, id, 'replay', entry, { too_late = late })
+  count(run, late and 'late' or 'abandoned')
+  return late
+end
+
+-- Groups in flight that would be too late after the next update and must be waited for. A seat is kept from
+-- when the learner first wanted the group until the deadline.
+local function seats(run)
+  local kept = 0
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', run.K.flying, '-inf', run.v - run.s)) do
+    local stream, entry = place_of(run, id)
+    local task = is_task(stream) and read(run, stream, entry)
+    if task and (run.wait_late or tonumber(task.late) > 0) then
+      redis.call('HSETNX', run.K.waits, id, run.now)
+      local since = tonumber(redis.call('HGET', run.K.waits, id))
+      if run.now - since < run.late_deadline_ms then kept = kept + 1 end
+    end
+  end
+  return kept
+end
+
+-- Takes the group off the ready list into the learner's pending entries, or sends it back.
+local function hand_out(run, member, taken, refs, back)
+  local entry, id = member:match('^(%S+) (.+)$')
+  local _, _, rest = place_of(run, id)
+  local group = made(rest)
+  if too_late(run, group) or abandoned(run, group.lineage, group.newest) then
+    local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
+    back[cause] = back[cause] + 1
+    return
+  end
+  redis.call('XCLAIM', run.K.replay, 'learner', 'learner', 0, entry, 'FORCE', 'JUSTID')
+  redis.call('ZREM', run.K.ready, member)
+  taken[#taken + 1] = id
+end
+
+-- The oldest versions first (earliest deadline first), then in order of completion.
+local function fresh_drain(run, need, token, refs, back)
+  local taken = {}
+  local room = need
+  while #taken < room do
+    local members = redis.call('ZRANGE', run.K.ready, 0, room - #taken - 1)
+    if #members == 0 then break end
+    for _, member in ipairs(members) do hand_out(run, member, taken, refs, back) end
+  end
+  if #taken > 0 then
+    redis.call('SET', run.K.drained, token .. ' ' .. table.concat(taken, ' '))
+  end
+  return taken
+end
+
+local function repeat_drain(run, token)
+  local known = redis.call('GET', run.K.drained)
+  if not known or known:match('^%S+') ~= token then return nil end
+  local taken = {}
+  for id in known:gmatch(' (%S+)') do taken[#taken + 1] = id end
+  return taken
+end
+
+local function with_entries(run, ids)
+  local found = {}
+  for _, id in ipairs(ids) do
+    local stream, entry = place_of(run, id)
+    if stream == 'replay' then found[#found + 1] = { id, entry } end
+  end
+  return found
+end
+
+-- args: lineage need token. Payloads are not read here: the caller fetches the entries it is given.
+local function drain(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local K, refs, back = run.K, {}, { late = 0, abandoned = 0 }
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', K.ready, '-inf', '(' .. (run.v - run.s))) do
+    hand_out(run, member, {}, refs, back)
+  end
+  local kept = seats(run)
+  local need = math.max(0, tonumber(args[2]) - kept)
+  local taken = repeat_drain(run, args[3]) or fresh_drain(run, need, args[3], refs, back)
+  admit(run)
+  local left, missing = backlog_left(run)
+  local ready = redis.call('ZCARD', K.ready)
+  local outside = left + missing + redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + ready
+  local exhausted = outside == 0 and run.state.declared
+  return { with_entries(run, taken), kept, back.late, back.abandoned, ready, redis.call('ZCARD', K.flying),
+           outside, exhausted and 1 or 0, refs }
+end
+
+-- args: lineage. What was drained and not committed, oldest first; what may no longer be trained goes back.
+local function pending(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local groups, refs, back = {}, {}, { late = 0, abandoned = 0 }
+  local all = redis.call('HGETALL', run.K.open)
+  for at = 1, #all, 2 do
+    local stream, entry, rest = all[at + 1]:match('^(%a+) (%S+)(.*)$')
+    if stream == 'replay' and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. all[at]) then
+      local group = made(rest)
+      if too_late(run, group) or abandoned(run, group.lineage, group.newest) then
+        return_group(run, all[at], entry, group, refs)
+      else
+        groups[#groups + 1] = { all[at], entry, group.oldest }
+      end
+    end
+  end
+  table.sort(groups, function(a, b)
+    if a[3] ~= b[3] then return a[3] < b[3] end
+    return a[2] < b[2]
+  end)
+  return { groups, refs }
+end
+
+-- Sends back the tasks in flight whose generating version lies in the given range of scores.
+local function cancel(run, low, high, late)
+  local ids = redis.call('ZRANGEBYSCORE', run.K.flying, low, high)
+  for _, id in ipairs(ids) do
+    local stream, entry = place_of(run, id)
+    if is_task(stream) then send_back(run, id, stream, entry, { too_late = late }) end
+  end
+  count(run, 'cancelled', #ids)
+  return #ids
+end
+
+-- args: lineage version trained window. Returns how many groups in flight were cancelled.
+local function advance(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local version = tonumber(args[2])
+  if version <= run.v then return 0 end
+  run.v, run.uncommitted = version, run.uncommitted + tonumber(args[3])
+  run.window = tonumber(args[4])
+  redis.call('HSET', run.K.state, 'v', version, 'uncommitted', run.uncommitted, 'window', args[4])
+  local cancelled = cancel(run, '-inf', '(' .. (version - run.s), true)
+  tell(run, 'advanced', version)
+  admit(run)
+  return cancelled
+end
+
+-- To trained, from wherever the id is: the checkpoint that holds it is the last authority.
+local function settle(run, id, refs)
+  local stream, entry, rest = place_of(run, id)
+  if not stream then return 0 end
+  if stream == 'replay' and made(rest).in_store then
+    refs[#refs + 1] = (read(run, stream, entry) or {}).ref
+  end
+  count(run, 'trained')
+  redis.call('HDEL', run.K.open, id)
+  redis.call('HDEL', run.K.failures, id)
+  clear(run, stream, entry, id)
+  return 1
+end
+
+-- args: lineage id… ; returns how many were not committed before, and what may leave the object store.
+local function commit(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local settled, refs = 0, {}
+  for place = 2, #args do settled = settled + settle(run, args[place], refs) end
+  if settled > 0 then
+    redis.call('HSET', run.K.state, 'uncommitted', math.max(0, run.uncommitted - settled))
+    tell(run, 'committed', settled)
+  end
+  return { settled, refs }
+end
+
+-- args: lineage number manifest digest. The pointer only moves forward; 1 if it moved.
+local function publish(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local lineage, number = tonumber(args[1]), tonumber(args[2])
+  local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
+  if before and (before > lineage or (before == lineage and run.published >= number)) then return 0 end
+  redis.call('HSET', run.K.published, 'lineage', lineage, 'number', number, 'manifest', args[3], 'digest', args[4])
+  run.published = number
+  tell(run, 'published', lineage .. '.' .. number)
+  admit(run)
+  return 1
+end
+
+-- args: version token id… ; a new lineage that begins at the checkpoint's version. Returns it, and refs as in commit.
+local function resume(keys, args)
+  local run = open_run(keys)
+  local K, version, refs = run.K, tonumber(args[1]), {}
+  if run.state.resume_token == args[2] then return { run.lineage, refs } end
+  run.lineage, run.v = run.lineage + 1, version
+  redis.call('HSET', K.forks, run.lineage, version)
+  redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'resume_token', args[2])
+  redis.call('DEL', K.ledger)
+  for place = 3, #args do
+    redis.call('SADD', K.ledger, args[place])
+    settle(run, args[place], refs)
+  end
+  if run.published and run.published > version then
+    redis.call('DEL', K.published)
+    run.published = nil
+  end
+  cancel(run, '(' .. version, '+inf', false)
+  tell(run, 'resumed', run.lineage .. '.' .. version)
+  return { run.lineage, refs }
+end

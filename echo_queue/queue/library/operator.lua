@@ -1,0 +1,216 @@
+-- Housekeeping and what a person asks: policy, expired leases, dead tasks, audit and status.
+
+local FORGET_WORKER_MS = 3600000
+
+local function bury_task(run, id, stream, entry, attempt, reason, worker)
+  local task = read_open(run, id, stream, entry)
+  if not task then return nil end
+  if attempt then task.attempt = attempt end
+  put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
+  clear(run, stream, entry, id)
+  count(run, 'buried')
+  tell(run, 'buried', id)
+  return task.ref
+end
+
+-- Retry or dead, for one lease that has run out. Returns the cause.
+local function end_lease(run, stream, entry, worker, deliveries)
+  local task = read(run, stream, entry)
+  if not task then
+    redis.call('XACK', run.K[stream], 'workers', entry)
+    count(run, 'lost')
+    return 'lost'
+  end
+  local id = task.id
+  local failure = redis.call('HGET', run.K.failures, id)
+  local failed = failure and failure:match('^attempt (%d+) ') == task.attempt
+  if deliveries == 0 then
+    local late = tonumber(redis.call('ZSCORE', run.K.flying, id) or run.v) < run.v - run.s
+    send_back(run, id, stream, entry, { too_late = late })
+    return late and 'late' or 'released'
+  end
+  local attempt = task.attempt + 1
+  if attempt < run.max_attempts then
+    send_back(run, id, stream, entry, { attempt = attempt })
+    return failed and 'failed' or 'expired'
+  end
+  local reason = failed and failure or 'the lease ran out: worker ' .. worker .. ' went silent'
+  bury_task(run, id, stream, entry, attempt, reason, worker)
+  return 'dead'
+end
+
+-- True while a sweep comes so long after the one before that Redis or this housekeeper was away: leases ran out
+-- meanwhile that living workers are about to renew.
+local function in_grace(run)
+  local swept = tonumber(run.state.swept_ms)
+  local grace = tonumber(run.state.grace_ms or 0)
+  if swept and run.now - swept > 2 * run.lease_ms then
+    grace = run.now + math.floor(run.lease_ms / 2)
+    redis.call('HSET', run.K.state, 'grace_ms', grace)
+  end
+  redis.call('HSET', run.K.state, 'swept_ms', run.now)
+  return run.now < grace
+end
+
+-- Consumers that hold nothing and have long been silent, so that ever new spot workers do not pile up.
+local function forget_workers(run)
+  for _, stream in ipairs({ 'tasks', 'retry' }) do
+    for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', run.K[stream], 'workers')) do
+      local consumer = pairs_of(row)
+      if consumer.pending == 0 and consumer.idle > FORGET_WORKER_MS then
+        redis.call('XGROUP', 'DELCONSUMER', run.K[stream], 'workers', consumer.name)
+      end
+    end
+  end
+  redis.call('ZREMRANGEBYSCORE', run.K.workers, '-inf', run.now - FORGET_WORKER_MS)
+end
+
+-- args: limit. One sweep over expired leases, at most `limit` of them.
+local function reclaim(keys, args)
+  local run = open_run(keys)
+  local left = tonumber(args[1])
+  local grace = in_grace(run)
+  local causes = { expired = 0, failed = 0, released = 0, late = 0, dead = 0, lost = 0 }
+  for _, stream in ipairs({ 'retry', 'tasks' }) do
+    local rows = left > 0
+      and redis.call('XPENDING', run.K[stream], 'workers', 'IDLE', run.lease_ms, '-', '+', left) or {}
+    for _, row in ipairs(rows) do
+      if row[4] == 0 or not grace then
+        local cause = end_lease(run, stream, row[1], row[2], row[4])
+        causes[cause] = causes[cause] + 1
+        left = left - 1
+      end
+    end
+  end
+  for _, cause in ipairs({ 'expired', 'failed', 'released' }) do count(run, cause, causes[cause]) end
+  forget_workers(run)
+  admit(run)
+  return { causes.expired, causes.failed, causes.released, causes.late, causes.dead }
+end
+
+-- args: id reason. Returns {1 if it was alive, its object-store key if it had one}.
+local function bury(keys, args)
+  local run = open_run(keys)
+  local stream, entry = place_of(run, args[1])
+  if not stream or stream == 'dead' then return { 0 } end
+  return { 1, bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), '') }
+end
+
+-- args: id… ; dead tasks start anew. Returns how many were dead.
+local function revive(keys, args)
+  local run = open_run(keys)
+  local revived = 0
+  for _, id in ipairs(args) do
+    local stream, entry = place_of(run, id)
+    if stream == 'dead' then
+      redis.call('HDEL', run.K.failures, id)
+      send_back(run, id, stream, entry, { attempt = 0, late = 0 })
+      revived = revived + 1
+    end
+  end
+  count(run, 'revived', revived)
+  if revived > 0 then tell(run, 'revived', revived) end
+  return revived
+end
+
+local function make_group(key, name)
+  local made_it = redis.pcall('XGROUP', 'CREATE', key, name, '0', 'MKSTREAM')
+  if made_it.err and not made_it.err:match('BUSYGROUP') then error(made_it) end
+end
+
+-- args: field value… of the policy. Creates the run, or changes its rules.
+local function configure(keys, args)
+  local K = keys_under(keys[1])
+  make_group(K.tasks, 'workers')
+  make_group(K.retry, 'workers')
+  make_group(K.replay, 'learner')
+  for field, value in pairs({ lineage = 0, v = 0, window = 2, uncommitted = 0 }) do
+    redis.call('HSETNX', K.state, field, value)
+  end
+  redis.call('HSET', K.policy, unpack(args))
+  return 1
+end
+
+local function finish(keys)
+  local run = open_run(keys)
+  if redis.call('HSETNX', run.K.state, 'finished', run.now) == 1 then tell(run, 'finished', run.v) end
+  return 1
+end
+
+local function leased(run, stream)
+  return redis.call('XPENDING', run.K[stream], 'workers')[1]
+end
+
+local function audit(keys)
+  local run = open_run(keys)
+  local K, stats = run.K, hash(run.K.stats)
+  local found = {
+    submitted = tonumber(stats.submitted or 0), backlog = (backlog_left(run)),
+    tasks = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry), replay = redis.call('XLEN', K.replay),
+    trained = tonumber(stats.trained or 0), dead = redis.call('XLEN', K.dead),
+    open = redis.call('HLEN', K.open), flying = redis.call('ZCARD', K.flying),
+    leased = leased(run, 'tasks') + leased(run, 'retry'), lost = tonumber(stats.lost or 0),
+  }
+  found.difference = found.submitted - found.backlog - found.tasks - found.replay - found.trained - found.dead
+  found.misplaced = found.open - found.tasks - found.replay - found.dead
+  local kept = found.difference == 0 and found.misplaced == 0 and found.flying == found.leased and found.lost == 0
+  local answer = {}
+  for _, name in ipairs({ 'submitted', 'backlog', 'tasks', 'replay', 'trained', 'dead', 'difference', 'open', 'misplaced',
+                          'flying', 'leased', 'lost' }) do
+    answer[#answer + 1], answer[#answer + 2] = name, found[name]
+  end
+  answer[#answer + 1], answer[#answer + 2] = 'verdict', kept and 'OK' or 'BROKEN'
+  return answer
+end
+
+local function beats(run)
+  local answer = {}
+  local known = redis.call('ZRANGE', run.K.workers, 0, -1, 'WITHSCORES')
+  for place = 1, #known, 2 do
+    answer[#answer + 1] = { known[place], run.now - known[place + 1], redis.call('HGETALL', run.K['worker:' .. known[place]]) }
+  end
+  return answer
+end
+
+local function status(keys)
+  local run = open_run(keys)
+  local K = run.K
+  local ready, replay = redis.call('ZCARD', K.ready), redis.call('XLEN', K.replay)
+  return {
+    redis.call('HGETALL', K.state), redis.call('HGETALL', K.policy), redis.call('HGETALL', K.published),
+    redis.call('HGETALL', K.stats),
+    { 'backlog', (backlog_left(run)), 'tasks', redis.call('XLEN', K.tasks), 'retry', redis.call('XLEN', K.retry),
+      'flying', redis.call('ZCARD', K.flying), 'ready', ready, 'drained', replay - ready, 'replay', replay,
+      'dead', redis.call('XLEN', K.dead) },
+    beats(run),
+  }
+end
+
+-- A full server refuses functions without 'allow-oom' before they start; those that drain it, or keep what is in flight,
+-- must still run.
+local function register(name, callback, ...)
+  redis.register_function({ function_name = 'eq1_' .. name, callback = callback, flags = { ... } })
+end
+
+register('configure', configure)
+register('declare', declare)
+register('submit', submit)
+register('admit', function(keys) return admit(open_run(keys)) end)
+register('lease', lease)
+register('renew', renew, 'allow-oom')
+register('release', release, 'allow-oom')
+register('fail', fail, 'allow-oom')
+register('complete', complete)
+register('beat', beat, 'allow-oom')
+register('drain', drain, 'allow-oom')
+register('pending', pending, 'allow-oom')
+register('advance', advance, 'allow-oom')
+register('commit', commit, 'allow-oom')
+register('publish', publish, 'allow-oom')
+register('resume', resume, 'allow-oom')
+register('reclaim', reclaim, 'allow-oom')
+register('bury', bury, 'allow-oom')
+register('revive', revive)
+register('finish', finish, 'allow-oom')
+register('audit', audit, 'no-writes')
+register('status', status, 'no-writes')

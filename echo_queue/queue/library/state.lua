@@ -1,0 +1,207 @@
+#!lua name=echo_queue_1
+--[[
+The queue of one run, as Redis Functions. Floor: Redis 7.0; also Valkey. The files of this folder are
+installed as one library, in the order that `library.py` states; this one comes first.
+
+Every function takes one key, the run's prefix `eq:{run}:`, and derives all others from it: the braces make
+them one Cluster slot. Every function may be called again after a lost reply: it looks at what is there before it
+moves anything, or knows the call by its token. A task's new place is written before its old one is removed.
+
+  submitted = backlog + tasks + replay + trained + dead
+
+KEYS
+  state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained and
+                         not yet committed), declared (number of sets), finished, swept_ms and grace_ms (reclaim),
+                         resume_token
+  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms
+  published      hash    lineage number manifest digest: the newest weights that workers may fetch
+  forks          hash    lineage -> version at which it began
+  stats          hash    counters: submitted, trained, and one for each cause
+  backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
+  set:<name>     hash    source epochs priority order seed chunks prompts (as declared);
+                         arrived (chunks), count (prompts) so far; epoch, next: the cursor
+  chunks:<name>  hash    chunk -> "waiting <first> <count>" | "done <first> <count> <object>"
+  shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
+  tasks          stream  new tasks;          group workers. Fields: id set epoch index shard first count (its shard),
+  retry          stream  tasks that came     attempt (those that failed before) late (how often too old) pv min_pv
+                         back, leased first  lineage at (ms of first admission)
+  replay         stream  scored groups;      group learner. The task's fields, worker oldest newest lineage samples
+                                             tokens reward (mean) and `group` (bytes) or `ref` (key in the object store)
+  dead           stream  tasks given up: the task's fields, reason worker died (ms)
+  open           hash    task id -> its one place while it is not trained:
+                         "tasks|retry|dead <entry>", or
+                         "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
+  flying         zset    task id -> version generating it, while it is leased
+  ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
+  waits          hash    task id -> ms since when the learner keeps a seat for it
+  failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
+  ledger         set     ids held by the checkpoint last resumed from, in case the cursor was set back with Redis
+  token:<worker> string  the worker's last lease, so that a lost reply can be repeated
+  drained        string  the learner's last drain, likewise
+  worker:<name>  hash    heartbeat; expires by itself
+  workers        zset    worker -> ms of its last heartbeat
+  events         stream  what happened, for those who wait; informational, trimmed
+
+MOVES (one method of `echo_queue.queue.Queue` each)
+  declare, submit              chunk -> backlog                                   backlog.lua
+  admit                        backlog -> tasks                                   backlog.lua
+  lease, renew, release, fail  within tasks and retry                             worker.lua
+  complete                     tasks | retry | dead -> replay                     worker.lua
+  drain                        within replay; too late: replay -> retry           learner.lua
+  advance, resume              too late or abandoned in flight: -> retry          learner.lua
+  commit                       replay -> trained                                  learner.lua
+  publish, pending             the pointer; what was drained before a restart     learner.lua
+  reclaim                      expired: -> retry | dead                           operator.lua
+  bury, revive                 any -> dead, dead -> retry                         operator.lua
+  configure, finish, beat, audit, status                                          operator.lua
+--]]
+
+local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'pv', 'min_pv', 'lineage', 'at' }
+local ADMIT_MAX = 1000
+local EVENTS_KEPT = 1000
+local REASON_MAX_BYTES = 8192
+
+local function fail_with(code, text)
+  error({ err = code .. ' ' .. text })
+end
+
+local function pairs_of(flat)
+  local fields = {}
+  for place = 1, #flat, 2 do fields[flat[place]] = flat[place + 1] end
+  return fields
+end
+
+local function hash(key)
+  return pairs_of(redis.call('HGETALL', key))
+end
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- K.tasks is the key of `tasks`, K['set:a'] that of `set:a`.
+local function keys_under(prefix)
+  return setmetatable({}, { __index = function(_, name) return prefix .. name end })
+end
+
+-- The run as one call sees it: K (keys), v, lineage, window, uncommitted, policy numbers, published number.
+local function open_run(keys)
+  local K = keys_under(keys[1])
+  local policy = hash(K.policy)
+  if not policy.s then fail_with('EQNORUN', 'no policy at ' .. K.policy) end
+  local state = hash(K.state)
+  return {
+    K = K,
+    now = now_ms(),
+    state = state,
+    lineage = tonumber(state.lineage),
+    v = tonumber(state.v),
+    window = tonumber(state.window),
+    uncommitted = tonumber(state.uncommitted),
+    s = tonumber(policy.s),
+    batch = tonumber(policy.batch),
+    lease_ms = tonumber(policy.lease_ms),
+    max_attempts = tonumber(policy.max_attempts),
+    pace = policy.pace == '1',
+    wait_late = policy.late == 'wait',
+    late_deadline_ms = tonumber(policy.late_deadline_ms),
+    published = tonumber(redis.call('HGET', K.published, 'number')),
+  }
+end
+
+-- Only the learner that resumed last may move the learner's state.
+local function fence(run, lineage)
+  lineage = tonumber(lineage)
+  if lineage < run.lineage then
+    fail_with('EQFENCED', 'lineage ' .. lineage .. ' was taken over by ' .. run.lineage)
+  elseif lineage > run.lineage then
+    fail_with('EQAHEAD', 'lineage ' .. lineage .. ' is unknown here; the queue is at ' .. run.lineage)
+  end
+end
+
+local function count(run, name, by)
+  if by ~= 0 then redis.call('HINCRBY', run.K.stats, name, by or 1) end
+end
+
+local function tell(run, kind, what)
+  redis.call('XADD', run.K.events, 'MAXLEN', '~', EVENTS_KEPT, '*', 'kind', kind, 'what', what)
+end
+
+-- A later lineage began below this version: it is no ancestor of today's weights.
+local function abandoned(run, lineage, version)
+  for later = lineage + 1, run.lineage do
+    local began = tonumber(redis.call('HGET', run.K.forks, later))
+    if began and began < version then return true end
+  end
+  return false
+end
+
+-- The place of an open task: stream, entry, and the text behind it; nil if it is not open.
+local function place_of(run, id)
+  local text = redis.call('HGET', run.K.open, id)
+  if text then return text:match('^(%a+) (%S+)(.*)$') end
+end
+
+-- What `open` says about a group in replay.
+local function made(rest)
+  local oldest, newest, lineage, worker, attempt, store =
+    rest:match('^ versions (%d+)%.%.(%d+) lineage (%d+) by (.-) attempt (%d+)(.*)$')
+  return {
+    oldest = tonumber(oldest), newest = tonumber(newest), lineage = tonumber(lineage),
+    worker = worker, attempt = attempt, in_store = store ~= '',
+  }
+end
+
+local function read(run, stream, entry)
+  local rows = redis.call('XRANGE', run.K[stream], entry, entry)
+  if rows[1] then return pairs_of(rows[1][2]) end
+end
+
+-- Appends the task (its TASK fields, then `more`) to a stream and notes its new place.
+local function put(run, stream, task, ...)
+  local words = {}
+  for place, name in ipairs(TASK) do
+    words[2 * place - 1], words[2 * place] = name, task[name]
+  end
+  for _, word in ipairs({ ... }) do words[#words + 1] = word end
+  local entry = redis.call('XADD', run.K[stream], '*', unpack(words))
+  redis.call('HSET', run.K.open, task.id, stream .. ' ' .. entry)
+  return entry
+end
+
+-- Removes a place that its task has left.
+local function clear(run, stream, entry, id)
+  if stream ~= 'dead' then
+    redis.call('XACK', run.K[stream], stream == 'replay' and 'learner' or 'workers', entry)
+  end
+  redis.call('XDEL', run.K[stream], entry)
+  if stream == 'replay' then
+    redis.call('ZREM', run.K.ready, entry .. ' ' .. id)
+  else
+    redis.call('ZREM', run.K.flying, id)
+    redis.call('HDEL', run.K.waits, id)
+  end
+end
+
+-- The entry of an open task. One that vanished although no move removed it is counted, and breaks the audit.
+local function read_open(run, id, stream, entry)
+  local task = read(run, stream, entry)
+  if not task then
+    count(run, 'lost')
+    clear(run, stream, entry, id)
+  end
+  return task
+end
+
+-- From any place to retry with a fresh tag. Returns the object-store key its replay record had, if any.
+local function send_back(run, id, stream, entry, changes)
+  local task = read_open(run, id, stream, entry)
+  if not task then return nil end
+  task.attempt = changes.attempt or task.attempt
+  task.late = changes.late or (task.late + (changes.too_late and 1 or 0))
+  task.pv, task.min_pv, task.lineage = run.v, run.published or run.v, run.lineage
+  put(run, 'retry', task)
+  clear(run, stream, entry, id)
+  return task.ref
+end

@@ -1,0 +1,157 @@
+-- What a worker may do: lease, keep, hand back and complete tasks. It needs no right to add a task.
+
+local function held_by(run, stream, entry, worker)
+  return redis.call('XPENDING', run.K[stream], 'workers', entry, entry, 1, worker)[1] ~= nil
+end
+
+local function is_task(stream)
+  return stream == 'tasks' or stream == 'retry'
+end
+
+-- Lets a lease run out now. `deliveries` 0 marks a task handed back: it costs no attempt.
+local function expire(run, stream, entry, worker, deliveries)
+  redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'IDLE', run.lease_ms, 'RETRYCOUNT', deliveries, 'JUSTID')
+end
+
+-- The tasks of the worker's last lease if it has this token, those that it still holds.
+local function repeat_lease(run, worker, token)
+  local known = redis.call('GET', run.K['token:' .. worker])
+  if not known or known:match('^%S+') ~= token then return nil end
+  local tasks = {}
+  for stream, entry in known:gmatch(' (%a+) (%S+)') do
+    local rows = held_by(run, stream, entry, worker) and redis.call('XRANGE', run.K[stream], entry, entry) or {}
+    if rows[1] then tasks[#tasks + 1] = { stream, entry, rows[1][2] } end
+  end
+  return tasks
+end
+
+local function fresh_lease(run, worker, size, token)
+  local tasks, note = {}, { token }
+  for _, stream in ipairs({ 'retry', 'tasks' }) do
+    if #tasks < size then
+      local read = redis.call('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', size - #tasks, 'STREAMS', run.K[stream], '>')
+      for _, row in ipairs(read and read[1][2] or {}) do
+        tasks[#tasks + 1] = { stream, row[1], row[2] }
+        note[#note + 1] = stream .. ' ' .. row[1]
+      end
+    end
+  end
+  if #tasks > 0 then
+    redis.call('SET', run.K['token:' .. worker], table.concat(note, ' '), 'PX', run.lease_ms)
+  end
+  return tasks
+end
+
+-- args: worker lineage version size token
+local function lease(keys, args)
+  local run = open_run(keys)
+  local worker, lineage, version, size, token = args[1], tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), args[5]
+  local published = redis.call('HMGET', run.K.published, 'lineage', 'number', 'manifest', 'digest')
+  local left_behind = abandoned(run, lineage, version)
+  local tasks = {}
+  if run.published and not run.state.finished then
+    tasks = repeat_lease(run, worker, token) or fresh_lease(run, worker, size, token)
+  end
+  for _, task in ipairs(tasks) do
+    local fields = pairs_of(task[3])
+    -- Weights older than v − S are too late by now; newer ones than published cannot be had, which matters
+    -- when the learner restarted at an older version than the one this task was tagged for.
+    local needs = math.min(run.published, math.max(tonumber(fields.min_pv), run.v - run.s))
+    task[4] = needs
+    redis.call('ZADD', run.K.flying, left_behind and run.published or math.max(version, needs), fields.id)
+  end
+  count(run, 'leased', #tasks)
+  return { published, left_behind and 1 or 0, run.state.finished and 1 or 0, run.lineage, run.v, tasks }
+end
+
+-- args: worker version id… ; returns the ids that the worker no longer holds.
+local function renew(keys, args)
+  local run = open_run(keys)
+  local worker, version = args[1], args[2]
+  local lost = {}
+  for place = 3, #args do
+    local id = args[place]
+    local stream, entry = place_of(run, id)
+    if is_task(stream) and held_by(run, stream, entry, worker) then
+      redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'JUSTID')
+      redis.call('ZADD', run.K.flying, version, id)
+    else
+      lost[#lost + 1] = id
+    end
+  end
+  return lost
+end
+
+-- args: worker id… ; returns how many it held.
+local function release(keys, args)
+  local run = open_run(keys)
+  local released = 0
+  for place = 2, #args do
+    local stream, entry = place_of(run, args[place])
+    if is_task(stream) and held_by(run, stream, entry, args[1]) then
+      expire(run, stream, entry, args[1], 0)
+      released = released + 1
+    end
+  end
+  return released
+end
+
+-- args: worker id reason
+local function fail(keys, args)
+  local run = open_run(keys)
+  local worker, id, reason = unpack(args)
+  local stream, entry = place_of(run, id)
+  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
+  local attempt = read(run, stream, entry).attempt
+  redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
+  expire(run, stream, entry, worker, 1)
+  return 1
+end
+
+-- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload
+local function complete(keys, args)
+  local run = open_run(keys)
+  local worker, id, attempt = args[1], args[2], args[3]
+  local oldest, newest, lineage = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
+  local stream, entry, rest = place_of(run, id)
+  if not stream then
+    count(run, 'unknown')
+    return 'unknown'
+  end
+  if stream == 'replay' then
+    local first = made(rest)
+    if first.worker == worker and first.attempt == attempt then return 'accepted' end
+    count(run, 'duplicate')
+    return 'duplicate'
+  end
+  if run.v - oldest > run.s or abandoned(run, lineage, newest) then
+    if is_task(stream) and held_by(run, stream, entry, worker) then
+      redis.call('ZADD', run.K.flying, oldest, id)
+      expire(run, stream, entry, worker, 0)
+    end
+    count(run, 'late_completion')
+    return 'late'
+  end
+  local task = read(run, stream, entry)
+  task.lineage = lineage
+  local place = put(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
+    'samples', args[7], 'tokens', args[8], 'reward', args[9], args[10], args[11])
+  redis.call('HSET', run.K.open, id, 'replay ' .. place .. ' versions ' .. oldest .. '..' .. newest .. ' lineage ' .. lineage
+    .. ' by ' .. worker .. ' attempt ' .. attempt .. (args[10] == 'ref' and ' in store' or ''))
+  redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
+  clear(run, stream, entry, id)
+  count(run, 'completed')
+  if args[10] == 'ref' then count(run, 'spilled') end
+  tell(run, 'completed', id)
+  return 'accepted'
+end
+
+-- args: worker expire_ms, then field value…
+local function beat(keys, args)
+  local run = open_run(keys)
+  local key = run.K['worker:' .. args[1]]
+  redis.call('HSET', key, unpack(args, 3))
+  redis.call('PEXPIRE', key, args[2])
+  redis.call('ZADD', run.K.workers, run.now, args[1])
+  return run.now
+end

@@ -1,0 +1,171 @@
+"""From what the server answers to the frozen values of `types` and `records`. Pure functions; nothing is guessed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from echo_queue.queue.types import (
+    Audit,
+    Beat,
+    Chunk,
+    DeadTask,
+    Drained,
+    Lease,
+    Ledger,
+    QueuePolicy,
+    Status,
+    WorkerStatus,
+)
+from echo_queue.records import Group, Published, Shard, Task, Version
+
+
+def text(value: bytes) -> str:
+    return value.decode()
+
+
+def fields(flat: Sequence[Any]) -> dict[str, str]:
+    """A flat reply name, value, name, value … of strings and integers."""
+    words = [word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def policy_words(policy: QueuePolicy) -> list[str | int]:
+    """The fields of the `policy` hash."""
+    return [
+        "s", policy.s,
+        "batch", policy.batch,
+        "kappa", policy.kappa,
+        "lease_ms", policy.lease_ms,
+        "max_attempts", policy.max_attempts,
+        "pace", int(policy.pace),
+        "late", policy.late,
+        "late_deadline_ms", policy.late_deadline_ms,
+    ]  # fmt: skip
+
+
+def policy_of(words: Mapping[str, str]) -> QueuePolicy:
+    return QueuePolicy(
+        s=int(words["s"]),
+        batch=int(words["batch"]),
+        kappa="auto" if words["kappa"] == "auto" else int(words["kappa"]),
+        lease_ms=int(words["lease_ms"]),
+        max_attempts=int(words["max_attempts"]),
+        pace=words["pace"] == "1",
+        late="wait" if words["late"] == "wait" else "requeue",
+        late_deadline_ms=int(words["late_deadline_ms"]),
+    )
+
+
+def published_of(words: Mapping[str, str]) -> Published | None:
+    if not words:
+        return None
+    return Published(Version(int(words["lineage"]), int(words["number"])), words["manifest"], words["digest"])
+
+
+def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> Task:
+    words = fields(flat)
+    return Task(
+        id=words["id"],
+        set=words["set"],
+        epoch=int(words["epoch"]),
+        index=int(words["index"]),
+        shard=Shard(words["shard"], int(words["first"]), int(words["count"])),
+        attempt=int(words["attempt"]),
+        late=int(words["late"]),
+        pv=int(words["pv"]),
+        min_pv=min_pv,
+        lineage=int(words["lineage"]),
+        stream=text(stream),
+        entry=text(entry),
+    )
+
+
+def lease_of(reply: Sequence[Any]) -> Lease:
+    (lineage, number, manifest, digest), abandoned, finished, learner_lineage, v, tasks = reply
+    published = None
+    if number is not None:
+        published = Published(Version(int(lineage), int(number)), text(manifest), text(digest))
+    return Lease(
+        tasks=tuple(task_of(*task) for task in tasks),
+        published=published,
+        learner_version=Version(learner_lineage, v),
+        abandoned=bool(abandoned),
+        finished=bool(finished),
+    )
+
+
+def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:
+    _, seats, late, abandoned, ready, flying, outside, exhausted, _ = reply
+    return Drained(groups, seats, late, abandoned, malformed, ready, flying, outside, bool(exhausted))
+
+
+def ledger_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]) -> Ledger:
+    waiting = []
+    for number, mark in chunks.items():
+        state, first, count, *_ = text(mark).split(" ")
+        if state == "waiting":
+            waiting.append(Chunk(int(number), int(first), int(count)))
+    waiting.sort(key=lambda chunk: chunk.number)
+    return Ledger(name, int(words["chunks"]), int(words["prompts"]), tuple(waiting))
+
+
+def beat_words(beat: Beat) -> list[str | float]:
+    """The fields of a `worker:<name>` hash."""
+    return [
+        "engine", beat.engine,
+        "version", str(beat.version),
+        "state", beat.state,
+        "tokens_per_s", round(beat.tokens_per_s, 1),
+        "groups_per_s", round(beat.groups_per_s, 3),
+        "groups", beat.groups,
+    ]  # fmt: skip
+
+
+def beat_of(words: Mapping[str, str]) -> Beat:
+    lineage, number = words["version"].split(".")
+    return Beat(
+        engine=words["engine"],
+        version=Version(int(lineage), int(number)),
+        state=words["state"],
+        tokens_per_s=float(words["tokens_per_s"]),
+        groups_per_s=float(words["groups_per_s"]),
+        groups=int(words["groups"]),
+    )
+
+
+def worker_of(row: Sequence[Any]) -> WorkerStatus:
+    name, silent_ms, words = row
+    return WorkerStatus(text(name), silent_ms, beat_of(fields(words)) if words else None)
+
+
+def dead_of(words: Mapping[bytes, bytes]) -> DeadTask:
+    return DeadTask(
+        id=text(words[b"id"]),
+        attempts=int(words[b"attempt"]),
+        reason=words[b"reason"].decode("utf-8", "replace"),
+        worker=text(words[b"worker"]),
+        died_ms=int(words[b"died"]),
+    )
+
+
+def audit_of(reply: Sequence[Any]) -> Audit:
+    words = fields(reply)
+    return Audit(**{name: int(words[name]) for name in Audit.__dataclass_fields__})
+
+
+def status_of(reply: Sequence[Any]) -> Status:
+    state, policy, published, stats, depths = (fields(part) for part in reply[:5])
+    counts = {name: int(number) for name, number in stats.items()}
+    sizes = {name: int(number) for name, number in depths.items()}
+    return Status(
+        learner=Version(int(state["lineage"]), int(state["v"])),
+        published=published_of(published),
+        policy=policy_of(policy),
+        window=float(state["window"]),
+        finished="finished" in state,
+        submitted=counts.pop("submitted", 0),
+        trained=counts.pop("trained", 0),
+        uncommitted=int(state["uncommitted"]),
+        counts=counts,
+        workers=tuple(worker_of(row) for row in reply[5]),
+        **sizes,
+    )
