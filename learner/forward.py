@@ -1,0 +1,110 @@
+"""Log-probabilities of completion tokens, with each prompt computed once for all of its samples.
+
+- Equal to a plain forward pass over prompt + completion, gradients included (tests hold it to that).
+- Linear layers see packed tokens, no padding; only attention cuts rectangles out of them.
+- The head is computed at completion tokens only, and in pieces where its logits would be large.
+- A model for which this would not hold is refused by `prepare_model`.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, PreTrainedModel
+
+from echo_queue.errors import ConfigError, Problem
+from learner.batch import MicroBatch, Packing, Row, Rows, Update, micro_batches
+
+ATTENTION = "echo_shared_prompts"
+LOGITS_AT_ONCE = 1 << 24
+"""64 MiB of float32. More is computed piece by piece, and once more for the gradient."""
+
+
+class Scored(NamedTuple):
+    """Per completion token, [K] float32: its log-probability, and the entropy of its distribution (no gradient)."""
+
+    logprobs: Tensor
+    entropy: Tensor
+
+
+def score(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> Scored:
+    """log softmax(logits / temperature) at each completion token. `model` has been through `prepare_model`.
+
+    That is the distribution engines sample from at top_p = 1. Below, an engine's log-probabilities are those of
+    the nucleus, and the ratio to them is the importance weight of the uncut policy: between top_p and 1 on-policy.
+    """
+    output = model.base_model(
+        batch.tokens.unsqueeze(0), position_ids=batch.positions.unsqueeze(0), packing=batch.packing, use_cache=False
+    )
+    hidden = output.last_hidden_state[0, batch.packing.shared :]
+    head = model.get_output_embeddings()
+    rows = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
+    if len(hidden) <= rows:
+        return _token_scores(head, hidden, batch.targets, temperature)
+    pieces = [
+        checkpoint(_token_scores, head, part, targets, temperature, use_reentrant=False)
+        for part, targets in zip(hidden.split(rows), batch.targets.split(rows), strict=True)
+    ]
+    return Scored(*(torch.cat(column) for column in zip(*pieces, strict=True)))
+
+
+def _token_scores(head: torch.nn.Module, hidden: Tensor, targets: Tensor, temperature: float) -> Scored:
+    logprobs = torch.log_softmax(head(hidden).float() / temperature, dim=-1)
+    with torch.no_grad():
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return Scored(logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1), entropy)
+
+
+def _attention(
+    _module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *_mask: None,
+    packing: Packing, scaling: float | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """query [1, H, L, D], key and value [1, H_kv, L, D] → [1, L, H, D]. `transformers` calls this in each layer."""
+    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+
+    def attend(queries: Tensor, keys: Tensor, places: Tensor, **mask: Any) -> Tensor:
+        rectangles = _rows(query, queries), _rows(key, keys), _rows(value, keys)
+        output = F.scaled_dot_product_attention(*rectangles, **mask, scale=scaling, enable_gqa=True)
+        return output.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, places)
+
+    prompts = attend(packing.prompts, packing.prompts, packing.prompt_places, is_causal=True)
+    samples = attend(packing.queries, packing.keys, packing.sample_places, attn_mask=packing.mask)
+    return torch.cat([prompts, samples]).unflatten(1, query.shape[1:]).unsqueeze(0), None
+
+
+def _rows(states: Tensor, indices: Tensor) -> Tensor:
+    """states [L, H, D], indices [R, T] → [R, H, T, D]."""
+    chosen = states.flatten(1).index_select(0, indices.flatten())
+    return chosen.view(*indices.shape, *states.shape[1:]).transpose(1, 2)
+
+
+AttentionInterface.register(ATTENTION, _attention)
+
+
+def prepare_model(model: PreTrainedModel) -> PreTrainedModel:
+    """Sets `model` up for `score`. Raises `ConfigError` for an architecture that it would get wrong."""
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(model.config.get_text_config().vocab_size, (2, 12), generator=generator)
+    prompt, completions = text[0, :4], text[:, 4:]
+    with torch.no_grad():
+        whole = torch.cat([prompt.expand(2, -1), completions], dim=1)
+        logits = model(whole[:, :-1]).logits[:, len(prompt) - 1 :]
+        expected = torch.log_softmax(logits.float(), -1).gather(-1, completions.unsqueeze(-1)).flatten()
+        model.set_attn_implementation(ATTENTION)
+        rows = tuple(Row(row.numpy(), row.float().numpy(), 0.0) for row in completions)
+        (batch,) = micro_batches(Update((Rows(prompt.numpy(), rows),), completions.numel(), 0), 1 << 20)
+        found = score(model, batch, 1.0).logprobs
+    layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
+    tolerance = 1e-3 if model.dtype == torch.float32 else 0.1
+    if layers != {"full_attention"} or not torch.allclose(found, expected, atol=tolerance):
+        raise ConfigError(
+            Problem(
+                "model.base",
+                f"{type(model).__name__} does more than full attention and plain output embeddings "
+                f"(layers: {', '.join(sorted(layers))})",
+                "use an architecture without sliding windows, soft caps and logit scales, such as Qwen3 or Llama",
+            )
+        )
+    return model
