@@ -13,7 +13,7 @@ import reasoning_gym
 
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
-from workers.environments import Batch
+from workers.environments import Answers
 from workers.environments.scorer import Scorer, ScoringError
 
 REWARDS = "tests.workers.rewards"
@@ -28,10 +28,8 @@ def scorer(**settings: Any) -> Iterator[Scorer]:
         one.close()
 
 
-def batch(completions: list[str], prompt: Any = "q", **columns: Any) -> Batch:
-    count = len(completions)
-    ids = [[1] * len(completion) for completion in completions]
-    return Batch([prompt] * count, completions, ids, {name: [value] * count for name, value in columns.items()})
+def answers(completions: list[str], prompt: Any = "q", **columns: Any) -> Answers:
+    return Answers(prompt, completions, [[1] * len(completion) for completion in completions], columns)
 
 
 def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
@@ -41,7 +39,7 @@ def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
     right = entry["answer"]
     completions = [right, f" {right}\n", f"well <answer>0</answer>\n<answer> {right} </answer>!", f"{right} or so", ""]
     with scorer(kind="reasoning-gym") as one:
-        rewards = one.score(batch(completions, entry["question"], **columns))
+        rewards = one.score(answers(completions, entry["question"], **columns))
     assert rewards[:3] == [1.0, 1.0, 1.0]
     assert all(reward < 1.0 for reward in rewards[3:])
 
@@ -49,25 +47,25 @@ def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
 def test_math_compares_expressions_not_text() -> None:
     completions = [r"so it is $\frac{2}{4}$", "0.5", r"\boxed{1/2}", "2", "no idea"]
     with scorer(kind="math") as one:
-        assert one.score(batch(completions, answer="1/2")) == [1.0, 1.0, 1.0, 0.0, 0.0]
-        assert one.score(batch([r"$x=\sqrt{8}$"], solution=r"2\sqrt{2}")) == [1.0]
+        assert one.score(answers(completions, answer="1/2")) == [1.0, 1.0, 1.0, 0.0, 0.0]
+        assert one.score(answers([r"$x=\sqrt{8}$"], solution=r"2\sqrt{2}")) == [1.0]
 
 
 def test_math_without_a_solution_is_a_failure_not_a_zero() -> None:
     with scorer(kind="math") as one:
-        with pytest.raises(ScoringError, match="answer or solution"):
-            one.score(batch(["1"], other="1"))
+        with pytest.raises(ScoringError, match="needs a column answer or solution"):
+            one.score(answers(["1"], other="1"))
         with pytest.raises(ScoringError, match="no answer in the solution"):
-            one.score(batch(["1"], answer=""))
+            one.score(answers(["1"], answer=""))
 
 
 def test_a_function_gets_what_trl_gives_it() -> None:
     with scorer(kind="function", function=f"{REWARDS}:matches_column") as one:
-        assert one.score(batch(["yes", "no"], wanted="yes")) == [1.0, 0.0]
+        assert one.score(answers(["yes", "no"], wanted="yes")) == [1.0, 0.0]
     with scorer(kind="function", function=f"{REWARDS}:counts_ids") as one:
-        assert one.score(batch(["a", "bcd"])) == [1.0, 3.0]
+        assert one.score(answers(["a", "bcd"])) == [1.0, 3.0]
     with scorer(kind="function", function=f"{REWARDS}:reads_chat") as one:
-        assert one.score(batch(["hi", "ho"], [{"role": "user", "content": "ho"}])) == [0.0, 1.0]
+        assert one.score(answers(["hi", "ho"], [{"role": "user", "content": "ho"}])) == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +82,8 @@ def test_a_function_gets_what_trl_gives_it() -> None:
 def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(completion: str, reason: str) -> None:
     with scorer(kind="function", function=f"{REWARDS}:misbehaves", timeout_s=0.5) as one:
         with pytest.raises(ScoringError, match=reason):
-            one.score(batch([completion] * 2))
-        assert one.score(batch(["well"] * 2)) == [1.0, 1.0]
+            one.score(answers([completion] * 2))
+        assert one.score(answers(["well"] * 2)) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +103,12 @@ def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys, threading\n"
         "from echo_queue.config import Environment\n"
-        "from tests.workers.test_environments import batch\n"
+        "from tests.workers.test_environments import answers\n"
         "from workers.environments.scorer import Scorer\n"
         f"one = Scorer(Environment(kind='function', function='{REWARDS}:misbehaves'))\n"
         "one.wait_ready()\n"
         "print(one._process.pid, flush=True)\n"
-        "one.score(batch(['hang']))\n"
+        "one.score(answers(['hang']))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None

@@ -14,17 +14,17 @@ from echo_queue.records import Message
 
 
 @dataclass(frozen=True)
-class Batch:
-    """N completions to score, as four columns of length N. `columns` are the prompt row's further columns."""
+class Answers:
+    """The N completions of one prompt. `columns` are the prompt row's further columns."""
 
-    prompts: Sequence[str | list[Message]]
+    prompt: str | list[Message]
     completions: Sequence[str]
     completion_ids: Sequence[list[int]]
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Any]
 
 
 class Environment(Protocol):
-    def score(self, batch: Batch) -> list[float]:
+    def score(self, answers: Answers) -> list[float]:
         """The reward of each completion, in order. May raise anything."""
 
 

@@ -1,6 +1,6 @@
 """The scoring process that `scorer.py` starts: `main(FD, PARENT, ENVIRONMENT_JSON)`.
 
-It answers each `Batch` on the socket FD with `Rewards` or `Failed`, until the socket closes. It ignores SIGINT
+It answers `Answers` on the socket FD with `Rewards` or `Failed`, until the socket closes. It ignores SIGINT
 and SIGTERM, since its parent decides when it ends, and dies with its parent even while the environment hangs.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Batch, create
+from workers.environments import Answers, create
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -44,7 +44,7 @@ class Failed:
     traceback: str
 
 
-def serve(connection: "Connection[Any, Batch]", config: EnvironmentConfig) -> None:
+def serve(connection: "Connection[Any, Answers]", config: EnvironmentConfig) -> None:
     try:
         environment = create(config)
     except ConfigError as error:
@@ -57,14 +57,14 @@ def serve(connection: "Connection[Any, Batch]", config: EnvironmentConfig) -> No
     connection.send(Ready())
     while True:
         try:
-            batch = connection.recv()
+            answers = connection.recv()
         except EOFError:
             return
         try:
-            answer: Rewards | Failed = Rewards(checked(environment.score(batch), len(batch.completions)))
+            scored: Rewards | Failed = Rewards(checked(environment.score(answers), len(answers.completions)))
         except Exception:
-            answer = Failed(traceback.format_exc())
-        connection.send(answer)
+            scored = Failed(traceback.format_exc())
+        connection.send(scored)
 
 
 def checked(rewards: Sequence[Any], count: int) -> list[float]:

@@ -12,29 +12,29 @@ from importlib import import_module
 from typing import Any
 
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Batch
+from workers.environments import Answers
 
 
 class Function:
     def __init__(self, reference: str) -> None:
         self._function = _resolve(reference)
 
-    def score(self, batch: Batch) -> list[float]:
+    def score(self, answers: Answers) -> list[float]:
+        count = len(answers.completions)
         rewards = self._function(
-            prompts=list(batch.prompts),
-            completions=_completions(batch),
-            completion_ids=list(batch.completion_ids),
+            prompts=[answers.prompt] * count,
+            completions=_completions(answers),
+            completion_ids=list(answers.completion_ids),
             trainer_state=None,
-            **{name: list(values) for name, values in batch.columns.items()},
+            **{name: [value] * count for name, value in answers.columns.items()},
         )
         return asyncio.run(rewards) if inspect.iscoroutine(rewards) else rewards
 
 
-def _completions(batch: Batch) -> Sequence[Any]:
-    return [
-        completion if isinstance(prompt, str) else [{"role": "assistant", "content": completion}]
-        for prompt, completion in zip(batch.prompts, batch.completions, strict=True)
-    ]
+def _completions(answers: Answers) -> Sequence[Any]:
+    if isinstance(answers.prompt, str):
+        return list(answers.completions)
+    return [[{"role": "assistant", "content": completion}] for completion in answers.completions]
 
 
 def _resolve(reference: str) -> Callable[..., Any]:

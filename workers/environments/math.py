@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Batch
+from workers.environments import Answers
 
 COLUMNS = ("answer", "solution")
 DELIMITED_OR_PROSE = re.compile(r"\$|\\boxed|\\\(|\\\[|(?<!\\)\b[A-Za-z]{2,}")
@@ -23,15 +23,12 @@ class Math:
             raise ConfigError(Problem("environment.kind", "math needs the math-verify package here", mend)) from None
         self._parse, self._verify = math_verify.parse, math_verify.verify
 
-    def score(self, batch: Batch) -> list[float]:
-        column = next((name for name in COLUMNS if name in batch.columns), None)
+    def score(self, answers: Answers) -> list[float]:
+        column = next((name for name in COLUMNS if name in answers.columns), None)
         if column is None:
-            raise KeyError(f"a math prompt needs a column {' or '.join(COLUMNS)}; this one has {sorted(batch.columns)}")
-        golds = {solution: self._solution(solution) for solution in map(str, batch.columns[column])}
-        return [
-            float(self._verify(golds[str(solution)], self._parse(completion)))
-            for solution, completion in zip(batch.columns[column], batch.completions, strict=True)
-        ]
+            raise KeyError(f"needs a column {' or '.join(COLUMNS)}; the prompt has {sorted(answers.columns)}")
+        solution = self._solution(str(answers.columns[column]))
+        return [float(self._verify(solution, self._parse(completion))) for completion in answers.completions]
 
     def _solution(self, text: str) -> list[Any]:
         """Data sets give a bare expression, with or without its dollars, or prose that ends in the answer."""

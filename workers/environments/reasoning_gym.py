@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.submission.generated import original
-from workers.environments import Batch
+from workers.environments import Answers
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -21,15 +21,9 @@ class ReasoningGym:
             raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", mend))
         import_module("reasoning_gym")  # takes a second, which no task should be charged for
 
-    def score(self, batch: Batch) -> list[float]:
-        names = batch.columns.keys()
-        rows = [dict(zip(names, values, strict=True)) for values in zip(*batch.columns.values(), strict=True)]
-        return [_score(row, completion) for row, completion in zip(rows, batch.completions, strict=True)]
-
-
-def _score(row: dict[str, object], completion: str) -> float:
-    dataset, entry = original(row)
-    return float(dataset.score_answer(answer(completion), entry))
+    def score(self, answers: Answers) -> list[float]:
+        dataset, entry = original(answers.columns)
+        return [float(dataset.score_answer(answer(completion), entry)) for completion in answers.completions]
 
 
 def answer(completion: str) -> str:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
-from workers.environments import Batch
+from workers.environments import Answers
 from workers.environments.child import Failed, Ready, Rewards, Unfit
 
 START_DEADLINE_S = 120.0
@@ -47,11 +47,11 @@ class Scorer:
             raise ConfigError(*answer.problems)
         self._ready = True
 
-    def score(self, batch: Batch) -> list[float]:
+    def score(self, answers: Answers) -> list[float]:
         """Takes at most `environment.timeout_s`, plus the start of a fresh child after a failure."""
         self.wait_ready()
         try:
-            self._connection.send(batch)
+            self._connection.send(answers)
             answer = self._answer(self._config.timeout_s)
         except TimeoutError:
             self._restart()
@@ -87,7 +87,7 @@ class Scorer:
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
-        self._connection: Connection[Batch, Ready | Unfit | Rewards | Failed] = Connection(ours.detach())
+        self._connection: Connection[Answers, Ready | Unfit | Rewards | Failed] = Connection(ours.detach())
         self._ready = False
 
     def _restart(self) -> int:
