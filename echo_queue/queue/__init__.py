@@ -2,11 +2,13 @@
 
 from echo_queue.queue.client import Queue
 from echo_queue.queue.types import (
+    Arrival,
     Audit,
     Beat,
     Chunk,
     DeadTask,
     Drained,
+    FailedChunk,
     Lease,
     Ledger,
     Outcome,
@@ -18,11 +20,13 @@ from echo_queue.queue.types import (
 )
 
 __all__ = [
+    "Arrival",
     "Audit",
     "Beat",
     "Chunk",
     "DeadTask",
     "Drained",
+    "FailedChunk",
     "Lease",
     "Ledger",
     "Outcome",

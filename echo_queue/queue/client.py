@@ -8,6 +8,7 @@
 import time
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -19,6 +20,7 @@ from echo_queue.queue.calls import Caller, answers
 from echo_queue.queue.keys import Keys
 from echo_queue.queue.payloads import Payloads, Spill
 from echo_queue.queue.types import (
+    Arrival,
     Audit,
     Beat,
     Chunk,
@@ -85,11 +87,12 @@ class Queue:
     def declare(self, prompt_set: PromptSet, chunks: Sequence[Chunk]) -> bool:
         """Registers a set and its chunks, numbered 0, 1, … without gaps. False if it was declared before.
 
-        Raises `ServiceError` if the name stands for another set.
+        Chunks that failed wait again, with the content given now. Raises `ServiceError` if the name stands
+        for other prompts.
         """
         if [chunk.number for chunk in chunks] != list(range(len(chunks))) or not chunks:
             raise ValueError(f"chunks of {prompt_set.name} must be numbered 0, 1, … and there must be one")
-        ranges = [bound for chunk in chunks for bound in (chunk.first, chunk.count)]
+        ranges = [part for chunk in chunks for part in (chunk.first, chunk.count, chunk.digest, chunk.ticket)]
         rules = (prompt_set.epochs, prompt_set.priority, prompt_set.order, prompt_set.seed)
         return bool(self._call("declare", prompt_set.name, prompt_set.source, *rules, *ranges))
 
@@ -97,19 +100,48 @@ class Queue:
         """Chunk `chunk` of set `name` has become `shard`: its prompts join the backlog. False if they had before."""
         return bool(self._call("submit", name, chunk, shard.first, shard.count, shard.object))
 
+    def reject(self, name: str, chunk: Chunk, reason: str) -> bool:
+        """The chunk cannot be read, and why. False if it is settled, or has other content by now."""
+        return bool(self._call("reject", name, chunk.number, chunk.digest, reason))
+
     def ledger(self, name: str) -> Ledger | None:
-        """How far the submission of a set is; None if no such set was declared."""
+        """How far the submission of a set is, chunk by chunk; None if no such set was declared."""
 
         def read() -> list[Any]:
             pipe = self.client.pipeline(transaction=True)
-            pipe.hmget(self.keys.set(name), "chunks", "prompts")
+            pipe.hgetall(self.keys.set(name))
             pipe.hgetall(self.keys.chunks(name))
             return pipe.execute()
 
-        (chunks, prompts), marks = self.caller.persist(read)
-        if chunks is None:
+        words, marks = self.caller.persist(read)
+        if not words:
             return None
-        return replies.ledger_of(name, {"chunks": replies.text(chunks), "prompts": replies.text(prompts)}, marks)
+        return replies.ledger_of(name, {replies.text(key): replies.text(value) for key, value in words.items()}, marks)
+
+    def arrival(self, name: str) -> Arrival | None:
+        """How far the submission of a set is, in numbers; None if no such set was declared."""
+        names = [field.name for field in fields(Arrival)]
+        words = self.caller.persist(lambda: self.client.hmget(self.keys.set(name), names))
+        return None if None in words else Arrival(*map(int, words))
+
+    def waiting_chunk(self, name: str, number: int) -> tuple[str, Chunk] | None:
+        """The set's source and one of its chunks; None if that chunk is settled or was never declared."""
+
+        def read() -> list[Any]:
+            pipe = self.client.pipeline(transaction=True)
+            pipe.hget(self.keys.set(name), "source")
+            pipe.hget(self.keys.chunks(name), str(number))
+            return pipe.execute()
+
+        source, mark = self.caller.persist(read)
+        chunk = replies.waiting_chunk_of(number, mark) if mark else None
+        return None if chunk is None else (replies.text(source), chunk)
+
+    def unserved(self) -> list[str]:
+        """Names of the sets of which prompts are still to come, or in the backlog."""
+        return [
+            replies.text(name) for name in self.caller.persist(lambda: self.client.zrange(self.keys.backlog, 0, -1))
+        ]
 
     def admit(self) -> int:
         """Backlog → tasks while bound and pace allow. How many were admitted."""

@@ -9,6 +9,7 @@ from echo_queue.queue.types import (
     Chunk,
     DeadTask,
     Drained,
+    FailedChunk,
     Lease,
     Ledger,
     QueuePolicy,
@@ -99,13 +100,20 @@ def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) 
 
 
 def ledger_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]) -> Ledger:
-    waiting = []
-    for number, mark in chunks.items():
-        state, first, count, *_ = text(mark).split(" ")
-        if state == "waiting":
-            waiting.append(Chunk(int(number), int(first), int(count)))
-    waiting.sort(key=lambda chunk: chunk.number)
-    return Ledger(name, int(words["chunks"]), int(words["prompts"]), tuple(waiting))
+    waiting, failed = [], []
+    for number, mark in sorted(chunks.items(), key=lambda item: int(item[0])):
+        if chunk := waiting_chunk_of(int(number), mark):
+            waiting.append(chunk)
+        elif mark.startswith(b"failed "):
+            _, first, count, _, reason = text(mark).split(" ", 4)
+            failed.append(FailedChunk(int(number), int(first), int(count), reason))
+    prompts = int(words["prompts"])
+    return Ledger(name, words["source"], int(words["chunks"]), prompts, tuple(waiting), tuple(failed))
+
+
+def waiting_chunk_of(number: int, mark: bytes) -> Chunk | None:
+    state, first, count, digest, ticket = text(mark).split(" ", 4)
+    return Chunk(number, int(first), int(count), digest, ticket) if state == "waiting" else None
 
 
 def beat_words(beat: Beat) -> list[str | float]:

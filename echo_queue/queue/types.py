@@ -50,8 +50,8 @@ class QueuePolicy:
 class PromptSet:
     """A set of prompts as submitted: where it comes from and how the backlog serves it.
 
-    `source` says what the set is (file and digest, or generator); a second declaration under the same
-    name must be equal in everything but `priority`. `seed` keys the shuffled order.
+    `source` says where its prompts come from. A second declaration under the same name must be equal in its
+    prompts (the chunks' digests), epochs, order and seed. `seed` keys the shuffled order.
     """
 
     name: str
@@ -77,17 +77,44 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class FailedChunk:
+    """Prompts `first … first + count − 1` cannot be read, and why; a mended set may be declared again."""
+
+    number: int
+    first: int
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Ledger:
     """How far a set's submission is; `waiting` are the chunks that still have no shard."""
 
     name: str
+    source: str
     chunks: int
     prompts: int
     waiting: tuple[Chunk, ...]
+    failed: tuple[FailedChunk, ...] = ()
 
     @property
     def complete(self) -> bool:
-        return not self.waiting
+        return not self.waiting and not self.failed
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The same in numbers: of `chunks` chunks (`prompts` prompts), `arrived` (`count` prompts) are in the backlog."""
+
+    chunks: int
+    prompts: int
+    arrived: int
+    count: int
+    failed: int
+
+    @property
+    def settled(self) -> bool:
+        return self.arrived + self.failed == self.chunks
 
 
 @dataclass(frozen=True)

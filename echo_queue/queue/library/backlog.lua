@@ -113,27 +113,63 @@ local function admit(run)
   return admitted
 end
 
--- args: name source epochs priority order seed, then first count of each chunk. 1 if the set is new.
+-- A chunk's mark in its four states of words: state, first, count, digest, and what follows (ticket, object or reason).
+local function chunk_of(run, name, number)
+  local mark = redis.call('HGET', run.K['chunks:' .. name], number)
+  if not mark then fail_with('EQSET', name .. ': chunk ' .. number .. ' was never declared') end
+  local state, first, size, digest, rest = mark:match('^(%a+) (%d+) (%d+) (%S*) (.*)$')
+  return { state = state, first = first, count = size, digest = digest, rest = rest }
+end
+
+local function mark_chunk(run, name, number, ...)
+  redis.call('HSET', run.K['chunks:' .. name], number, table.concat({ ... }, ' '))
+end
+
+-- The set is declared again: it must be the same, except that a failed chunk may have been mended and then waits again.
+local function declare_again(run, known, declared, chunks)
+  local K, name = run.K, declared.name
+  for _, field in ipairs({ 'epochs', 'order', 'seed', 'chunks', 'prompts' }) do
+    if known[field] ~= declared[field] then
+      fail_with('EQSET', name .. ': ' .. field .. ' is ' .. known[field] .. ', not ' .. declared[field])
+    end
+  end
+  local mended = {}
+  for number, chunk in ipairs(chunks) do
+    local was = chunk_of(run, name, number - 1)
+    if was.state == 'failed' then
+      mended[#mended + 1] = number
+    elseif was.digest ~= chunk.digest then
+      fail_with('EQSET', name .. ': it holds other prompts, of ' .. known.source)
+    end
+  end
+  for _, number in ipairs(mended) do
+    local chunk = chunks[number]
+    mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
+  end
+  redis.call('HSET', K['set:' .. name], 'source', declared.source, 'failed', 0)
+end
+
+-- args: name source epochs priority order seed, then first count digest ticket of each chunk. 1 if the set is new.
 local function declare(keys, args)
   local run = open_run(keys)
   local K, name = run.K, args[1]
+  local chunks, prompts = {}, 0
+  for place = 7, #args, 4 do
+    chunks[#chunks + 1] = { first = args[place], count = args[place + 1], digest = args[place + 2], ticket = args[place + 3] }
+    prompts = prompts + args[place + 1]
+  end
+  local declared = { name = name, source = args[2], epochs = args[3], order = args[5], seed = args[6],
+                     chunks = tostring(#chunks), prompts = tostring(prompts) }
   local known = hash(K['set:' .. name])
-  local prompts = 0
-  for place = 7, #args, 2 do prompts = prompts + args[place + 1] end
-  local declared = { source = args[2], epochs = args[3], order = args[5], seed = args[6],
-                     chunks = tostring((#args - 6) / 2), prompts = tostring(prompts) }
   if known.source then
-    for field, value in pairs(declared) do
-      if known[field] ~= value then
-        fail_with('EQSET', name .. ': ' .. field .. ' is ' .. known[field] .. ', not ' .. value)
-      end
-    end
+    declare_again(run, known, declared, chunks)
     return 0
   end
   redis.call('HSET', K['set:' .. name], 'source', args[2], 'epochs', args[3], 'priority', args[4], 'order', args[5],
-    'seed', args[6], 'chunks', declared.chunks, 'prompts', declared.prompts, 'arrived', 0, 'count', 0, 'epoch', 0, 'next', 0)
-  for place = 7, #args, 2 do
-    redis.call('HSET', K['chunks:' .. name], (place - 7) / 2, 'waiting ' .. args[place] .. ' ' .. args[place + 1])
+    'seed', args[6], 'chunks', declared.chunks, 'prompts', declared.prompts, 'arrived', 0, 'failed', 0, 'count', 0,
+    'epoch', 0, 'next', 0)
+  for number, chunk in ipairs(chunks) do
+    mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
   local order = redis.call('HINCRBY', K.state, 'declared', 1)
   redis.call('ZADD', K.backlog, -tonumber(args[4]) * 1000000000 + order, name)
@@ -141,21 +177,32 @@ local function declare(keys, args)
   return 1
 end
 
+-- args: name chunk digest reason. A chunk that waits with this content cannot be read. 1 if that is news.
+local function reject(keys, args)
+  local run = open_run(keys)
+  local name, number, digest, reason = unpack(args)
+  local chunk = chunk_of(run, name, number)
+  if chunk.state ~= 'waiting' or chunk.digest ~= digest then return 0 end
+  mark_chunk(run, name, number, 'failed', chunk.first, chunk.count, chunk.digest, reason:sub(1, REASON_MAX_BYTES))
+  redis.call('HINCRBY', run.K['set:' .. name], 'failed', 1)
+  tell(run, 'rejected', name .. ' chunk ' .. number)
+  return 1
+end
+
 -- args: name chunk first count object. 1 if the chunk's prompts are new.
 local function submit(keys, args)
   local run = open_run(keys)
   local K, name, chunk, first, size, object = run.K, unpack(args)
-  local known = redis.call('HGET', K['chunks:' .. name], chunk)
-  if not known then fail_with('EQSET', name .. ': chunk ' .. chunk .. ' was never declared') end
-  local mark, its_first, its_size = known:match('^(%a+) (%d+) (%d+)')
-  if its_first ~= first or its_size ~= size then
-    fail_with('EQSET', name .. ': chunk ' .. chunk .. ' is ' .. its_first .. ' + ' .. its_size .. ', not ' .. first .. ' + ' .. size)
+  local was = chunk_of(run, name, chunk)
+  if was.first ~= first or was.count ~= size then
+    fail_with('EQSET', name .. ': chunk ' .. chunk .. ' is ' .. was.first .. ' + ' .. was.count .. ', not ' .. first .. ' + ' .. size)
   end
-  if mark == 'done' then return 0 end
+  if was.state == 'done' then return 0 end
   local set = load_set(run, name)
   local base = set.order == 'shuffled' and tonumber(first) or set.count
   redis.call('ZADD', K['shards:' .. name], base + size - 1, first .. ' ' .. size .. ' ' .. object)
-  redis.call('HSET', K['chunks:' .. name], chunk, 'done ' .. first .. ' ' .. size .. ' ' .. object)
+  mark_chunk(run, name, chunk, 'done', first, size, was.digest, object)
+  if was.state == 'failed' then redis.call('HINCRBY', K['set:' .. name], 'failed', -1) end
   redis.call('HSET', K['set:' .. name], 'arrived', set.arrived + 1, 'count', set.count + size)
   count(run, 'submitted', size * set.epochs)
   tell(run, 'submitted', name .. ' chunk ' .. chunk)

@@ -195,6 +195,7 @@ end
 register('configure', configure)
 register('declare', declare)
 register('submit', submit)
+register('reject', reject)
 register('admit', function(keys) return admit(open_run(keys)) end)
 register('lease', lease)
 register('renew', renew, 'allow-oom')

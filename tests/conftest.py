@@ -1,0 +1,3 @@
+"""Fixtures that start real servers."""
+
+pytest_plugins = ["tests.servers.redis"]
