@@ -1,0 +1,48 @@
+"""`audit`: is the identity kept. `revive`: dead tasks live again."""
+
+from dataclasses import asdict
+
+from rich.console import Console
+
+from echo_queue.cli.commands import print_json
+from echo_queue.cli.watching import monitor
+from echo_queue.config import Config
+from echo_queue.queue import Audit, Queue
+
+REVIVE_MAX = 10_000
+
+
+def audit(config: Config, *, as_json: bool) -> int:
+    """Exit code: 1 where the identity is broken."""
+    found = monitor(config).audit()
+    if as_json:
+        print_json(asdict(found) | {"difference": found.difference, "misplaced": found.misplaced, "ok": found.ok})
+    else:
+        Console(highlight=False, soft_wrap=True).print(sentence(found))
+    return 0 if found.ok else 1
+
+
+def sentence(found: Audit) -> str:
+    """The identity with its numbers, and what is wrong with it."""
+    parts = {name: getattr(found, name) for name in ("backlog", "tasks", "replay", "trained", "dead")}
+    identity = f"submitted {found.submitted:,} = " + " + ".join(f"{name} {count:,}" for name, count in parts.items())
+    if found.ok:
+        return f"[green]✓[/] {identity}"
+    wrong = []
+    if found.difference:
+        wrong.append(f"{abs(found.difference):,} prompts {'missing' if found.difference > 0 else 'too many'}")
+    if found.misplaced:
+        wrong.append(f"{abs(found.misplaced):,} open ids {'without an entry' if found.misplaced > 0 else 'too few'}")
+    if found.flying != found.leased:
+        wrong.append(f"{found.flying:,} tasks noted as leased, {found.leased:,} are")
+    if found.lost:
+        wrong.append(f"{found.lost:,} entries vanished from a stream, though nothing removed them")
+    return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"
+
+
+def revive(config: Config, tasks: list[str]) -> None:
+    """All dead tasks where none is named."""
+    queue = Queue.connect(config, "learner")
+    named = tasks or [task.id for task in queue.dead(REVIVE_MAX)]
+    count = queue.revive(named)
+    Console(highlight=False).print(f"{count:,} of {len(named):,} dead tasks live again")

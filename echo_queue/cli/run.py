@@ -1,0 +1,249 @@
+"""`echo-queue run`: all roles of a configuration on this machine, from nothing to a trained model.
+
+- Everything that is wrong is reported before any process starts.
+- A run that was stopped or killed, at any moment, continues; a finished one is left as it is.
+- No phase lasts for ever: each wait has a deadline that names what it waits for.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+
+from echo_queue import report, telemetry
+from echo_queue.cli.audit import sentence
+from echo_queue.cli.config import problems_of
+from echo_queue.cli.redis_cli import monitor_line
+from echo_queue.cli.roles import command
+from echo_queue.cli.screen import Screen
+from echo_queue.cli.watching import Watcher, monitor
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, DeadlineError, Problem, ServiceError
+from echo_queue.queue.types import Audit, Status
+from echo_queue.report import duration
+from echo_queue.supervisor import Role, Supervisor
+
+SERVICES_DEADLINE_S = 90.0
+BASE_MODEL_DEADLINE_S = 1_800.0
+LEAVE_DEADLINE_S = 30.0
+LEAST_FREE_BYTES = 1 << 30
+STALL_MARGIN_S = 60.0
+"""The roles' own deadlines come first: they know better what is missing."""
+
+
+def run(path: Path) -> int:
+    """Exit code: 0 when the run is finished, 1 when the queue's identity is broken, 130 when it was stopped."""
+    config, problems = problems_of(path)
+    problems += tuple(_room(config)) if config else ()
+    if config is None or problems:
+        raise ConfigError(*problems)
+    if finished(config):
+        _say_finished(config)
+        return 0
+    environ = {**os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
+    with Supervisor(config.run.dir, environ) as roles:
+        before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            found = Pipeline(config, path, roles).run()
+        except KeyboardInterrupt:
+            _say_stopped(path)
+            return 130
+        finally:
+            roles.stop_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    return _conclude(config, found)
+
+
+class Pipeline:
+    """The phases of a run, in order, with every role kept alive meanwhile."""
+
+    def __init__(self, config: Config, path: Path, roles: Supervisor) -> None:
+        self.config = config
+        self.path = path
+        self.roles = roles
+        self.stall = Stall(config.queue.stall_deadline_s + STALL_MARGIN_S)
+
+    def run(self) -> Audit:
+        """The audit of the finished run, made while its services still answered."""
+        config, roles = self.config, self.roles
+        with Watcher(config) as watcher, Screen(watcher, roles) as screen:
+            screen.phase("starting the services")
+            roles.start(*services(config, self.path))
+            if config.model.base == "init":
+                roles.start(Role("init-model", tuple(command("learner.base_model", self.path)), ends=True))
+            self._wait(screen, self._services_answer, SERVICES_DEADLINE_S, "services")
+            screen.redis_cli = monitor_line(config)
+            roles.start(celery(config))
+            if config.model.base == "init":
+                screen.phase("making the base model")
+                self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
+            screen.phase("training")
+            roles.start(submission(config, self.path), *workers(config, self.path), learner(self.path))
+            while not (roles.done("learner") and roles.done("submit")):
+                self.stall.check(watcher.status)
+                roles.tick()
+                screen.refresh()
+            screen.phase("finishing")
+            roles.stop(celery(config).name, *(role.name for role in workers(config, self.path)))
+            watcher.look()
+            screen.refresh()
+            return monitor(config).audit()
+
+    def _wait(self, screen: Screen, until: Callable[[], bool], deadline_s: float, what: str) -> None:
+        def look() -> bool:
+            screen.refresh()
+            return until()
+
+        self.roles.wait(look, deadline_s, what)
+
+    def _services_answer(self) -> bool:
+        try:
+            monitor(self.config)
+        except ServiceError:
+            return False
+        return True
+
+
+class Stall:
+    """Raises `DeadlineError` when nothing has moved in the queue for `deadline_s`."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._last: tuple[int, ...] = ()
+        self._moved = time.monotonic()
+
+    def check(self, status: Status | None) -> None:
+        picture = () if status is None else _movement(status)
+        if picture and picture != self._last:
+            self._last, self._moved = picture, time.monotonic()
+        if time.monotonic() - self._moved > self._deadline_s:
+            what = f"nothing moved for {self._deadline_s:.0f} s: {_held_up(status)}"
+            mend = "look into logs/ and docs/operations.md, then run again: it continues"
+            raise DeadlineError(Problem("run", what, mend))
+
+
+def services(config: Config, path: Path) -> Iterator[Role]:
+    """The embedded servers' keeper, unless all of them are elsewhere."""
+    if "embedded" in (config.redis.url, config.store.url):
+        yield Role("services", (*_ECHO_QUEUE, "services", str(path)), grace_s=20.0, servers=True)
+
+
+def celery(config: Config) -> Role:
+    """One Celery worker; its children are of its process group and end with it."""
+    options = ("--concurrency", str(config.submission.processes), "--loglevel", "INFO")
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    return Role("celery", (sys.executable, "-m", "celery", "-A", "echo_queue.submission", "worker", *options, *quiet))
+
+
+def submission(config: Config, path: Path) -> Role:
+    return Role("submit", (*_ECHO_QUEUE, "submit", str(path)), ends=True)
+
+
+def workers(config: Config, path: Path) -> Iterator[Role]:
+    for number in range(1, config.rollout.workers + 1):
+        name = f"worker-{number}"
+        yield Role(name, tuple(command("workers", path, "--name", name)), grace_s=config.rollout.grace_s + 5, ends=True)
+
+
+def learner(path: Path) -> Role:
+    return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True)
+
+
+def finished(config: Config) -> bool:
+    return _marker(config).exists()
+
+
+_ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
+
+
+def _marker(config: Config) -> Path:
+    return config.run.dir / "finished.json"
+
+
+def _room(config: Config) -> Iterator[Problem]:
+    """Can the run's directory be written, and is there room in it."""
+    try:
+        config.run.dir.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(config.run.dir).free
+        if not os.access(config.run.dir, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        yield Problem(
+            "run.dir", f"{config.run.dir} cannot be written: {error.strerror}", "name a directory of your own"
+        )
+        return
+    if free < LEAST_FREE_BYTES:
+        least = LEAST_FREE_BYTES / 2**20
+        what = f"the disk of {config.run.dir} has {free / 2**20:,.0f} MiB left; a run needs {least:,.0f}"
+        yield Problem("run.dir", what, "free space there, or name a directory on another disk")
+
+
+def _conclude(config: Config, found: Audit) -> int:
+    """The report, the marker, and what the person gets to see at last."""
+    page = report.write(config, identity=found.ok)
+    console = Console(highlight=False, soft_wrap=True)
+    summary = telemetry.summarise(telemetry.read(config.run.dir / "metrics.jsonl"))
+    if found.ok:
+        facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
+        _marker(config).write_bytes(orjson.dumps(facts))
+    console.print()
+    console.print(
+        f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "
+        f"{summary.updates:,} updates, {duration(summary.seconds)}; mean lag {summary.mean_lag:.2f} "
+        f"(largest {summary.max_lag}, bound {config.staleness.s}); learner idle {summary.idle_share:.0%}"
+    )
+    console.print(sentence(found))
+    _say_where(console, config, page)
+    return 0 if found.ok else 1
+
+
+def _say_where(console: Console, config: Config, page: Path) -> None:
+    console.print(f"  model    {config.run.dir / 'model'}")
+    console.print(f"  report   {page}")
+    console.print(f"  metrics  {config.run.dir / 'metrics.jsonl'}")
+
+
+def _say_finished(config: Config) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    facts = orjson.loads(_marker(config).read_bytes())
+    console.print(f"[bold]{config.run.name}[/] is finished: {facts['updates']:,} updates, {facts['finished']}")
+    _say_where(console, config, config.run.dir / "report.html")
+    console.print(f"  To run it anew, remove {config.run.dir} or name another run.dir.")
+
+
+def _say_stopped(path: Path) -> None:
+    Console(stderr=True, highlight=False).print(f"stopped; `echo-queue run {path}` continues it")
+
+
+def _movement(status: Status) -> tuple[int, ...]:
+    accepted = status.counts.get("completed", 0)
+    return (
+        *status.learner,
+        status.submitted,
+        status.backlog,
+        status.tasks,
+        status.retry,
+        status.trained,
+        status.dead,
+        accepted,
+    )
+
+
+def _held_up(status: Status | None) -> str:
+    """Who the run waits for, as far as the queue tells."""
+    if status is None:
+        return "Redis does not answer"
+    living = sum(worker.beat is not None for worker in status.workers)
+    if not status.submitted:
+        return "no prompts were submitted"
+    if status.ready:
+        return f"{status.ready} groups wait for the learner"
+    return f"{status.tasks + status.retry} tasks wait for {living} living workers"

@@ -1,0 +1,49 @@
+"""`status`: one look at a run from anywhere, or a view that stays."""
+
+import time
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.live import Live
+
+from echo_queue.cli import view
+from echo_queue.cli.commands import print_json
+from echo_queue.cli.redis_cli import monitor_line
+from echo_queue.cli.watching import Watcher, monitor
+from echo_queue.config import Config
+from echo_queue.telemetry import read, summarise
+
+LINE_EVERY_S = 5.0
+
+
+def show(config: Config, *, watch: bool, as_json: bool) -> None:
+    if as_json:
+        summary = summarise(read(config.run.dir / "metrics.jsonl"))
+        print_json({"queue": asdict(monitor(config).status()), "training": asdict(summary)})
+    elif watch:
+        _stay(config)
+    else:
+        watcher = Watcher(config)
+        monitor(config).status()
+        watcher.look()
+        Console().print(view.draw(watcher.picture(_phase(watcher), redis_cli=monitor_line(config))))
+
+
+def _stay(config: Config) -> None:
+    console = Console()
+    line = monitor_line(config)
+    try:
+        with Watcher(config) as watcher, Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+            while True:
+                picture = watcher.picture(_phase(watcher), redis_cli=line)
+                if console.is_terminal:
+                    live.update(view.draw(picture), refresh=True)
+                else:
+                    console.print(view.line(picture), soft_wrap=True, highlight=False)
+                time.sleep(0.5 if console.is_terminal else LINE_EVERY_S)
+    except KeyboardInterrupt:
+        return
+
+
+def _phase(watcher: Watcher) -> str:
+    return "no answer" if watcher.status is None else "finished" if watcher.status.finished else "running"

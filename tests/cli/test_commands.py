@@ -1,0 +1,86 @@
+"""The command line as its users meet it: processes, exit codes, what is printed where."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCK_TORCH = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"torch", "transformers", "workers", "learner", "matplotlib"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def echo_queue(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "echo_queue.cli", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "echo_queue.cli.commands",
+        "echo_queue.cli.run",
+        "echo_queue.submission",
+        "echo_queue.queue",
+        "echo_queue.supervisor",
+    ],
+)
+def test_a_submitter_and_a_monitor_need_no_torch(module: str) -> None:
+    code = f"{BLOCK_TORCH}\nimport {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_names_every_command(tmp_path: Path) -> None:
+    done = echo_queue("--help", cwd=tmp_path)
+    for command in (
+        "run",
+        "services",
+        "submit",
+        "worker",
+        "learner",
+        "status",
+        "audit",
+        "revive",
+        "init-model",
+        "config",
+    ):
+        assert f" {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "services", "submit", "worker", "learner", "status", "audit", "init-model"])
+def test_a_broken_config_is_one_clear_error_for_every_command(tmp_path: Path, command: str) -> None:
+    (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[staleness]\ns = 0\nkappa = 3\nwindow = 1\n')
+    done = echo_queue(command, "run.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "staleness.kappa: κ = 3 with S = 0" in done.stderr
+    assert "staleness.window: unknown key" in done.stderr
+    assert "→ set kappa to 1 or less, or s to 2 or more" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists(), "nothing was started"
+
+
+def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[rollout]\ngroup_size = 1\n')
+    done = echo_queue("config", "check", "run.toml", "--json", cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert done.returncode == 2
+    assert [problem["where"] for problem in answer["problems"]] == ["rollout.group_size"]
+    assert answer["config"]["run"]["name"] == "t"
+
+
+def test_config_check_is_content_with_a_good_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n')
+    done = echo_queue("config", "check", "run.toml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing wrong" in done.stdout

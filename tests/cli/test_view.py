@@ -1,0 +1,106 @@
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from echo_queue.cli import view
+from echo_queue.cli.view import Picture
+from echo_queue.queue.types import Beat, QueuePolicy, Status, WorkerStatus
+from echo_queue.records import Published, Version
+from echo_queue.supervisor import RoleState
+from echo_queue.telemetry import summarise
+from tests.synthetic import update
+
+UPDATES = [update(version) for version in range(1, 41)]
+BEAT = Beat("transformers", Version(1, 40), "generating", 5_123.0, 3.2, 671)
+STATUS = Status(
+    learner=Version(1, 40),
+    published=Published(Version(1, 39), "manifest", "digest"),
+    policy=QueuePolicy(s=4, batch=16),
+    window=1.5,
+    finished=False,
+    submitted=2_560,
+    backlog=1_152,
+    tasks=32,
+    retry=2,
+    flying=20,
+    ready=12,
+    drained=16,
+    replay=28,
+    uncommitted=0,
+    trained=1_344,
+    dead=2,
+    counts={},
+    workers=(WorkerStatus("worker-1", 400, BEAT), WorkerStatus("spot-7", 31_000, None)),
+)
+PICTURE = Picture(
+    name="quickstart",
+    phase="training",
+    elapsed_s=187,
+    s=4,
+    summary=summarise(UPDATES),
+    recent=summarise(UPDATES[-20:]),
+    rewards=tuple(found.reward_mean for found in UPDATES),
+    status=STATUS,
+    trouble="",
+    roles=(RoleState("services", True, 0, False), RoleState("worker-1", True, 2, False)),
+    redis_cli="redis-cli -p 4000 --user monitor",
+)
+
+
+def drawn(picture: Picture, width: int = 100) -> str:
+    console = Console(width=width, force_terminal=False, color_system=None)
+    with console.capture() as capture:
+        console.print(view.draw(picture))
+    return capture.get()
+
+
+def test_a_picture_shows_what_one_asks_first() -> None:
+    text = drawn(PICTURE)
+    for fact in ("quickstart", "3:07", "1,152", "1,344", "S = 4", "mean 0.75", "40, published 39", "5.1k", "gone"):
+        assert fact in text
+    assert "worker-1 restarted 2×" in text
+    assert "redis-cli -p 4000 --user monitor" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_picture_keeps_within_the_terminal(width: int) -> None:
+    assert max(map(len, drawn(PICTURE, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("s", [0, 1, 8, 30])
+def test_every_bound_has_its_histogram(s: int) -> None:
+    assert f"S = {s}" in drawn(replace(PICTURE, s=s))
+
+
+def test_a_run_that_has_not_begun_has_a_picture() -> None:
+    empty = replace(
+        PICTURE, summary=summarise([]), recent=summarise([]), rewards=(), status=None, trouble="redis: away"
+    )
+    assert "not trained yet" in drawn(empty)
+    assert "redis: away" in drawn(empty)
+    assert view.line(empty).startswith("3:07  training")
+
+
+def test_a_line_says_the_same() -> None:
+    line = view.line(PICTURE)
+    for fact in (
+        "version 40",
+        "backlog 1,152",
+        "tasks 34",
+        "dead 2",
+        "workers 1",
+        "worker-1 restarted 2×",
+        "largest 1",
+    ):
+        assert fact in line
+    assert "\n" not in line
+
+
+def test_sparks_and_bars_are_as_long_as_asked() -> None:
+    assert view.spark([0.0, 0.5, 1.0], 3) == "▁▅█"
+    assert view.spark([0.0] * 100, 10) == "▁" * 10
+    assert view.bar(0.5, 8) == "████    "
+    assert view.bar(2.0, 4) == "████"
+    assert (view.short(812), view.short(9_200), view.short(1_400_000)) == ("812", "9.2k", "1.4M")
+    assert (view.clock(42), view.clock(187), view.clock(18_131)) == ("0:42", "3:07", "5:02:11")

@@ -1,0 +1,31 @@
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.running import TINY, Running
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny base model, made once: it is the same for every run of these tests."""
+    directory = tmp_path_factory.mktemp("base")
+    command = [sys.executable, "-m", "echo_queue.cli", "init-model", str(TINY)]
+    subprocess.run(command, cwd=directory, check=True, timeout=240)
+    return directory / "run" / "base"
+
+
+@pytest.fixture
+def start(tmp_path: Path, base: Path) -> Iterator[Callable[..., Running]]:
+    """Starts the tiny run on the ready base model; nothing of it is left after the test."""
+    started: list[Running] = []
+
+    def begin(**overrides: str) -> Running:
+        started.append(Running(tmp_path, base, **overrides))
+        return started[-1]
+
+    yield begin
+    for run in started:
+        run.stop()

@@ -1,0 +1,171 @@
+"""A real `echo-queue run` in a directory of its own: watched from outside, and killed at named points."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from echo_queue import telemetry
+from echo_queue.cli.watching import monitor
+from echo_queue.config import Config, load
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Status
+
+TINY = Path(__file__).with_name("tiny.toml")
+PROMPTS, UPDATES = 80, 20
+DEADLINE_S = 150.0
+
+
+class Running:
+    """One supervised run at a time; `again` starts the next one in the same directory."""
+
+    def __init__(self, directory: Path, base: Path | None = None, **overrides: str) -> None:
+        self.directory = directory
+        self.environ = {**os.environ, "ECHO_QUEUE_RUN__DIR": str(directory / "run"), **overrides}
+        if base:
+            self.environ["ECHO_QUEUE_MODEL__BASE"] = str(base)
+        self.config: Config = load(TINY, self.environ)
+        self.output = directory / "output"
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self.output.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "echo_queue.cli", "run", str(TINY)],
+                cwd=self.directory,
+                env=self.environ,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def again(self) -> None:
+        assert self.process.poll() is not None
+        self.process = self._start()
+
+    def ends(self) -> int:
+        """Waits for the run's end and returns its exit code."""
+        return self.process.wait(DEADLINE_S)
+
+    def until(self, moment: "Moment") -> None:
+        give_up = time.monotonic() + DEADLINE_S
+        while not moment(self):
+            assert self.process.poll() is None, f"the run ended before that:\n{self.told()}"
+            assert time.monotonic() < give_up, f"the moment never came:\n{self.told()}"
+            time.sleep(0.02)
+
+    def kill(self, role: str) -> None:
+        """SIGKILL to the one process that plays `role`, at once."""
+        os.kill(self.pid(role), signal.SIGKILL)
+        if role == "supervisor":
+            self.process.wait(10)
+
+    def pid(self, role: str) -> int:
+        """Waits for the role to have a process, where it is being started again."""
+        give_up = time.monotonic() + 30
+        while True:
+            found = self._pid(role)
+            if found is not None:
+                return found
+            assert time.monotonic() < give_up, f"{role} never started:\n{self.told()}"
+            time.sleep(0.05)
+
+    def _pid(self, role: str) -> int | None:
+        if role == "supervisor":
+            return self.process.pid
+        if role in ("redis", "store"):
+            noted = self.config.run.dir / "services" / role / "lock"
+            return int(noted.read_text()) if noted.exists() and noted.read_text().strip() else None
+        words = {"worker": "workers", "celery": "celery", "learner": "learner", "services": "services"}[role]
+        return next((pid for pid in _children(self.process.pid) if words in _command(pid)), None)
+
+    def stop(self) -> None:
+        """Whatever a failed test left; the orphans' guard ends the roles."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+    def told(self) -> str:
+        """What the run and its roles printed, for a failed assertion."""
+        logs = sorted((self.config.run.dir / "logs").glob("*.log"))
+        parts = [f"── {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]) for log in logs]
+        return "\n".join([self.output.read_text()[-4_000:], *parts])
+
+    def status(self) -> Status | None:
+        try:
+            return monitor(self.config).status()
+        except (EchoQueueError, OSError):
+            return None
+
+    def updates(self) -> list[telemetry.UpdateMetrics]:
+        return telemetry.read(self.config.run.dir / "metrics.jsonl")
+
+
+Moment = Callable[[Running], bool]
+
+
+def submitted(run: Running) -> bool:
+    """The first prompts are in the queue."""
+    status = run.status()
+    return status is not None and status.submitted > 0
+
+
+def leased(run: Running) -> bool:
+    """A worker holds its first tasks."""
+    status = run.status()
+    return status is not None and status.flying > 0
+
+
+def trained(version: int) -> Moment:
+    """The learner has written update `version` down."""
+
+    def moment(run: Running) -> bool:
+        updates = run.updates()
+        return bool(updates) and updates[-1].version >= version
+
+    return moment
+
+
+def checkpointed(run: Running) -> bool:
+    """The first checkpoint is durable and its groups are committed."""
+    status = run.status()
+    return status is not None and status.trained > 0
+
+
+def published(run: Running) -> bool:
+    """Workers may fetch weights that were trained here."""
+    status = run.status()
+    return status is not None and status.published is not None and status.published.version.number > 0
+
+
+def _children(parent: int) -> list[int]:
+    return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _parent(pid) == parent]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def assert_every_prompt_was_trained_once(run: Running) -> None:
+    """By the learner's own record of ids; the bound S held for each."""
+    updates = run.updates()
+    ids = [task for update in updates for task in update.trained_ids]
+    assert len(ids) == len(set(ids)), "trained twice"
+    assert set(ids) == {f"sums/0/{index}" for index in range(PROMPTS)}, "a prompt is missing"
+    assert max(int(lag) for update in updates for lag in update.lags) <= run.config.staleness.s
