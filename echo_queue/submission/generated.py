@@ -17,7 +17,7 @@ from blake3 import blake3
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
-from echo_queue.submission.sources import GENERATED
+from echo_queue.submission.sources import GENERATED, Scanned, spell
 
 Entry = dict[str, Any]
 
@@ -41,17 +41,17 @@ class Generated:
 
     @property
     def name(self) -> str:
-        return GENERATED + self.dataset
+        return spell(GENERATED + self.dataset, self.options)
 
     def place(self, index: int) -> str:
-        return f"{self.name} item {index}"
+        return f"{GENERATED}{self.dataset} item {index}"
 
-    def scan(self, size: int) -> Iterator[Chunk]:
+    def scan(self, size: int) -> Iterator[Scanned]:
         total = self._items.size
         self._row(0)
         for number, first in enumerate(range(0, total, size)):
             count = min(size, total - first)
-            yield Chunk(number, first, count, self._digest(first, count), ticket="{}")
+            yield Chunk(number, first, count, self._digest(first, count)), ()
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
         if chunk.digest != self._digest(chunk.first, chunk.count):

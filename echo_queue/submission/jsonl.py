@@ -14,7 +14,7 @@ from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.rows import MAX_ROW_BYTES, REPORTED_ROWS, BadRow, parse, refuse
-from echo_queue.submission.sources import changed, unreadable
+from echo_queue.submission.sources import Scanned, changed, unreadable
 
 READ_BUFFER_BYTES = 1024 * 1024
 
@@ -32,23 +32,23 @@ class JsonLines:
     def place(self, index: int) -> str:
         return f"{self.path}:{index + 1}"
 
-    def scan(self, size: int) -> Iterator[Chunk]:
+    def scan(self, size: int) -> Iterator[Scanned]:
         try:
             with self.path.open("rb", buffering=READ_BUFFER_BYTES) as file:
                 yield from self._scan(file, size)
         except OSError as error:
             raise unreadable(self.path, error) from None
 
-    def _scan(self, file: BinaryIO, size: int) -> Iterator[Chunk]:
+    def _scan(self, file: BinaryIO, size: int) -> Iterator[Scanned]:
         lines = iter(partial(file.readline, MAX_ROW_BYTES), b"")
         number = first = offset = 0
         bad: list[tuple[str, BadRow]] = []
         while block := list(islice(lines, size)):
-            self._rows(first, block, bad)
+            rows = self._rows(first, block, bad)
             data = b"".join(block)
             ticket = orjson.dumps({"offset": offset, "bytes": len(data)}).decode()
             if not bad:
-                yield Chunk(number, first, len(block), blake3(data).hexdigest(), ticket)
+                yield Chunk(number, first, len(block), blake3(data).hexdigest(), ticket), rows
             number, first, offset = number + 1, first + len(block), offset + len(data)
             if len(bad) >= REPORTED_ROWS:
                 break

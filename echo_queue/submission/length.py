@@ -7,13 +7,17 @@ no `tokenizer.json` (a hub name) nothing is checked here.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import orjson
 
-from echo_queue.errors import Problem, ServiceError
+from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
+from echo_queue.submission.rows import REPORTED_ROWS
+from echo_queue.submission.sources import Source
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -55,6 +59,19 @@ def length_limit(model: Path, limit: int) -> LengthLimit | None:
     tokenizer.no_padding()
     added = len(tokenizer.encode("").ids)
     return LengthLimit(tokenizer, limit, limit - added if _is_byte_level(orjson.loads(text)) else -1)
+
+
+def refuse_long(limit: LengthLimit | None, source: Source, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
+    """Raises `PromptError` naming the first rows of a chunk that do not fit."""
+    if limit is None:
+        return
+    problems = []
+    for position, tokens in islice(limit.excess(rows), REPORTED_ROWS):
+        what = f"its prompt has {tokens} tokens, the model takes {limit.limit}"
+        where = source.place(chunk.first + position)
+        problems.append(Problem(where, what, "shorten it, or raise model.max_prompt_tokens"))
+    if problems:
+        raise PromptError(*problems)
 
 
 def _is_byte_level(description: dict[str, object]) -> bool:

@@ -14,7 +14,7 @@ from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.rows import REPORTED_ROWS, BadRow, normalise, refuse, serialise
-from echo_queue.submission.sources import changed, unreadable
+from echo_queue.submission.sources import Scanned, changed, unreadable
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -31,14 +31,14 @@ class Parquet:
     def place(self, index: int) -> str:
         return f"{self.path} row {index + 1}"
 
-    def scan(self, size: int) -> Iterator[Chunk]:
+    def scan(self, size: int) -> Iterator[Scanned]:
         with self._open() as file:
             bad: list[tuple[str, BadRow]] = []
             for number, values in enumerate(_slices(file, 0, file.metadata.num_rows, size)):
                 first = number * size
                 rows, digest = self._rows(first, values, bad)
                 if not bad:
-                    yield Chunk(number, first, len(rows), digest, ticket="{}")
+                    yield Chunk(number, first, len(rows), digest), rows
                 if len(bad) >= REPORTED_ROWS:
                     break
             refuse(bad)

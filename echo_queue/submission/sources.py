@@ -6,9 +6,12 @@
   not what was scanned is refused, so a file that changed is never admitted half old, half new.
 """
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+import orjson
 
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue.types import Chunk
@@ -16,14 +19,19 @@ from echo_queue.records import PromptRow
 
 GENERATED = "reasoning-gym:"
 
+Scanned = tuple[Chunk, Sequence[PromptRow]]
+
 
 class Source(Protocol):
     @property
     def name(self) -> str:
-        """Names the source on every machine: an absolute path, or `reasoning-gym:DATASET`."""
+        """Says the same to `open_source` on every machine."""
 
-    def scan(self, size: int) -> Iterator[Chunk]:
-        """Yields the chunks in order. Raises `PromptError` naming the first bad rows."""
+    def scan(self, size: int) -> Iterator[Scanned]:
+        """Yields the chunks in order, with their rows where it had to read them.
+
+        Raises `PromptError` naming the first bad rows.
+        """
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
         """The chunk's rows. Raises `PromptError` when it cannot be read, changed, or holds a bad row."""
@@ -32,14 +40,22 @@ class Source(Protocol):
         """Where a person finds row `index` (from 0): file and line, row, or item."""
 
 
-def open_source(name: str, options: Mapping[str, Any]) -> Source:
-    """The source that `name` means. Raises `PromptError` for one that is none."""
+def spell(source: str, options: Mapping[str, Any]) -> str:
+    """The name of a source with options, which only a generated one has. Raises `PromptError`."""
+    if not options:
+        return source
+    if not source.startswith(GENERATED):
+        raise PromptError(Problem("prompts.options", f"mean nothing to the file {source}", "remove them"))
+    return f"{source} {orjson.dumps(options, option=orjson.OPT_SORT_KEYS).decode()}"
+
+
+def open_source(name: str) -> Source:
+    """The source that `name` means: a file, or `reasoning-gym:DATASET {options}`. Raises `PromptError`."""
     if name.startswith(GENERATED):
         from echo_queue.submission.generated import Generated
 
-        return Generated(name.removeprefix(GENERATED), options)
-    if options:
-        raise PromptError(Problem("prompts.options", f"mean nothing to the file {name}", "remove them"))
+        dataset, _, options = name.removeprefix(GENERATED).partition(" ")
+        return Generated(dataset, orjson.loads(options or "{}"))
     path = Path(name).expanduser().absolute()
     match path.suffix:
         case ".jsonl":
@@ -50,14 +66,15 @@ def open_source(name: str, options: Mapping[str, Any]) -> Source:
             from echo_queue.submission.parquet import Parquet
 
             return Parquet(path)
-    what = "no source is named" if not name else f"{name!r} is no source of prompts"
+    what = f"{name!r} is no source of prompts" if name else "no source is named"
     raise PromptError(Problem("prompts.source", what, f"name a .jsonl or .parquet file, or {GENERATED}DATASET"))
 
 
 def unreadable(path: Path, error: OSError) -> PromptError:
-    """A file that this machine cannot read, said so that it also helps when another machine wrote its path."""
-    mend = "check the path and its rights; Celery workers read it themselves, so it must be on a disk they share"
-    return PromptError(Problem(str(path), f"cannot be read here: {error.strerror or error}", mend))
+    """Names the machine: the path may have been written on another one."""
+    what = f"cannot be read on {socket.gethostname()}: {error.strerror or error}"
+    mend = "check the path and its rights; Celery workers read it themselves, so it must lie on a disk they share"
+    return PromptError(Problem(str(path), what, mend))
 
 
 def changed(path: str, first: int, last: int) -> PromptError:

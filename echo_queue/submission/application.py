@@ -1,0 +1,122 @@
+"""The Celery application of one run: its settings, each with its reason, and its two tasks.
+
+Celery carries intent, never truth: a message names a chunk, the queue's ledger says whether there is
+anything to do. A lost message is sent again by the reconciler; a message that comes twice changes nothing.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from kombu import Queue as Channel
+
+from echo_queue.config import Config, load
+from echo_queue.errors import ConfigError, EchoQueueError, Problem
+from echo_queue.queue import Queue
+from echo_queue.services.connect import connect_store
+from echo_queue.services.endpoints import CELERY_PREFIX, celery_broker_url
+from echo_queue.submission.expand import expand
+from echo_queue.submission.length import length_limit
+from echo_queue.submission.reconcile import ReconcilerStep
+from echo_queue.submission.sending import choose, place
+from echo_queue.submission.shards import Writes
+
+CONFIG_VARIABLE = "ECHO_QUEUE_CONFIG"
+CHANNEL = "promptsets"
+EXPAND_CHUNK = "echo_queue.submission.expand_chunk"
+SUBMIT_PROMPT_SET = "echo_queue.submission.submit_prompt_set"
+VISIBILITY_S = 900
+"""Three times the longest task, the scan of a very large set. What a dead worker held comes back long before:
+the reconciler sends it again."""
+SOCKET_TIMEOUT_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+def settings(config: Config) -> dict[str, Any]:
+    return {
+        "broker_url": celery_broker_url(config),
+        "broker_connection_retry_on_startup": True,  # services may come up after us
+        "broker_transport_options": {
+            "global_keyprefix": CELERY_PREFIX.format(run=config.run.name),  # what the ACL of `celery` allows
+            "visibility_timeout": VISIBILITY_S,
+            "unacked_restore_throttle": 1,  # otherwise only every tenth look restores anything
+            "socket_timeout": SOCKET_TIMEOUT_S,  # a publish on a dead connection would wait for ever
+            "socket_keepalive": True,
+        },
+        "visibility_timeout": VISIBILITY_S,  # the shortest of all places wins, so all say the same
+        "task_default_queue": CHANNEL,
+        "task_queues": [Channel(CHANNEL)],
+        "task_create_missing_queues": False,
+        # JSON only: a pickle from a broker is code from whoever can write there.
+        "accept_content": ["json"],
+        "task_serializer": "json",
+        "event_serializer": "json",
+        "task_acks_late": True,  # a task whose worker dies is not forgotten
+        # Not rejected on a lost worker: a chunk that kills its process would come back at once, for ever.
+        # The reconciler sends it again at its own pace.
+        "task_reject_on_worker_lost": False,
+        "task_ignore_result": True,  # the ledger in Redis is the result
+        "task_store_errors_even_if_ignored": False,
+        "worker_prefetch_multiplier": 1,  # chunks are long; a worker hoards none that another could do
+        "worker_cancel_long_running_tasks_on_connection_loss": True,  # their messages are delivered again anyway
+        "worker_soft_shutdown_timeout": 10.0,  # SIGTERM: finish the chunk at hand
+        "worker_max_tasks_per_child": 1000,  # readers of foreign files may leak
+        "worker_hijack_root_logger": False,
+    }
+
+
+def build(config: Config) -> Celery:
+    """The application of a run, with the tasks that this package names."""
+    app = Celery("echo_queue", set_as_current=False)
+    app.conf.update(settings(config))
+    process = Process(config)
+
+    def expand_chunk(set: str, number: int, source: str, first: int, last: int) -> None:
+        """Chunk `number` of a set: rows first … last of `source`, for people to read; the ledger knows the rest."""
+        limit = length_limit(Path(config.base_model), config.model.max_prompt_tokens)
+        expand(process.queue(), process.store(), limit, set, number)
+
+    def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> None:
+        """Submits a prompt set; what is not given is as in the configuration's [prompts]."""
+        try:
+            sent = place(config, process.queue(), app, choose(config, source, set, **changes))
+            log.info("set %s: %d prompts, %d chunks", sent.set, sent.prompts, sent.chunks)
+        except EchoQueueError as error:
+            log.error("set %s was not submitted\n%s", set or config.prompts.set, error)
+
+    app.task(expand_chunk, name=EXPAND_CHUNK)
+    app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET)
+    app.steps["worker"].add(ReconcilerStep)
+    app.echo_queue = config
+    return app
+
+
+def from_environment() -> Celery:
+    """The application of the run that `ECHO_QUEUE_CONFIG` names. Raises `ConfigError`."""
+    path = os.environ.get(CONFIG_VARIABLE)
+    if not path:
+        mend = f"export {CONFIG_VARIABLE}=/path/to/run.toml"
+        raise ConfigError(Problem(CONFIG_VARIABLE, "is not set, so Celery does not know which run it serves", mend))
+    return build(load(Path(path)))
+
+
+class Process:
+    """What the tasks of one process share. Celery forks, and no connection may be used on both sides of a fork."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._opened: tuple[int, Queue, Writes] | None = None
+
+    def queue(self) -> Queue:
+        return self._open()[1]
+
+    def store(self) -> Writes:
+        return self._open()[2]
+
+    def _open(self) -> tuple[int, Queue, Writes]:
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = os.getpid(), Queue.connect(self._config, "submitter"), connect_store(self._config)
+        return self._opened

@@ -1,0 +1,55 @@
+"""One chunk, from its source to the backlog: read, check, store, submit.
+
+- Every step may be repeated, and a chunk that is done already is left alone, so a message that arrives
+  twice, or late, changes nothing.
+- What a person must mend is recorded with the chunk (`Queue.reject`) and stops it; a service that is away
+  is raised, and the reconciler sends the chunk again.
+"""
+
+import traceback
+
+import orjson
+
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.queue import Chunk, Queue
+from echo_queue.submission import shards
+from echo_queue.submission.length import LengthLimit, refuse_long
+from echo_queue.submission.rows import BadRow
+from echo_queue.submission.sources import open_source
+
+
+def expand(queue: Queue, store: shards.Writes, limit: LengthLimit | None, name: str, number: int) -> bool:
+    """Makes chunk `number` of set `name` part of the backlog; False if there was nothing to do or it was refused.
+
+    Raises `ServiceError` when Redis or the store fails.
+    """
+    if (waiting := queue.waiting_chunk(name, number)) is None:
+        return False
+    source_name, chunk = waiting
+    try:
+        source = open_source(source_name)
+        rows = source.read(chunk)
+        refuse_long(limit, source, chunk, rows)
+        shard = shards.write(store, name, number, chunk.first, rows)
+    except ServiceError:
+        raise
+    except EchoQueueError as error:
+        return _reject(queue, name, chunk, *error.problems)
+    except BadRow as row:
+        return _reject(queue, name, chunk, Problem(source_name, row.what, row.mend))
+    except Exception:
+        # Sent again, it would fail again, for ever.
+        what = f"is a defect:\n{traceback.format_exc(limit=-8)}"
+        return _reject(queue, name, chunk, Problem(source_name, what, "report it; other chunks are not concerned"))
+    return queue.submit(name, number, shard)
+
+
+def problems_of(reason: str) -> list[Problem]:
+    """What `expand` recorded with a failed chunk."""
+    return [Problem(*parts) for parts in orjson.loads(reason)]
+
+
+def _reject(queue: Queue, name: str, chunk: Chunk, *problems: Problem) -> bool:
+    reason = orjson.dumps([(problem.where, problem.what, problem.mend) for problem in problems]).decode()
+    queue.reject(name, chunk, reason)
+    return False

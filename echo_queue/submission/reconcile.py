@@ -1,0 +1,107 @@
+"""Sends lost chunks again. Celery on Redis loses messages when its worker is killed; the ledger does not.
+
+A chunk is presumed lost if it was waiting at two looks in a row and at both nothing waited in the broker
+for a worker. A chunk that is merely slow is then sent twice, which changes nothing.
+"""
+
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, bootsteps
+from kombu.exceptions import ChannelError, OperationalError
+from redis import RedisError
+
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.queue import Queue
+from echo_queue.services.connect import connect_redis
+from echo_queue.submission.sending import send
+
+if TYPE_CHECKING:
+    from echo_queue.config import Config
+
+PATIENCE_S = 1.0
+"""A look happens within the Celery worker's own loop, which must not stand still for long."""
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Chunks (set, number) without a shard, and the messages that no worker has taken yet."""
+
+    waiting: frozenset[Key]
+    messages: int
+
+
+def presumed_lost(before: Look | None, now: Look) -> frozenset[Key]:
+    if before is None or before.messages or now.messages:
+        return frozenset()
+    return before.waiting & now.waiting
+
+
+class Reconciler:
+    """Remembers the last look."""
+
+    def __init__(self, queue: Queue, app: Celery) -> None:
+        self._queue = queue
+        self._app = app
+        self._before: Look | None = None
+
+    def look(self) -> int:
+        """Sends lost chunks of all sets again; how many. Raises `ServiceError`."""
+        ledgers = [ledger for name in self._queue.unserved() if (ledger := self._queue.ledger(name))]
+        waiting = {(ledger.name, chunk.number): (ledger, chunk) for ledger in ledgers for chunk in ledger.waiting}
+        now = Look(frozenset(waiting), messages_waiting(self._app) if waiting else 0)
+        lost = presumed_lost(self._before, now)
+        self._before = now
+        for ledger in ledgers:
+            again = [chunk for chunk in ledger.waiting if (ledger.name, chunk.number) in lost]
+            send(self._app, ledger.name, ledger.source, again)
+        return len(lost)
+
+
+def messages_waiting(app: Celery) -> int:
+    """Messages in the broker that no worker has taken. Raises `ServiceError`."""
+    from echo_queue.submission.application import CHANNEL
+
+    try:
+        with app.pool.acquire(block=True) as connection:
+            return int(connection.default_channel.queue_declare(CHANNEL, passive=True).message_count)
+    except ChannelError:
+        return 0  # Redis keeps no empty lists
+    except (OperationalError, RedisError) as error:
+        raise ServiceError(Problem("Celery's broker", str(error), "check redis.url")) from None
+
+
+class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Part of every Celery worker: looks every `submission.reconcile_s`, not at the same time as others."""
+
+    requires = ("celery.worker.components:Timer",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        config: Config = worker.app.echo_queue
+        self._every_s = config.submission.reconcile_s
+        queue = Queue(connect_redis(config, "submitter"), config.run.name, deadline_s=PATIENCE_S)
+        self._reconciler = Reconciler(queue, worker.app)
+        self._entry: Any = None
+
+    def start(self, worker: Any) -> None:
+        self._entry = worker.timer.call_after(self._every_s * random.uniform(0.5, 1.0), self._look, (worker,))
+
+    def stop(self, worker: Any) -> None:
+        if self._entry is not None:
+            self._entry.cancel()
+
+    def _look(self, worker: Any) -> None:
+        try:
+            if lost := self._reconciler.look():
+                log.warning("%d chunks had got lost and were sent again", lost)
+        except EchoQueueError as error:
+            log.warning("cannot look for lost chunks now\n%s", error)
+        finally:
+            self.start(worker)
