@@ -5,7 +5,7 @@ SHELL := /bin/bash -euo pipefail
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 CONFIG ?= configs/quickstart.toml
 BENCHMARKS ?= $(filter-out %/__init__.py,$(wildcard benchmarks/*.py))

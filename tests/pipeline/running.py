@@ -145,7 +145,8 @@ def published(run: Running) -> bool:
 
 
 def _children(parent: int) -> list[int]:
-    return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _parent(pid) == parent]
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return [pid for pid in pids if _parent(pid) == parent]
 
 
 def _parent(pid: int) -> int | None:
@@ -167,5 +168,5 @@ def assert_every_prompt_was_trained_once(run: Running) -> None:
     updates = run.updates()
     ids = [task for update in updates for task in update.trained_ids]
     assert len(ids) == len(set(ids)), "trained twice"
-    assert set(ids) == {f"sums/0/{index}" for index in range(PROMPTS)}, "a prompt is missing"
+    assert set(ids) == {f"sorting/0/{index}" for index in range(PROMPTS)}, "a prompt is missing"
     assert max(int(lag) for update in updates for lag in update.lags) <= run.config.staleness.s

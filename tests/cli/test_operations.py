@@ -1,0 +1,97 @@
+"""Every block of docs/operations.md answers, with redis-cli, the read-only user and nothing else."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from echo_queue.queue import Beat, Queue
+from echo_queue.queue.acl import rules
+from echo_queue.records import Version
+from echo_queue.services.redis_server import RedisServer, User
+from tests.queue.scene import Scene
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+SETUP, *BLOCKS = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
+RUN = "night"
+PASSWORD = "look-only"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run in trouble: something trained, something stuck, something dead, two workers, one of them silent."""
+    if shutil.which("redis-cli") is None:
+        pytest.skip("no redis-cli on the path: `apt-get install redis-server`")
+    directory = tmp_path_factory.mktemp("run")
+    users = [User("admin", "all", rules("admin", RUN, "")), User("monitor", PASSWORD, rules("monitor", RUN, ""))]
+    server = RedisServer(directory / "services" / "redis", users=users)
+    server.start()
+    (directory / "services" / "monitor.password").write_text(PASSWORD)
+    with server.client() as client:
+        queue = Queue(client, RUN, deadline_s=10.0)
+        queue.install()
+        scene = Scene(queue)
+        scene.round()
+        first, second, *_ = scene.lease(4, worker="worker-2")
+        queue.fail("worker-2", first.id, "Traceback: the scorer broke")
+        queue.bury(second.id, "Traceback: no such column 'answer'")
+        queue.beat("worker-1", Beat("transformers", Version(0, 1), "generating", 5_000.0, 3.0, 12))
+    yield directory
+    server.stop()
+
+
+def ask(directory: Path, block: str) -> str:
+    """What the block prints. It may use nothing but what the document's first block sets."""
+    setup = SETUP.replace("run=quickstart dir=runs/quickstart", f"run={RUN} dir={directory}")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", setup + block], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not re.search(r"\b(NOPERM|WRONGPASS|NOAUTH|ERR|WRONGTYPE)\b", done.stdout + done.stderr), (
+        done.stdout + done.stderr
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[f"{number}-{block.split()[0]}" for number, block in enumerate(BLOCKS)])
+def test_every_block_of_the_runbook_answers(directory: Path, block: str) -> None:
+    ask(directory, block)
+
+
+def answer(directory: Path, heading: str) -> str:
+    section = DOCUMENT.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return "".join(ask(directory, block) for block in re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize(
+    ("question", "facts"),
+    [
+        ("How deep is each queue?", ["submitted\t40", "trained\t2", "dead 1", "retry ", "verdict\tOK"]),
+        ("Is the identity kept?", ["difference\t0", "lost\t0", "verdict\tOK"]),
+        ("What is the current version?", ["0\t1\t", "number\t1", "manifest\tweights/0.1"]),
+        ("Which workers live, and what do they do?", ["── worker-1: ", "state=generating", "worker-2"]),
+        ("What is stuck?", ["the scorer broke", "worker-2"]),
+        ("What died, and why?", ["no such column 'answer'"]),
+        ("What happened?", ["completed", "trained\t2"]),
+        ("Is the server well?", ["aof_enabled:1", "aof_last_write_status:ok", "used_memory_human"]),
+    ],
+)
+def test_the_runbook_answers_what_one_asks_at_night(directory: Path, question: str, facts: list[str]) -> None:
+    found = answer(directory, question)
+    for fact in facts:
+        assert fact in found
+
+
+def test_the_read_only_user_can_change_nothing(directory: Path) -> None:
+    for command in (
+        "DEL ${K}stats",
+        "XTRIM ${K}tasks MAXLEN 0",
+        'FCALL eq1_finish 1 "$K"',
+        "FLUSHALL",
+        "CONFIG GET dir",
+    ):
+        with pytest.raises(AssertionError, match=r"NOPERM|Can not execute"):
+            ask(directory, f"rc -e {command}")
