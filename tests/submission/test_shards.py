@@ -1,0 +1,61 @@
+"""Shards: written once, read whole, checked."""
+
+import pytest
+
+from echo_queue.errors import ServiceError
+from echo_queue.records import PromptRow, Shard, Task
+from echo_queue.submission.shards import ShardReader, write
+
+
+class Objects:
+    """Objects in a dictionary: the reader and writer use `put` and `get` only, which the store's own tests cover."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        self.fetched: list[str] = []
+
+    def put(self, key: str, data: bytes) -> None:
+        self.data[key] = data
+
+    def get(self, key: str) -> bytes:
+        self.fetched.append(key)
+        return self.data[key]
+
+
+def task(shard: Shard, index: int) -> Task:
+    return Task(f"s/0/{index}", "s", 0, index, shard, 0, 0, 0, 0, 0, "tasks", "0-1")
+
+
+def rows(first: int, count: int) -> list[PromptRow]:
+    return [PromptRow(f"p{index}\u2028\x85", {"n": index}) for index in range(first, first + count)]
+
+
+def test_a_reader_gives_each_task_its_prompt() -> None:
+    store = Objects()
+    shard = write(store, "s", 3, 30, rows(30, 10))
+    reader = ShardReader(store)
+    assert [reader.row(task(shard, index)) for index in range(30, 40)] == rows(30, 10)
+    assert store.fetched == [shard.object]
+
+
+def test_writing_a_chunk_twice_makes_one_object() -> None:
+    store = Objects()
+    assert write(store, "s", 0, 0, rows(0, 5)) == write(store, "s", 0, 0, rows(0, 5))
+    assert len(store.data) == 1
+
+
+def test_the_shards_used_last_are_kept() -> None:
+    store = Objects()
+    shards = [write(store, "s", number, number * 2, rows(number * 2, 2)) for number in range(3)]
+    reader = ShardReader(store, cache_shards=2)
+    for number in (0, 1, 0, 2, 0, 1):
+        reader.row(task(shards[number], number * 2))
+    assert store.fetched == [shards[number].object for number in (0, 1, 2, 1)]
+
+
+def test_a_damaged_shard_is_never_read() -> None:
+    store = Objects()
+    shard = write(store, "s", 0, 0, rows(0, 5))
+    store.data[shard.object] = store.data[shard.object].replace(b"p3", b"q3")
+    with pytest.raises(ServiceError, match="not the ones written"):
+        ShardReader(store).row(task(shard, 0))

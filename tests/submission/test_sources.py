@@ -1,0 +1,160 @@
+"""Sources: every row once, whatever the chunk size; bad rows by file and line; a changed source is refused."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import reasoning_gym
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from echo_queue.errors import PromptError
+from echo_queue.records import PromptRow
+from echo_queue.submission.generated import original
+from echo_queue.submission.sources import open_source, spell
+
+Write = Callable[[Path, Sequence[dict[str, object]]], Path]
+
+
+def write_jsonl(directory: Path, rows: Sequence[dict[str, object]]) -> Path:
+    path = directory / "prompts.jsonl"
+    path.write_bytes(b"\n".join(orjson.dumps(row) for row in rows))
+    return path
+
+
+def write_parquet(directory: Path, rows: Sequence[dict[str, object]]) -> Path:
+    path = directory / "prompts.parquet"
+    pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=7)
+    return path
+
+
+def numbered(count: int) -> list[dict[str, object]]:
+    return [{"prompt": f"prompt {index}", "answer": index} for index in range(count)]
+
+
+def read_all(name: str, size: int) -> list[PromptRow]:
+    """What other processes read, chunk by chunk, given only the scanned chunks."""
+    chunks = [chunk for chunk, _ in open_source(name).scan(size)]
+    assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
+    return [row for chunk in chunks for row in open_source(name).read(chunk)]
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+@settings(max_examples=25, deadline=None)
+@given(count=st.integers(1, 40), size=st.integers(1, 45))
+def test_every_row_is_in_exactly_one_chunk(
+    tmp_path_factory: pytest.TempPathFactory, write: Write, count: int, size: int
+) -> None:
+    path = write(tmp_path_factory.mktemp("rows"), numbered(count))
+    rows = read_all(str(path), size)
+    assert rows == [PromptRow(f"prompt {index}", {"answer": index}) for index in range(count)]
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_chat_messages_come_from_both_kinds_of_file(tmp_path: Path, write: Write) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    assert read_all(str(write(tmp_path, [{"prompt": messages}])), 10) == [PromptRow(messages, {})]
+
+
+def test_bad_rows_are_named_by_file_and_line_before_any_other_chunk_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = [b'{"prompt": "x"}'] * 40
+    lines[11], lines[25] = b"{oops", b'{"prompt": ""}'
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(PromptError) as error:
+        list(open_source(str(path)).scan(10))
+    assert [problem.where for problem in error.value.problems] == [f"{path}:12", f"{path}:26"]
+
+
+def test_only_the_first_bad_rows_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b"bad\n" * 1000)
+    with pytest.raises(PromptError) as error:
+        list(open_source(str(path)).scan(10))
+    assert [problem.where for problem in error.value.problems] == [f"{path}:{line}" for line in range(1, 6)]
+
+
+def test_a_blank_line_is_an_error_because_rows_are_counted_by_lines(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'{"prompt": "a"}\n\n{"prompt": "b"}\n')
+    with pytest.raises(PromptError, match=r"prompts\.jsonl:2: is empty"):
+        list(open_source(str(path)).scan(10))
+
+
+def test_a_bad_parquet_row_is_named_by_its_number(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path, [{"prompt": "a"}] * 9 + [{"prompt": None}])
+    with pytest.raises(PromptError, match=r"prompts\.parquet row 10: its prompt is missing"):
+        list(open_source(str(path)).scan(4))
+
+
+def test_a_parquet_value_that_json_cannot_hold_is_named(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path, [{"prompt": "a", "image": b"\x00\xff"}])
+    with pytest.raises(PromptError, match="row 1: has a value that JSON cannot hold"):
+        list(open_source(str(path)).scan(4))
+
+
+def test_a_parquet_file_without_prompts_names_its_columns(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path, [{"question": "a", "answer": "b"}])
+    with pytest.raises(PromptError, match=r"has no `prompt` column \(question, answer\)"):
+        list(open_source(str(path)).scan(4))
+
+
+@pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.parquet"])
+def test_a_file_that_is_missing_says_where_it_was_looked_for(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PromptError, match="cannot be read on .*No such file"):
+        list(open_source(str(tmp_path / name)).scan(4))
+
+
+@pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.parquet"])
+def test_an_empty_file_is_no_prompt_set(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.touch()
+    with pytest.raises(PromptError, match=r"is empty|is not Parquet"):
+        list(open_source(str(path)).scan(4))
+
+
+@pytest.mark.parametrize("name", ["", "prompts.csv", "s3://bucket/prompts"])
+def test_what_is_no_source_is_refused_with_the_choices(name: str) -> None:
+    with pytest.raises(PromptError, match=r"\.jsonl or \.parquet file, or reasoning-gym:DATASET"):
+        open_source(name)
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_a_changed_file_is_refused_in_the_chunks_that_changed(tmp_path: Path, write: Write) -> None:
+    rows = numbered(30)
+    path = write(tmp_path, rows)
+    chunks = [chunk for chunk, _ in open_source(str(path)).scan(10)]
+    rows[15] = {"prompt": "PROMPT 15", "answer": 15}
+    write(tmp_path, rows)
+    source = open_source(str(path))
+    assert len(source.read(chunks[0])) == 10
+    with pytest.raises(PromptError, match=r"rows 11 to 20 are not those that were submitted"):
+        source.read(chunks[1])
+    write(tmp_path, rows[:12])
+    with pytest.raises(PromptError, match="has changed"):
+        source.read(chunks[2])
+
+
+def test_a_generated_range_can_be_read_alone_and_scores_full_marks() -> None:
+    name = spell("reasoning-gym:spell_backward", {"size": 25, "seed": 3})
+    rows = read_all(name, 10)
+    whole = reasoning_gym.create_dataset("spell_backward", size=25, seed=3)
+    assert [row.prompt for row in rows] == [whole[index]["question"] for index in range(25)]
+    dataset, entry = original(rows[17].columns)
+    assert dataset.score_answer(entry["answer"], entry) == 1.0
+    assert orjson.loads(orjson.dumps(rows[17].columns["entry"]["metadata"]))["source_index"] == 17  # type: ignore[index]
+
+
+def test_wrong_options_of_a_generated_set_are_explained() -> None:
+    with pytest.raises(PromptError, match=r"prompts\.options: reasoning-gym's spell_backward refuses them"):
+        list(open_source(spell("reasoning-gym:spell_backward", {"sise": 25})).scan(10))
+    with pytest.raises(PromptError, match=r"no dataset 'spel_backward'"):
+        list(open_source("reasoning-gym:spel_backward").scan(10))
+
+
+def test_options_mean_nothing_to_a_file(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match=r"prompts\.options: mean nothing to the file"):
+        spell(str(tmp_path / "x.jsonl"), {"size": 3})
