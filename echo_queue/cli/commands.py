@@ -118,6 +118,14 @@ def revive(
     give_back(configuration.load(config), tasks or [])
 
 
+@app.command(rich_help_panel=WATCH)
+def report(config: ConfigFile) -> None:
+    """Write report.html (and TensorBoard files, if the configuration asks for them) from what is recorded."""
+    from echo_queue.cli.results import write
+
+    typer.echo(write(configuration.load(config)))
+
+
 @config_app.command("check")
 def config_check(config: ConfigFile, as_json: Json = False) -> None:
     """Report everything wrong with CONFIG, unreachable services included. Exit code 2 if anything is."""

@@ -17,7 +17,8 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from echo_queue import report, telemetry
+from echo_queue import telemetry
+from echo_queue.cli import results
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import problems_of
 from echo_queue.cli.redis_cli import monitor_line
@@ -41,7 +42,7 @@ STALL_MARGIN_S = 60.0
 def run(path: Path) -> int:
     """Exit code: 0 when the run is finished, 1 when the queue's identity is broken, 130 when it was stopped."""
     config, problems = problems_of(path)
-    problems += tuple(_room(config)) if config else ()
+    problems += tuple(_unready(config)) if config else ()
     if config is None or problems:
         raise ConfigError(*problems)
     if finished(config):
@@ -168,8 +169,10 @@ def _marker(config: Config) -> Path:
     return config.run.dir / "finished.json"
 
 
-def _room(config: Config) -> Iterator[Problem]:
-    """Can the run's directory be written, and is there room in it."""
+def _unready(config: Config) -> Iterator[Problem]:
+    """What this machine lacks for the run: packages, a directory that can be written, room in it."""
+    if missing := results.problem(config):
+        yield missing
     try:
         config.run.dir.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(config.run.dir).free
@@ -188,7 +191,7 @@ def _room(config: Config) -> Iterator[Problem]:
 
 def _conclude(config: Config, found: Audit) -> int:
     """The report, the marker, and what the person gets to see at last."""
-    page = report.write(config, identity=found.ok)
+    page = results.write(config, identity=found.ok)
     console = Console(highlight=False, soft_wrap=True)
     summary = telemetry.summarise(telemetry.read(config.run.dir / "metrics.jsonl"))
     if found.ok:

@@ -1,0 +1,30 @@
+"""What a run leaves for a person to look at."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from echo_queue import report, telemetry
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, Problem
+
+
+def write(config: Config, *, identity: bool | None = None) -> Path:
+    """The report's path. Raises `ConfigError` where a package for it is missing."""
+    if missing := problem(config):
+        raise ConfigError(missing)
+    if config.telemetry.tensorboard:
+        from echo_queue import tensorboard
+
+        updates = telemetry.read(config.run.dir / "metrics.jsonl")
+        tensorboard.write(updates, config.run.dir / "tensorboard")
+    return report.write(config, identity=identity)
+
+
+def problem(config: Config) -> Problem | None:
+    """The package that is missing here, if any."""
+    if find_spec("matplotlib") is None:
+        return Problem("report.html", "needs matplotlib", "pip install 'echo-queue[learner]'")
+    if config.telemetry.tensorboard and find_spec("tensorboard") is None:
+        mend = "pip install 'echo-queue[tensorboard]', or set it to false"
+        return Problem("telemetry.tensorboard", "the package is not installed", mend)
+    return None
