@@ -79,16 +79,18 @@ class ModelInit(Section):
     """Width of a head, even."""
     intermediate: Positive = 256
     """Width of the MLP."""
-    vocabulary: Positive = 512
-    """Upper bound of the trained BPE vocabulary."""
+    vocabulary: Positive = 768
+    """Upper bound of the trained byte-level BPE vocabulary; 256 of it are the bytes."""
+    warmup_prompts: Positive = 8_000
+    """Prompts of the task that the warm-up and the tokenizer see, drawn apart from the run's own."""
     warmup_steps: Positive = 400
     """Supervised steps on the task's format."""
     warmup_batch: Positive = 128
     """Examples per step."""
-    warmup_lr: float = 1e-3
+    warmup_lr: float = 1.5e-3
     """AdamW's learning rate in the warm-up."""
     warmup_correct: float = Field(default=0.2, ge=0, le=1)
-    """Share of warm-up targets that are right; the others show the format only."""
+    """Share of warm-up targets that are right; the others are a right answer with its parts rearranged."""
 
 
 class Model(Section):

@@ -1,0 +1,110 @@
+"""Held-out score of a model folder: greedy answers to prompts that were never submitted, scored by reasoning-gym.
+
+    python -m benchmarks.held_out                        the base and the final model of the quick start
+    python -m benchmarks.held_out MODEL_DIR [--config configs/quickstart.toml] [--prompts 500] [--json]
+
+It shares no code with the pipeline's own engine and scorer: `AutoModelForCausalLM.from_pretrained`, `generate`,
+and the dataset's `score_answer`. Prompts come from a seed far from the run's and the warm-up's; any that one of
+those holds all the same (sets are drawn at random) is left out.
+"""
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import reasoning_gym
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from echo_queue.config import Config, load
+from learner.base_model import task_of, warmup_examples
+
+HELD_OUT_SEED_OFFSET = 200_000_000
+"""From the run's own seed; the warm-up's lies half as far."""
+BATCH = 256
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """`score` is the mean of reasoning-gym's scores, `exact` the share of answers that are its own to the letter."""
+
+    model: str
+    prompts: int
+    score: float
+    exact: float
+    left_out: int
+    """Prompts that the run or the warm-up holds too."""
+
+
+def evaluate(folder: Path, config: Config, prompts: int) -> HeldOut:
+    dataset, entries, left_out = held_out(config, prompts)
+    answers = greedy(folder, [entry["question"] for entry in entries], config.model.max_new_tokens)
+    pairs = list(zip(answers, entries, strict=True))
+    score = sum(float(dataset.score_answer(answer, entry)) for answer, entry in pairs) / prompts
+    exact = sum(answer == entry["answer"] for answer, entry in pairs) / prompts
+    return HeldOut(str(folder), prompts, score, exact, left_out)
+
+
+def held_out(config: Config, count: int) -> tuple[Any, list[Entry], int]:
+    """The dataset, `count` of its entries with different prompts that nobody has seen, and how many were left out."""
+    task = task_of(config)
+    run = reasoning_gym.create_dataset(task.dataset, **config.prompts.options)
+    seen = {entry["question"] for entry in run}
+    seen |= {example.prompt for example in warmup_examples(task, config.model.init.warmup_prompts)}
+    options = task.settings | {"seed": task.seed + HELD_OUT_SEED_OFFSET, "size": 100 * count}
+    dataset: Any = reasoning_gym.create_dataset(task.dataset, **options)
+    entries: list[Entry] = []
+    left_out = 0
+    for entry in dataset:
+        if entry["question"] in seen:
+            left_out += 1
+            continue
+        seen.add(entry["question"])
+        entries.append(entry)
+        if len(entries) == count:
+            return dataset, entries, left_out
+    raise SystemExit(f"{task.dataset} with {task.settings} has fewer than {count} prompts that the run does not hold")
+
+
+@torch.inference_mode()
+def greedy(folder: Path, prompts: list[str], max_new_tokens: int) -> list[str]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    answers: list[str] = []
+    for first in range(0, len(prompts), BATCH):
+        batch = tokenizer(prompts[first : first + BATCH], return_tensors="pt", padding=True, padding_side="left")
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        output = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)
+        answers += tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    return answers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, nargs="*", help="model folders; default: the run's base and final model")
+    parser.add_argument("--config", type=Path, default=Path("configs/quickstart.toml"))
+    parser.add_argument("--prompts", type=int, default=500)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    disable_progress_bar()
+    config = load(options.config)
+    folders = options.model or [Path(config.base_model), config.run.dir / "model"]
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise SystemExit(f"no model in {', '.join(missing)}: `echo-queue run {options.config}` first, or name a folder")
+    results = [evaluate(folder, config, options.prompts) for folder in folders]
+    if options.json:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+        return
+    for result in results:
+        print(
+            f"{result.model}: {result.score:.3f} on {result.prompts} held-out prompts, greedy "
+            f"({result.exact:.3f} exact to the letter; {result.left_out} prompts left out, the run holds them)"
+        )
+
+
+if __name__ == "__main__":
+    main()

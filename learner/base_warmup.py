@@ -1,0 +1,116 @@
+"""Supervised warm-up that leaves a model weak, not blank: it knows the task's format and rarely its answer.
+
+- A share `correct` of the targets is right; the others are the right answer with its parts rearranged.
+- There are few kinds of rearrangement, each likelier than the right answer, so that greedy decoding
+  chooses a wrong one while sampling still finds the right one now and then: something to reinforce.
+- The right order is in the data, so reinforcement learning elicits what is there, as it does after pre-training.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from echo_queue.config import ModelInit
+from learner.base_tokenizer import EOS
+
+REPORT_STEPS = 50
+RAMP_STEPS = 30
+LAST_LR = 0.1
+"""Share of the learning rate that is left at the end."""
+WORDS = re.compile(r"-?\d+(?:\.\d+)?|\w+")
+LETTERS = re.compile(r"\w")
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt of the task, and its right answer."""
+
+    prompt: str
+    answer: str
+
+
+def rearranged(answer: str, others: Sequence[Example], rng: random.Random) -> str:
+    """The answer's parts (words and numbers; the letters of a single word) backwards, or moved on by one either way.
+
+    An answer of one part has no order; for it, some other prompt's answer.
+    """
+    pattern = WORDS if len(WORDS.findall(answer)) > 1 else LETTERS
+    parts: list[str] = pattern.findall(answer)
+    if len(parts) < 2:
+        return rng.choice(others).answer
+    moved = rng.choice((parts[::-1], parts[1:] + parts[:1], parts[-1:] + parts[:-1]))
+    following = iter(moved)
+    return pattern.sub(lambda _: next(following), answer)
+
+
+def warm_up(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    examples: Sequence[Example],
+    settings: ModelInit,
+    *,
+    seed: int,
+    say: Callable[[str], None],
+) -> None:
+    """Trains `model` in place: cross-entropy on the answer's tokens and the end-of-sequence token."""
+    batches = _batches(tokenizer, examples, settings, random.Random(seed))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.warmup_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_share(step, settings.warmup_steps))
+    model.train()
+    for step, (tokens, targets) in zip(range(1, settings.warmup_steps + 1), batches, strict=False):
+        loss = _loss(model, tokens, targets)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % REPORT_STEPS == 0 or step == settings.warmup_steps:
+            say(f"warm-up {step}/{settings.warmup_steps}, loss {loss.item():.2f}")
+
+
+def _lr_share(step: int, steps: int) -> float:
+    return min(1.0, (step + 1) / RAMP_STEPS) * max(LAST_LR, 1 - step / steps)
+
+
+def _loss(model: PreTrainedModel, tokens: Tensor, targets: Tensor) -> Tensor:
+    """tokens and targets [N, L], padded on the right, where causal attention never looks; targets are shifted here."""
+    hidden = model.base_model(tokens).last_hidden_state[:, :-1]
+    targets = targets[:, 1:]
+    trained = targets != IGNORED
+    head: torch.nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return F.cross_entropy(head(hidden[trained]), targets[trained])
+
+
+def _batches(
+    tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], settings: ModelInit, rng: random.Random
+) -> Iterator[tuple[Tensor, Tensor]]:
+    prompts: list[list[int]] = tokenizer([example.prompt for example in examples])["input_ids"]
+    (end,) = tokenizer(EOS)["input_ids"]
+    while True:
+        chosen = rng.choices(range(len(examples)), k=settings.warmup_batch)
+        texts = [_target(examples[index].answer, examples, settings.warmup_correct, rng) for index in chosen]
+        answers: list[list[int]] = tokenizer(texts)["input_ids"]
+        yield _padded([(prompts[index], [*answer, end]) for index, answer in zip(chosen, answers, strict=True)])
+
+
+def _target(answer: str, examples: Sequence[Example], correct: float, rng: random.Random) -> str:
+    return answer if rng.random() < correct else rearranged(answer, examples, rng)
+
+
+def _padded(rows: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
+    """(prompt, answer) pairs → tokens and targets [N, L], padded with a token that nothing looks at."""
+    length = max(len(prompt) + len(answer) for prompt, answer in rows)
+    tokens = torch.zeros(len(rows), length, dtype=torch.long)
+    targets = torch.full((len(rows), length), IGNORED)
+    for row, (prompt, answer) in enumerate(rows):
+        end = len(prompt) + len(answer)
+        tokens[row, :end] = torch.tensor(prompt + answer)
+        targets[row, len(prompt) : end] = torch.tensor(answer)
+    return tokens, targets
