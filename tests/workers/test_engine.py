@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from echo_queue.errors import ConfigError
 from echo_queue.records import Version
@@ -73,6 +80,19 @@ def test_logprobs_equal_a_plain_forward_pass_for_prompts_of_different_lengths(tm
     groups = open_engine(folder).generate(prompts, 6, Sampling(24, temperature=0.7), threading.Event())
     assert_logprobs_are_the_models(AutoModelForCausalLM.from_pretrained(folder), prompts, groups, 0.7)
     assert {completion.finish for group in groups for completion in group} == {"stop", "length"}
+
+
+def test_other_architectures_are_served_by_their_own_forward_pass(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=512, eos_token_id=STOP, initializer_range=0.3,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    prompts = [prompt(length, length) for length in (2, 17, 9)]
+    groups = open_engine(tmp_path).generate(prompts, 6, Sampling(24), threading.Event())
+    assert_logprobs_are_the_models(model.eval(), prompts, groups)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -14,8 +14,8 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> t
     logprobs = torch.log_softmax(logits.float() / temperature if temperature != 1.0 else logits.float(), dim=-1)
     if top_p < 1.0:
         return _draw_nucleus(logprobs, uniform, top_p)
-    # float64: the running sum of a large vocabulary must still resolve its rare tokens.
-    tokens = _invert(logprobs.double().exp_().cumsum(-1), uniform)
+    # float64: the running sum over a large vocabulary must still resolve its rare tokens.
+    tokens = _invert(logprobs.exp().cumsum(-1, dtype=torch.float64), uniform)
     return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
 
 

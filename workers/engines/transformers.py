@@ -20,6 +20,8 @@ from echo_queue.records import Finish, Tokens, Version
 from workers.engines import Completion, Prompt, Sampling
 from workers.engines.draw import draw
 from workers.engines.kv_cache import GROW_COLUMNS, KVCache
+from workers.engines.qwen3_step import Qwen3Step
+from workers.engines.qwen3_step import applies as qwen3_applies
 
 DROP_SHARE = 8
 """Finished rows are dropped once they are 1/8 of the batch: the copy then pays within a few tokens."""
@@ -41,6 +43,7 @@ class TransformersEngine:
         if problems:
             raise ConfigError(*problems)
         self._model: PreTrainedModel = model.to(device=self._device).eval().requires_grad_(False)  # type: ignore[call-arg]
+        self._step = Qwen3Step(self._model) if qwen3_applies(self._model) else self._forward
         self._stop_tokens = torch.tensor(sorted({*stop_tokens, *_stop_tokens(model)}), device=self._device)
 
     def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
@@ -81,7 +84,7 @@ class TransformersEngine:
                 cache.select_rows(keep)
                 rows, tokens = rows.select(keep), tokens[keep]
             mask = rows.mask[..., : columns + step + 1]
-            logits = self._forward(tokens.unsqueeze(1), rows.length.unsqueeze(1) + step, mask, cache)
+            logits = self._step(tokens.unsqueeze(1), rows.length.unsqueeze(1) + step, mask, cache)
         completions = samples.completions(step + 1)
         return [completions[first : first + group_size] for first in range(0, len(completions), group_size)]
 

@@ -1,0 +1,119 @@
+"""One token for each row of a Qwen3-architecture model, in about a third of the operations.
+
+Small models spend their time between operations, not in them: this step fuses projections and normalisations and
+is 1.5 to 2 times as fast as the model's own forward pass at 16 to 128 rows of 0.6 M parameters on a CPU. It
+reads the model's own parameters, so that it serves whatever was loaded last.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from workers.engines.kv_cache import KVCache
+
+
+def applies(model: PreTrainedModel) -> bool:
+    """Whether the step computes what `model` does, and is worth it: on GPUs and in bf16 its forward pass serves."""
+    config = model.config
+    return (
+        config.model_type == "qwen3"
+        and config.hidden_act == "silu"
+        and not config.attention_bias
+        and model.dtype == torch.float32
+        and model.device.type == "cpu"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Weights of one layer; H heads, K key-value heads of size D, M hidden, I intermediate."""
+
+    norm: Tensor
+    qkv: Tensor
+    """[(H + 2K)·D, M]"""
+    q_norm: Tensor
+    k_norm: Tensor
+    out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    """[2I, M]"""
+    down: Tensor
+
+
+class _Place(NamedTuple):
+    """Where the tokens of a step stand."""
+
+    cos: Tensor
+    signed_sin: Tensor
+    """[R, 1, D], the first half negated: rotate_half(x)·sin is roll(x, D/2)·signed_sin."""
+    mask: Tensor
+    cache: KVCache
+
+
+class Qwen3Step:
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = model.config
+        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
+        backbone: Any = model.base_model
+        self._embedding: Tensor = backbone.embed_tokens.weight
+        self._norm: Tensor = backbone.norm.weight
+        self._head: Tensor = model.get_output_embeddings().weight  # type: ignore[no-untyped-call]
+        self._rotary = backbone.rotary_emb
+        self._layers = [
+            _Layer(
+                norm=layer.input_layernorm.weight,
+                qkv=_fuse(layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj),
+                q_norm=layer.self_attn.q_norm.weight,
+                k_norm=layer.self_attn.k_norm.weight,
+                out=layer.self_attn.o_proj.weight,
+                mlp_norm=layer.post_attention_layernorm.weight,
+                gate_up=_fuse(layer.mlp.gate_proj, layer.mlp.up_proj),
+                down=layer.mlp.down_proj.weight,
+            )
+            for layer in backbone.layers
+        ]
+        half = self._head_dim // 2
+        self._sign = torch.cat([-torch.ones(half), torch.ones(half)])
+
+    def __call__(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: KVCache) -> Tensor:
+        """tokens, positions [R, 1]; mask [R, 1, 1, columns] added to the scores. Returns logits [R, V]."""
+        hidden = F.embedding(tokens.squeeze(1), self._embedding)
+        cos, sin = self._rotary(hidden, positions)
+        place = _Place(cos, sin * self._sign, mask, cache)
+        for index, layer in enumerate(self._layers):
+            attended = self._attend(layer, index, self._normal(hidden, layer.norm), place)
+            hidden = torch.addmm(hidden, attended, layer.out.t())
+            gate, up = F.linear(self._normal(hidden, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
+            hidden = torch.addmm(hidden, F.silu(gate).mul_(up), layer.down.t())
+        return F.linear(self._normal(hidden, self._norm), self._head)
+
+    def _attend(self, layer: _Layer, index: int, hidden: Tensor, place: _Place) -> Tensor:
+        """[R, M] → [R, H·D], after this token's key and value have joined the cache."""
+        rows, heads, kv_heads, head_dim = hidden.shape[0], self._heads, self._kv_heads, self._head_dim
+        qkv = F.linear(hidden, layer.qkv).view(rows, heads + 2 * kv_heads, head_dim)
+        qk = F.rms_norm(qkv[:, : heads + kv_heads], (head_dim,), None, self._eps)
+        qk[:, :heads].mul_(layer.q_norm)
+        qk[:, heads:].mul_(layer.k_norm)
+        qk = (qk * place.cos).addcmul_(torch.roll(qk, head_dim // 2, -1), place.signed_sin)
+        keys, values = place.cache.update(qk[:, heads:].unsqueeze(2), qkv[:, heads + kv_heads :].unsqueeze(2), index)
+        queries = qk[:, :heads].view(rows, kv_heads, heads // kv_heads, head_dim)
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=place.mask)
+        return attended.reshape(rows, heads * head_dim)
+
+    def _normal(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(hidden, weight.shape, weight, self._eps)
+
+
+def _fuse(*projections: nn.Linear) -> Tensor:
+    """Their weights stacked in one tensor, of which each projection's own weight becomes a view."""
+    fused = torch.cat([projection.weight.data for projection in projections])
+    for projection, part in zip(
+        projections, torch.split(fused, [one.out_features for one in projections]), strict=True
+    ):
+        projection.weight.data = part
+    return fused
