@@ -12,6 +12,7 @@ from echo_queue.queue.keys import Keys
 from echo_queue.services.secrets import Role
 
 SESSION = "+ping +hello +auth +select +echo +time"
+TRANSACTION = "+multi +exec +discard"
 CALL = "+fcall +fcall_ro"
 
 # (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
@@ -39,7 +40,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("%W~", "+xadd", ("tasks", "events")),
     ("%W~", "+hincrby", ("state", "stats")),
     ("%W~", "+hset", ("open",)),
-    ("~", "+hgetall +hget +hmget +hset", ("set:*", "chunks:*")),
+    ("~", "+hgetall +hget +hmget +hset +hincrby", ("set:*", "chunks:*")),
     ("~", "+zadd +zrangebyscore", ("shards:*",)),
     ("~", "+zadd +zrange +zrem", ("backlog",)),
     ("~", "+exists +srem", ("ledger",)),
@@ -75,6 +76,6 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
 
 def _narrow(prefix: str, grants: tuple[Grant, ...]) -> Iterator[str]:
     """The functions on the run's prefix, then one selector for each grant."""
-    yield f"~{prefix} -@all {SESSION} {CALL}"
+    yield f"~{prefix} -@all {SESSION} {TRANSACTION} {CALL}"
     for access, commands, keys in grants:
         yield f"({' '.join(f'{access}{prefix}{key}' for key in keys)} {commands})"

@@ -1,0 +1,167 @@
+"""What leaves the backlog, when, and in which order."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from echo_queue import staleness
+from echo_queue.errors import ServiceError
+from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.records import Shard, Version
+from tests.queue.scene import POLICY, Scene
+
+
+def test_nothing_is_admitted_before_weights_are_published(queue: Queue) -> None:
+    queue.configure(POLICY)
+    queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 10)])
+    queue.submit("a", 0, Shard("shard", 0, 10))
+    assert queue.admit() == 0
+    assert queue.lease("w1", Version(0, 0), 1).tasks == ()
+
+
+def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Queue) -> None:
+    scene = Scene(queue, QueuePolicy(s=0, batch=3, pace=False), prompts=12)
+    for version in range(4):
+        tasks = scene.lease(1000)
+        assert len(tasks) == 3
+        assert {task.min_pv for task in tasks} == {version}
+        scene.complete(tasks)
+        assert queue.admit() == 0
+        assert [group.oldest for group in scene.update().groups] == [version] * 3
+    assert queue.audit().trained == 12
+
+
+def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queue: Queue) -> None:
+    scene = Scene(queue, QueuePolicy(s=0, batch=2, pace=False))
+    scene.complete(scene.lease(2))
+    scene.update(publish=False)
+    assert scene.lease(2) == ()
+    scene.publish(1)
+    assert len(scene.lease(9)) == 2
+
+
+def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
+    scene = Scene(queue, QueuePolicy(s=8, batch=4, pace=True), prompts=100)
+    assert queue.status().tasks == 8  # two batches until the learner says otherwise
+    scene.complete(scene.lease(4))
+    groups = scene.drain(4).groups
+    queue.advance(0, 1, 4, 2.5)
+    # trained but uncommitted groups no longer count: 4 left, 10 allowed
+    assert queue.status().tasks == 10
+    queue.commit(0, [group.task for group in groups])
+    assert queue.admit() == 0
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.DataObject) -> None:
+    queue.client.delete(*queue.client.keys(queue.keys.prefix + "*") or ["none"])
+    s, batch = data.draw(st.integers(0, 4), "s"), data.draw(st.integers(1, 4), "batch")
+    pace, window = data.draw(st.booleans(), "pace"), data.draw(st.floats(1, 6), "window")
+    scene = Scene(queue, QueuePolicy(s=s, batch=batch, pace=pace), prompts=0)
+    v = data.draw(st.integers(1, 6), "v")
+    queue.advance(0, v, 0, window)
+    published = data.draw(st.integers(0, v), "published")
+    if published:
+        scene.publish(published)
+    scene.submit("a", 60)
+    tagged, expected = [task.min_pv for task in scene.lease(1000, version=Version(0, 0))], []
+    for untrained in range(60):
+        oldest = staleness.min_pv(v, untrained, batch, s)
+        paced = staleness.within_window(untrained, batch, window) if pace else True
+        if not (staleness.within_bound(oldest, published) and paced):
+            break
+        expected.append(oldest)
+    assert tagged == expected
+
+
+def test_a_submission_repeated_adds_nothing(queue: Queue) -> None:
+    scene = Scene(queue, prompts=10)
+    scene.submit("a", 10)
+    assert queue.audit().submitted == 10
+
+
+def test_a_set_declared_differently_is_refused(queue: Queue) -> None:
+    Scene(queue, prompts=10)
+    with pytest.raises(ServiceError, match="it holds other prompts, of source of a"):
+        queue.declare(PromptSet("a", "another"), [Chunk(0, 0, 10, digest="other")])
+    with pytest.raises(ServiceError, match="epochs is 1, not 2"):
+        queue.declare(PromptSet("a", "source of a", epochs=2), [Chunk(0, 0, 10)])
+    with pytest.raises(ServiceError, match="chunk 0 is 0 \\+ 10, not 0 \\+ 11"):
+        queue.submit("a", 0, Shard("shard", 0, 11))
+    with pytest.raises(ServiceError, match="chunk 7 was never declared"):
+        queue.submit("a", 7, Shard("shard", 0, 10))
+
+
+def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
+    queue.configure(POLICY)
+    chunks = [Chunk(0, 0, 4), Chunk(1, 4, 4), Chunk(2, 8, 2)]
+    assert queue.ledger("a") is None
+    queue.declare(PromptSet("a", "source"), chunks)
+    queue.submit("a", 1, Shard("shard", 4, 4))
+    ledger = queue.ledger("a")
+    assert ledger is not None
+    assert (ledger.prompts, ledger.waiting, ledger.complete) == (10, (chunks[0], chunks[2]), False)
+
+
+def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Queue) -> None:
+    scene = Scene(queue, QueuePolicy(s=50, batch=1, pace=False), prompts=0)
+    queue.declare(PromptSet("a", "source", epochs=2), [Chunk(0, 0, 2), Chunk(1, 2, 3)])
+    queue.submit("a", 1, Shard("second", 2, 3))
+    assert [(task.epoch, task.index, task.shard.object) for task in scene.lease(99)] == [
+        (0, 2, "second"), (0, 3, "second"), (0, 4, "second"),
+    ]  # fmt: skip
+    queue.submit("a", 0, Shard("first", 0, 2))
+    scene.check()
+    served = [(task.epoch, task.index) for task in scene.lease(99)]
+    assert served == [(0, 0), (0, 1), (1, 2), (1, 3), (1, 4), (1, 0), (1, 1)]
+
+
+def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) -> None:
+    scene = Scene(queue, QueuePolicy(s=500, batch=1, pace=False), prompts=0)
+    scene.submit("a", 101, chunk=10, order="shuffled", epochs=2, seed=5)
+    tasks = scene.lease(1000)
+    first, second = tasks[:101], tasks[101:]
+    for epoch, part in enumerate((first, second)):
+        assert {task.epoch for task in part} == {epoch}
+        assert sorted(task.index for task in part) == list(range(101))
+        assert all(task.shard.first <= task.index < task.shard.first + task.shard.count for task in part)
+    orders = [[task.index for task in part] for part in (first, second)]
+    assert orders[0] != orders[1]
+    # no trace of the given order: neighbours are as far apart as chance has it (a third of the set)
+    for order in orders:
+        jumps = [abs(one - other) for one, other in zip(order, order[1:], strict=False)]
+        assert 20 < sum(jumps) / len(jumps) < 50
+
+
+def test_a_shuffled_set_waits_for_all_its_chunks(queue: Queue) -> None:
+    Scene(queue, prompts=0)
+    queue.declare(PromptSet("a", "source", order="shuffled"), [Chunk(0, 0, 2), Chunk(1, 2, 2)])
+    queue.submit("a", 1, Shard("second", 2, 2))
+    assert queue.status().tasks == 0
+    queue.submit("a", 0, Shard("first", 0, 2))
+    assert queue.status().tasks == 4
+
+
+def test_higher_priority_is_served_first_then_older_sets(queue: Queue) -> None:
+    scene = Scene(queue, QueuePolicy(s=1, batch=2, pace=False), prompts=0)
+    queue.configure(replace(POLICY, s=0))
+    for name, priority in (("plain", 0), ("later", 0), ("urgent", 5)):
+        scene.submit(name, 4, priority=priority)
+    order = []
+    for _ in range(6):
+        order += sorted(group.set for group in scene.round().groups)
+    # The first batch had been admitted before the others were submitted.
+    assert order == ["plain"] * 2 + ["urgent"] * 4 + ["plain"] * 2 + ["later"] * 4
+
+
+def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand(queue: Queue) -> None:
+    scene = Scene(queue, replace(POLICY, s=3), prompts=0)
+    for name, prompts in (("small", 1000), ("huge", 100_000_000)):
+        scene.submit(name, prompts, chunk=prompts // 10, order="shuffled", epochs=3)
+    entries = sum(queue.client.zcard(queue.keys.shards(name)) for name in ("small", "huge"))
+    assert entries == 20
+    assert queue.audit().submitted == 3 * 100_001_000
+    assert queue.status().tasks == 8

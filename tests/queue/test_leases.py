@@ -1,0 +1,141 @@
+"""Holding a task: leases, renewal, handing back, expiry, and giving a task up."""
+
+from dataclasses import replace
+
+from echo_queue.queue import Beat, Outcome, Queue
+from echo_queue.records import Published, Version
+from tests.queue.scene import POLICY, Scene
+
+
+def test_a_task_is_held_by_one_worker_at_a_time(queue: Queue) -> None:
+    scene = Scene(queue, prompts=4)
+    first, second = scene.lease(3, "w1"), scene.lease(3, "w2")
+    assert [task.index for task in first + second] == [0, 1, 2, 3]
+    assert scene.lease(3, "w3") == ()
+
+
+def test_a_lease_says_what_the_worker_needs_to_know(queue: Queue) -> None:
+    scene = Scene(queue)
+    answer = scene.leased(1)
+    assert answer.published == Published(Version(0, 0), "weights/0.0", "digest")
+    assert (answer.learner_version, answer.abandoned, answer.finished) == (Version(0, 0), False, False)
+    task = answer.tasks[0]
+    assert (task.id, task.shard.object, task.shard.count, task.pv, task.min_pv) == ("a/0/0", "shards/a/0", 40, 0, 0)
+    queue.finish()
+    assert scene.leased(1).finished
+    assert scene.lease(1) == ()
+
+
+def test_renewal_keeps_a_lease_and_names_what_is_lost(queue: Queue) -> None:
+    scene = Scene(queue, replace(POLICY, lease_ms=400))
+    tasks = scene.lease(2)
+    ids = [task.id for task in tasks]
+    for _ in range(4):
+        queue.wait("0-0", 0.15, kinds=["nothing"])
+        assert queue.renew("w1", ids, 0) == []
+        assert queue.reclaim().expired == 0
+    scene.complete(tasks[:1])
+    assert queue.renew("w1", ids, 0) == ids[:1]
+    assert queue.renew("w2", ids, 0) == ids
+
+
+def test_an_expired_lease_goes_to_another_worker_with_one_attempt_more_and_a_fresh_tag(queue: Queue) -> None:
+    scene = Scene(queue, prompts=2)
+    old = scene.lease(1, "w1")[0]
+    queue.advance(0, 1, 0, 8.0)
+    scene.publish(1)
+    scene.expire()
+    # what came back is leased first
+    new = scene.lease(1, "w2")[0]
+    assert (new.id, new.attempt, new.pv, new.min_pv) == (old.id, 1, 1, 1)
+    assert queue.renew("w1", [old.id], 0) == [old.id]
+    assert scene.count("expired") == 1
+
+
+def test_handing_back_costs_no_attempt_and_failing_does(queue: Queue) -> None:
+    scene = Scene(queue, prompts=2)
+    kept, broken = scene.lease(2)
+    assert queue.release("w1", [kept.id]) == 1
+    assert queue.fail("w1", broken.id, "Traceback …\nValueError: no answer")
+    assert not queue.fail("w2", kept.id, "not mine")
+    swept = queue.reclaim()
+    assert (swept.released, swept.failed, swept.expired) == (1, 1, 0)
+    scene.check()
+    assert {task.id: task.attempt for task in scene.lease(2)} == {kept.id: 0, broken.id: 1}
+    text = queue.client.hget(queue.keys.failures, broken.id)
+    assert text == "attempt 0 by w1: Traceback …\nValueError: no answer".encode()
+
+
+def test_a_poisonous_task_dies_with_its_reason_and_can_be_revived(queue: Queue) -> None:
+    scene = Scene(queue, prompts=1)
+    for attempt in range(3):
+        (task,) = scene.lease(1, f"w{attempt}")
+        assert task.attempt == attempt
+        queue.fail(f"w{attempt}", task.id, "ValueError: poison " + "x" * 20_000)
+        assert queue.reclaim().dead == (attempt == 2)
+        scene.check()
+    (dead,) = queue.dead()
+    assert (dead.id, dead.attempts, dead.worker) == ("a/0/0", 3, "w2")
+    assert dead.reason.startswith("attempt 2 by w2: ")
+    assert 8000 < len(dead.reason) < 9000
+    assert queue.revive([dead.id, "a/0/99"]) == 1
+    scene.check()
+    assert scene.lease(1)[0].attempt == 0
+
+
+def test_a_silent_worker_is_named_as_the_reason(queue: Queue) -> None:
+    scene = Scene(queue, replace(POLICY, max_attempts=1), prompts=1)
+    scene.lease(1, "spot-7")
+    scene.expire()
+    assert queue.dead()[0].reason == "the lease ran out: worker spot-7 went silent"
+
+
+def test_a_good_group_that_comes_after_its_task_died_is_still_taken(queue: Queue) -> None:
+    scene = Scene(queue, replace(POLICY, max_attempts=1), prompts=1)
+    tasks = scene.lease(1)
+    scene.expire()
+    assert queue.audit().dead == 1
+    assert scene.complete(tasks) == [Outcome.accepted]
+    assert queue.audit().dead == 0
+    assert [group.task for group in scene.update(1).groups] == [tasks[0].id]
+
+
+def test_one_sweep_takes_back_a_bounded_number(queue: Queue) -> None:
+    scene = Scene(queue, replace(POLICY, s=9), prompts=20)
+    scene.lease(20)
+    scene.expire(limit=6)
+    assert queue.status().retry == 6
+
+
+def test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back(queue: Queue) -> None:
+    scene = Scene(queue, replace(POLICY, lease_ms=150))
+    (task,) = scene.lease(1)
+    queue.reclaim()
+    queue.wait("0-0", 0.4, kinds=["nothing"])  # nobody sweeps, nobody renews: Redis or the learner is away
+    assert queue.reclaim().expired == 0
+    assert queue.renew("w1", [task.id], 0) == []
+    assert queue.reclaim().expired == 0
+
+
+def test_an_operator_buries_a_task_wherever_it_is(queue: Queue) -> None:
+    scene = Scene(queue, prompts=3)
+    done, flying = scene.lease(2)
+    scene.complete((done,))
+    for task_id in (done.id, flying.id, "a/0/2"):
+        assert queue.bury(task_id, "by hand")
+        assert not queue.bury(task_id, "by hand")
+        scene.check()
+    assert queue.audit().dead == 3
+    assert scene.drain(1).groups == ()
+
+
+def test_a_heartbeat_shows_a_worker_until_it_falls_silent(queue: Queue) -> None:
+    Scene(queue)
+    beat = Beat("transformers", Version(0, 3), "generating", 812.5, 0.25, 17)
+    queue.beat("w1", beat, every_s=0.01)
+    (worker,) = queue.status().workers
+    assert (worker.name, worker.beat) == ("w1", beat)
+    queue.wait("0-0", 0.1, kinds=["nothing"])
+    (worker,) = queue.status().workers
+    assert worker.beat is None
+    assert worker.silent_ms >= 90
