@@ -56,11 +56,12 @@ def submit(
     source: Annotated[
         str, typer.Argument(help="A .jsonl or .parquet file, or reasoning-gym:DATASET; default: prompts.source.")
     ] = "",
+    name: Annotated[str, typer.Option("--set", help="Name of the set; default: prompts.set.")] = "",
 ) -> None:
     """Send a prompt set to the Celery workers and wait until it is in the backlog. Repeating it adds nothing."""
-    from echo_queue.submission import submit as submit_set
+    from echo_queue.cli.submitting import submit_set
 
-    submit_set(configuration.load(config), source or None)
+    submit_set(configuration.load(config), source or None, name or None)
 
 
 @app.command(rich_help_panel=ROLES)

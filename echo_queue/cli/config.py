@@ -26,7 +26,7 @@ Written by `echo-queue config reference` from `echo_queue/config.py`; change it 
 
 def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem, ...]]:
     """The file's problems and those of the services it names."""
-    from echo_queue.services import check as check_services
+    from echo_queue.services.connect import check as check_services
 
     config, problems = configuration.examine(path)
     if config is not None:

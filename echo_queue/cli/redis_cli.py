@@ -5,36 +5,32 @@ import shlex
 from urllib.parse import urlsplit
 
 from echo_queue.config import Config
-from echo_queue.services.secrets import generated
+from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir
 
-MONITOR_FILE = "monitor.password"
+PASSWORD_FILE = "monitor.password"
 
 
 def monitor_line(config: Config) -> str:
     """For an embedded server the password is read from a file of the run, otherwise from the environment."""
-    if config.redis.url != "embedded":
-        return _external(config)
-    directory = config.run.dir / "services"
-    _write_password(config)
-    port = (directory / "redis" / "port").read_text().strip()
-    return f"REDISCLI_AUTH=$(cat {shlex.quote(str(directory / MONITOR_FILE))}) redis-cli --user monitor -p {port}"
-
-
-def _write_password(config: Config) -> None:
-    directory = config.run.dir / "services"
-    path = directory / MONITOR_FILE
-    password = generated(directory).redis["monitor"]
-    if not path.exists() or path.read_text() != password:
-        draft = path.with_suffix(f".{os.getpid()}")
+    endpoint = redis_endpoint(config, "monitor")
+    if config.redis.url != EMBEDDED:
+        return f"REDISCLI_AUTH=$ECHO_QUEUE_REDIS_PASSWORD {_command(endpoint)}"
+    file = services_dir(config) / PASSWORD_FILE
+    if not file.exists() or file.read_text() != endpoint.password:
+        draft = file.with_suffix(f".{os.getpid()}")
         draft.touch(mode=0o600)
-        draft.write_text(password)
-        draft.replace(path)
+        draft.write_text(endpoint.password or "")
+        draft.replace(file)
+    return f"REDISCLI_AUTH=$(cat {shlex.quote(str(file))}) {_command(endpoint)}"
 
 
-def _external(config: Config) -> str:
-    address = urlsplit(config.redis.url)
-    user = config.redis.username.format(role="monitor")
-    url = f"{address.scheme}://{address.hostname}:{address.port or 6379}{address.path}"
-    options = [("--user", user), ("--cacert", str(config.redis.ca_file or ""))]
-    words = [f"{name} {shlex.quote(value)}" for name, value in options if value]
-    return " ".join(["REDISCLI_AUTH=$ECHO_QUEUE_REDIS_PASSWORD redis-cli", "-u", shlex.quote(url), *words])
+def _command(endpoint: RedisEndpoint) -> str:
+    address = urlsplit(endpoint.url)
+    if address.scheme == "redis+sentinel":
+        host, _, port = address.netloc.partition(",")[0].partition(":")
+        return f"redis-cli -h {host} -p {port} SENTINEL get-master-addr-by-name {address.path.split('/')[1]}"
+    database = address.path.lstrip("/")
+    options = {"--user": endpoint.username, "-h": address.hostname or "", "-p": str(address.port or 6379)}
+    options |= {"-n": "" if database == "0" else database, "--cacert": str(endpoint.ca_file or "")}
+    words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+    return " ".join(["redis-cli", *(["--tls"] if address.scheme == "rediss" else []), *words])

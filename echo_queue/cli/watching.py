@@ -24,7 +24,7 @@ STATUS_DEADLINE_S = 2.0
 
 def monitor(config: Config) -> Queue:
     """The run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
-    return Queue(connect_redis(config, "monitor"), config.run.name, deadline_s=STATUS_DEADLINE_S)
+    return Queue(connect_redis(config, "monitor", STATUS_DEADLINE_S), config.run.name, deadline_s=STATUS_DEADLINE_S)
 
 
 class Watcher:
