@@ -1,6 +1,7 @@
 """What each role's Redis user may do, as ACL rules (`ACL SETUSER` words, without name, state and password).
 
-- A function runs with its caller's rights: calling `eq1_publish` helps nobody who may not write `published`.
+- A role may call its own functions only, and a function runs with its caller's rights: even one that is called by
+  another way can do no more than the keys allow.
 - A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others
   made, nor publish. It can delete entries of tasks, which completing needs: the audit would show that.
 - Only words that Redis 7.0 knows: an unknown one keeps a server from starting.
@@ -13,11 +14,11 @@ from echo_queue.services.secrets import Role
 
 SESSION = "+ping +hello +auth +select +echo +time"
 TRANSACTION = "+multi +exec +discard"
-CALL = "+fcall +fcall_ro"
 
 # (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
 Grant = tuple[str, str, tuple[str, ...]]
 
+WORKER_CALLS = ("lease", "renew", "release", "fail", "complete", "beat")
 WORKER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
     ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
@@ -29,16 +30,17 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+zadd", ("ready", "workers")),
     ("%W~", "+hdel", ("waits",)),
     ("%W~", "+hset", ("failures",)),
-    ("%W~", "+hincrby", ("stats",)),
+    ("~", "+hincrby", ("stats",)),
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire", ("worker:*",)),
 )
+SUBMITTER_CALLS = ("declare", "submit", "reject", "admit")
 SUBMITTER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
     ("%R~", "+xlen", ("tasks", "retry", "replay")),
     ("%R~", "+xread", ("events",)),
     ("%W~", "+xadd", ("tasks", "events")),
-    ("%W~", "+hincrby", ("state", "stats")),
+    ("~", "+hincrby", ("state", "stats", "set:*")),
     ("%W~", "+hset", ("open",)),
     ("~", "+hgetall +hget +hmget +hset +hincrby", ("set:*", "chunks:*")),
     ("~", "+zadd +zrangebyscore", ("shards:*",)),
@@ -58,11 +60,11 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
         case "admin":
             return "~* &* +@all"
         case "worker":
-            return " ".join(_narrow(prefix, WORKER))
+            return " ".join(_narrow(prefix, WORKER_CALLS, WORKER))
         case "submitter":
-            return " ".join(_narrow(prefix, SUBMITTER))
+            return " ".join(_narrow(prefix, SUBMITTER_CALLS, SUBMITTER))
         case "learner":
-            return f"~{prefix}* -@all {SESSION} +@read +@write -@dangerous {CALL}"
+            return f"~{prefix}* -@all {SESSION} +@read +@write -@dangerous +fcall +fcall_ro"
         case "monitor":
             look = "+info +client|list +slowlog|get +latency|latest +memory|usage +command|docs"
             return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous +fcall_ro {look}"
@@ -74,8 +76,8 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
             return f"~{celery_prefix}* {channels} -@all {commands}"
 
 
-def _narrow(prefix: str, grants: tuple[Grant, ...]) -> Iterator[str]:
-    """The functions on the run's prefix, then one selector for each grant."""
-    yield f"~{prefix} -@all {SESSION} {TRANSACTION} {CALL}"
+def _narrow(prefix: str, calls: tuple[str, ...], grants: tuple[Grant, ...]) -> Iterator[str]:
+    """The functions, on the run's prefix, then one selector for each grant."""
+    yield f"~{prefix} -@all {SESSION} {TRANSACTION} {' '.join(f'+fcall|eq1_{name}' for name in calls)}"
     for access, commands, keys in grants:
         yield f"({' '.join(f'{access}{prefix}{key}' for key in keys)} {commands})"

@@ -22,6 +22,8 @@ PASSING = (
     "LOADING", "READONLY", "MASTERDOWN", "NOGROUP", "TRYAGAIN", "CLUSTERDOWN",
     "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF",
 )  # fmt: skip
+REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
+"""How Valkey and Redis 7.0 say that a function did what its caller may not."""
 MENDS = {
     "NOPERM": "this role's user may not do that; docs/operations.md lists the rights of each",
     "WRONGPASS": "check the user's password",
@@ -76,7 +78,7 @@ class Caller:
             raise ServiceError(Problem(self.where, f"{code} {text}", MENDS[code])) from None
         if isinstance(error, redis.AuthenticationError):
             raise ServiceError(Problem(self.where, str(error), MENDS["WRONGPASS"])) from None
-        if isinstance(error, NoPermissionError):
+        if isinstance(error, NoPermissionError) or str(error).startswith(REFUSED_INSIDE):
             raise ServiceError(Problem(self.where, str(error), MENDS["NOPERM"])) from None
         if _passing(error):
             what = f"no answer within {patience_s:.0f} s: {error}"

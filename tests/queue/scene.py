@@ -20,12 +20,11 @@ def group_of(task: Task, worker: str, version: Version, oldest: int | None = Non
     if oldest is not None and oldest != version.number:
         spans = (Span(0, oldest), Span(1, version.number))
     samples = tuple(
-        Sample(np.arange(3, dtype=np.int32), np.full(3, -0.5, np.float32), spans, reward, "stop") for reward in (0.0, 1.0)
+        Sample(np.arange(3, dtype=np.int32), np.full(3, -0.5, np.float32), spans, reward, "stop")
+        for reward in (0.0, 1.0)
     )
     prompt = np.arange(4, dtype=np.int32)
-    return Group(
-        task.id, task.set, task.epoch, task.index, task.attempt, worker, version.lineage, prompt, samples
-    )
+    return Group(task.id, task.set, task.epoch, task.index, task.attempt, worker, version.lineage, prompt, samples)
 
 
 class Scene:

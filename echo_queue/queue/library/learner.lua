@@ -152,8 +152,8 @@ local function settle(run, id, refs)
   if stream == 'replay' and made(rest).in_store then
     refs[#refs + 1] = (read(run, stream, entry) or {}).ref
   end
-  count(run, 'trained')
   redis.call('HDEL', run.K.open, id)
+  count(run, 'trained')
   redis.call('HDEL', run.K.failures, id)
   clear(run, stream, entry, id)
   return 1

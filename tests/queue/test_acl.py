@@ -1,0 +1,204 @@
+"""Each role's user can do its part, and nothing that would let it harm another's."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import NoPermissionError
+
+from echo_queue.errors import ServiceError
+from echo_queue.queue import Beat, Chunk, Outcome, PromptSet, Queue
+from echo_queue.queue.acl import rules
+from echo_queue.records import Published, Shard, Version
+from echo_queue.services.redis_server import RedisServer
+from echo_queue.services.secrets import ROLES, Role
+from tests.queue.scene import POLICY, Scene, group_of
+
+CELERY = "eq-celery"
+As = Callable[[Role], Queue]
+
+
+@pytest.fixture
+def acting(redis_server: RedisServer, queue: Queue, run_name: str) -> Iterator[As]:
+    """The queue as seen by the user of a role."""
+    for role in ROLES:
+        words = ["on", ">secret", *_words(rules(role, run_name, CELERY))]
+        queue.client.execute_command("ACL", "SETUSER", f"{run_name}-{role}", "reset", *words)
+    clients = {
+        role: redis.Redis(port=redis_server.port, username=f"{run_name}-{role}", password="secret", protocol=2)
+        for role in ROLES
+    }
+    yield lambda role: Queue(clients[role], run_name, deadline_s=0.5)
+    for client in clients.values():
+        client.close()
+    queue.client.execute_command("ACL", "DELUSER", *(f"{run_name}-{role}" for role in ROLES))
+
+
+def _words(line: str) -> list[str]:
+    """Splits rules at spaces, but not inside a selector's parentheses."""
+    words: list[str] = []
+    for word in line.split(" "):
+        if words and words[-1].startswith("(") and not words[-1].endswith(")"):
+            words[-1] += " " + word
+        else:
+            words.append(word)
+    return words
+
+
+def _refused(what: Callable[[], Any]) -> bool:
+    try:
+        what()
+    except NoPermissionError:
+        return True
+    except ServiceError as error:
+        return "may not do that" in str(error)
+    return False
+
+
+def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
+    submitter, worker, learner, monitor = (acting(role) for role in ("submitter", "worker", "learner", "monitor"))
+    learner.configure(POLICY)
+    lineage = learner.resume(0, ())
+    version = Version(lineage, 0)
+
+    chunk = Chunk(0, 0, 9)
+    assert submitter.declare(PromptSet("a", "source", order="shuffled"), [chunk])
+    assert submitter.reject("a", chunk, "unreadable")
+    assert submitter.submit("a", 0, Shard("shard", 0, 9))
+    assert submitter.ledger("a")
+    assert submitter.arrival("a")
+    assert submitter.unserved() == ["a"]
+    assert submitter.waiting_chunk("a", 0) is None
+    learner.publish(lineage, Published(version, "manifest", "digest"))
+    assert submitter.admit() == 0
+    submitter.wait("0-0", 0.1)
+
+    tasks = worker.lease("w1", version, 4).tasks
+    assert worker.renew("w1", [task.id for task in tasks], 0) == []
+    worker.beat("w1", Beat("engine", version, "idle"))
+    assert worker.release("w1", [tasks[3].id]) == 1
+    assert worker.fail("w1", tasks[2].id, "reason")
+    assert worker.complete("w1", [group_of(task, "w1", version) for task in tasks[:2]]) == [Outcome.accepted] * 2
+    worker.wait("0-0", 0.1)
+    assert worker.published()
+
+    assert learner.reclaim().failed == 1
+    ids = [group.task for group in learner.drain(lineage, 2).groups]
+    assert len(learner.pending(lineage)) == 2
+    learner.advance(lineage, 1, 2, 2.0)
+    assert learner.commit(lineage, ids) == 2
+    assert learner.bury(tasks[2].id, "why")
+    assert learner.dead()
+    # a task that died may still be completed by its worker
+    assert worker.complete("w2", [group_of(tasks[2], "w2", version)]) == [Outcome.accepted]
+    learner.bury(tasks[2].id, "why")
+    assert learner.revive([tasks[2].id]) == 1
+    learner.finish()
+
+    assert monitor.audit().ok
+    assert monitor.status().workers[0].name == "w1"
+    assert monitor.dead() == []
+    assert monitor.published()
+    acting("admin").install()
+
+
+def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Queue, acting: As) -> None:
+    scene = Scene(queue, POLICY)
+    worker = acting("worker")
+    task = worker.lease("w1", Version(0, 0), 1).tasks[0]
+    late = group_of(task, "w1", Version(0, 0))
+    queue.renew("w1", [task.id], 5)
+    for version in (1, 2):
+        queue.advance(0, version, 0, 2.0)
+    assert worker.complete("w1", [late]) == [Outcome.late]
+    scene.check()
+
+
+def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, acting: As) -> None:
+    scene = Scene(queue)
+    scene.complete(scene.lease(2))
+    keys, worker = queue.keys, acting("worker")
+    entry = {"id": "a/0/0"}
+    forbidden: list[Callable[[], Any]] = [
+        lambda: worker.declare(PromptSet("mine", "source"), [Chunk(0, 0, 1)]),
+        lambda: worker.submit("a", 0, Shard("shard", 0, 40)),
+        lambda: worker.admit(),
+        lambda: worker.publish(0, Published(Version(0, 9), "mine", "digest")),
+        lambda: worker.advance(0, 1, 0, 1.0),
+        lambda: worker.drain(0, 1),
+        lambda: worker.pending(0),
+        lambda: worker.commit(0, ["a/0/0"]),
+        lambda: worker.resume(0, ()),
+        lambda: worker.bury("a/0/0", "spite"),
+        lambda: worker.finish(),
+        lambda: worker.install(),
+        lambda: worker.configure(POLICY),
+        *[lambda key=key: worker.client.xadd(key, entry) for key in (keys.tasks, keys.retry, keys.dead)],
+        lambda: worker.client.xrange(keys.replay),
+        lambda: worker.client.xread({keys.replay: "0"}),
+        lambda: worker.client.hset(keys.published, "number", 9),
+        lambda: worker.client.delete(keys.tasks),
+        lambda: worker.client.flushall(),
+        lambda: worker.client.config_get("*"),
+        lambda: worker.client.eval("return 1", 0),
+        lambda: worker.client.set("elsewhere", 1),
+    ]
+    before = queue.audit()
+    assert [number for number, attempt in enumerate(forbidden) if not _refused(attempt)] == []
+    assert queue.audit() == before
+    assert queue.published() == Published(Version(0, 0), "weights/0.0", "digest")
+
+
+def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Queue, acting: As) -> None:
+    Scene(queue)
+    keys, monitor = queue.keys, acting("monitor").client
+    monitor.response_callbacks.clear()  # as redis-cli, which does not read the answers
+    for command in (
+        f"HGETALL {keys.stats}",
+        f"XINFO GROUPS {keys.tasks}",
+        f"XINFO CONSUMERS {keys.tasks} workers",
+        f"XPENDING {keys.tasks} workers IDLE 1000 - + 10",
+        f"XRANGE {keys.tasks} - + COUNT 1",
+        f"XREVRANGE {keys.dead} + - COUNT 5",
+        f"ZRANGE {keys.workers} 0 -1 WITHSCORES",
+        f"FCALL_RO eq1_audit 1 {keys.prefix}",
+        f"FCALL_RO eq1_status 1 {keys.prefix}",
+        f"MEMORY USAGE {keys.replay}",
+        "INFO persistence",
+        "SLOWLOG GET 1",
+        "CLIENT LIST",
+    ):
+        monitor.execute_command(*command.split(" "))
+    for command in (
+        f"XADD {keys.tasks} * id a",
+        f"DEL {keys.stats}",
+        f"FCALL eq1_finish 1 {keys.prefix}",
+        "CONFIG GET *",
+        "FLUSHALL",
+        "KEYS *",
+        "GET elsewhere",
+    ):
+        assert _refused(lambda words=command.split(" "): monitor.execute_command(*words)), command
+
+
+def test_celery_sees_its_own_keys_only(queue: Queue, acting: As) -> None:
+    Scene(queue)
+    broker = acting("celery").client
+    broker.lpush(f"{CELERY}celery", "message")
+    broker.brpop([f"{CELERY}celery"], timeout=1)
+    pubsub = broker.pubsub()
+    pubsub.psubscribe(f"{CELERY}/0.celeryev/worker.*")
+    give_up = time.monotonic() + 5
+    while not pubsub.get_message(timeout=0.1):
+        assert time.monotonic() < give_up
+    pubsub.close()
+    assert _refused(lambda: broker.hgetall(queue.keys.state))
+    assert _refused(lambda: broker.xadd(queue.keys.tasks, {"id": "a"}))
+
+
+def test_a_role_without_a_right_reads_one_clear_error(queue: Queue, acting: As) -> None:
+    Scene(queue)
+    with pytest.raises(ServiceError, match="this role's user may not do that"):
+        acting("worker").admit()
