@@ -45,7 +45,11 @@ class ServerProcess:
                 return True
             if time.monotonic() > give_up:
                 raise DeadlineError(
-                    Problem(str(self._lock), "is held, but no process is noted in it", f"fuser {self._lock}; end that process")
+                    Problem(
+                        str(self._lock),
+                        "is held, but no process is noted in it",
+                        f"fuser {self._lock}; end that process",
+                    )
                 )
             time.sleep(POLL_S)
         return False

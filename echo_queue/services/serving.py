@@ -1,0 +1,163 @@
+"""Keeps the embedded services of a run up, and makes both kinds ready for it.
+
+- Endpoint files appear only when a service is ready: Redis answers and has the queue's functions, the bucket is there.
+- A server that ends is started again, with its data and on its port; one that keeps ending is given up
+  with the reason from its log. On stop, the store ends first and Redis last.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Queue
+from echo_queue.queue.acl import rules
+from echo_queue.services.connect import connect_redis, connect_store
+from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir, store_endpoint
+from echo_queue.services.redis_server import RedisServer, User
+from echo_queue.services.s3_server import S3Server
+from echo_queue.services.secrets import ROLES, Generated, generate
+from echo_queue.store import ObjectStore
+
+WATCH_S = 0.1
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+ENDS_MAX = 6
+ENDS_WINDOW_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Services:
+    """The services of one run. Embedded ones are started here; external ones are only made ready."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.redis: RedisServer | None = None
+        self.store: S3Server | None = None
+        self._watched: list[Watched] = []
+
+    def start(self) -> None:
+        """Starts, or finds running, what is embedded. Raises `ServiceError` or `DeadlineError`."""
+        directory = services_dir(self.config)
+        directory.mkdir(parents=True, exist_ok=True)
+        secrets = generate(directory)
+        try:
+            if self.config.redis.url == EMBEDDED:
+                self.redis = RedisServer(directory / "redis", self.config.redis.program, users(self.config, secrets))
+                self._watched.append(Watched("Redis", self.redis, self._ready_redis))
+            if self.config.store.url == EMBEDDED:
+                self.store = S3Server(directory / "store", secrets.store)
+                self._watched.append(Watched("object store", self.store, self._ready_store))
+            for watched in self._watched:
+                watched.start()
+            if self.redis is None:
+                self._install()
+            if self.store is None:
+                _say_put_once(connect_store(self.config, "admin"))
+        except BaseException:
+            self.stop()
+            raise
+
+    def watch(self) -> None:
+        """Starts again what has ended. Raises `ServiceError` for a server that will not stay up."""
+        for watched in self._watched:
+            watched.look()
+
+    def stop(self) -> None:
+        """Ends the embedded servers, Redis last."""
+        for watched in reversed(self._watched):
+            watched.server.stop()
+
+    def _ready_redis(self) -> None:
+        assert self.redis is not None
+        announce(services_dir(self.config) / "redis.json", url=self.redis.url, pid=self.redis.pid)
+        self._install()
+
+    def _install(self) -> None:
+        client = connect_redis(self.config, "admin")
+        Queue(client, self.config.run.name).install()
+        client.close()
+
+    def _ready_store(self) -> None:
+        assert self.store is not None
+        path = services_dir(self.config) / "store.json"
+        address = {"url": self.store.url, "pid": self.store.pid, "directory": self.store.objects}
+        announce(path, **address, put_once=None)
+        store = ObjectStore(store_endpoint(self.config), self.config.run.name)
+        store.create_bucket()
+        announce(path, **address, put_once=_say_put_once(store))
+
+
+class Watched:
+    """One embedded server, started again with growing pauses, up to `ENDS_MAX` times in `ENDS_WINDOW_S`."""
+
+    def __init__(self, name: str, server: RedisServer | S3Server, ready: Callable[[], None]) -> None:
+        self.name = name
+        self.server = server
+        self._ready = ready
+        self._ends: deque[float] = deque(maxlen=ENDS_MAX)
+        self._again_at = 0.0
+
+    def start(self) -> None:
+        fresh = self.server.start()
+        self._ready()
+        log.info(
+            "%s %s at %s (pid %s)", self.name, "started" if fresh else "found running", self.server.url, self.server.pid
+        )
+
+    def look(self) -> None:
+        if self.server.alive() or time.monotonic() < self._again_at:
+            return
+        self._note_end()
+        try:
+            self.start()
+        except EchoQueueError as error:
+            if self._too_many():
+                raise
+            log.warning("%s did not start again: %s", self.name, error)
+
+    def _note_end(self) -> None:
+        now = time.monotonic()
+        self._ends.append(now)
+        recent = sum(now - end < ENDS_WINDOW_S for end in self._ends)
+        self._again_at = now + min(FIRST_PAUSE_S * 2**recent, LONGEST_PAUSE_S)
+        log.warning("%s ended; starting it again. Its last words: %s", self.name, self.server.process.log_tail()[-500:])
+
+    def _too_many(self) -> bool:
+        return len(self._ends) == ENDS_MAX and self._ends[-1] - self._ends[0] < ENDS_WINDOW_S
+
+
+def users(config: Config, secrets: Generated) -> list[User]:
+    """One Redis user per role, named as the role; `admin` first."""
+    prefix = CELERY_PREFIX.format(run=config.run.name)
+    return [User(role, secrets.redis[role], rules(role, config.run.name, prefix)) for role in ROLES]
+
+
+def serve(config: Config, stop: threading.Event | None = None) -> None:
+    """Runs the services until `stop` is set, or, without one, until SIGTERM or SIGINT."""
+    if stop is None:
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_, stop=stop: stop.set())
+    services = Services(config)
+    services.start()
+    try:
+        while not stop.wait(WATCH_S):
+            services.watch()
+    finally:
+        services.stop()
+
+
+def _say_put_once(store: ObjectStore) -> bool:
+    if not store.puts_once:
+        log.info(
+            "the store at %s does not honour If-None-Match: two learners that publish one version at the same instant "
+            "could overwrite each other's objects; the lineage, fenced in Redis, decides whose are used",
+            store.endpoint.url,
+        )
+    return store.puts_once

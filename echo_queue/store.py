@@ -1,0 +1,386 @@
+"""The objects of a run on any S3 server: whole puts, ranges, listings, nothing overwritten by accident.
+
+- Keys are relative to `{run}/` in the bucket. Failures that may pass (a restarting server, SlowDown, a cut
+  connection) are retried with jitter until `deadline_s`; others are one `ServiceError` with its mend.
+- `put(once=True)` lets one writer win where the server honours `If-None-Match: *` (`puts_once`). Where it
+  does not, two writers at the same instant could both write; the learner's lineage, fenced in Redis, is what
+  then keeps them apart.
+- A server that was killed may leave part of an object that it never acknowledged. So whatever is found by
+  listing is written manifest last, and every manifest carries digests that readers check.
+"""
+
+import logging
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import blake3
+import boto3
+import orjson
+from boto3.s3.transfer import TransferConfig
+from botocore import exceptions as boto
+from botocore.config import Config as BotoConfig
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.services.endpoints import StoreEndpoint
+
+DEADLINE_S = 60.0
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 30.0
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+CONNECTIONS = 16
+DELETE_BATCH = 1000  # S3's own limit
+FULL_BYTES = 16 << 20
+"""An embedded store's disk with less than this free counts as full."""
+MULTIPART_BYTES = 64 << 20
+INDEX = "index.json"
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class Unreachable(ServiceError):
+    """No answer for now; a later try may succeed."""
+
+
+class MissingObject(ServiceError):
+    """There is no such object (any more)."""
+
+
+class ObjectStore:
+    """Objects of run `run`. May be used from several threads; after a fork, make a new one."""
+
+    def __init__(self, endpoint: StoreEndpoint, run: str, deadline_s: float = DEADLINE_S) -> None:
+        self.endpoint = endpoint
+        self.prefix = f"{run}/"
+        self.deadline_s = deadline_s
+        self._client = _client(endpoint)
+        self._puts_once = endpoint.put_once
+
+    # Service ----------------------------------------------------------------------------------------------------------
+
+    def check(self, deadline_s: float | None = None) -> None:
+        """Raises `ServiceError` unless the bucket is there and our keys may list it."""
+        listing = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix, "MaxKeys": 1}
+        self._persist("the bucket", lambda: self._client.list_objects_v2(**listing), deadline_s)
+
+    def create_bucket(self) -> None:
+        """For embedded servers; an external bucket is never created silently."""
+
+        def create() -> None:
+            with suppress(self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
+                self._client.create_bucket(Bucket=self.endpoint.bucket)
+
+        self._persist("the bucket", create)
+
+    @property
+    def puts_once(self) -> bool:
+        """Whether the server honours put-once: known from the services' start, else tried now with two tiny puts."""
+        if self._puts_once is None:
+            key = f".probe/{uuid.uuid4().hex}"
+            first, second = (self._put_conditionally(key, b"put-once?") for _ in range(2))
+            self.delete([key])
+            self._puts_once = first and not second
+        return self._puts_once
+
+    # Objects ----------------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, once: bool = False) -> bool:
+        """Stores `data` whole. False if `once` and another object stands there already; it is left alone.
+
+        An object that holds the same bytes, or a torn beginning of them, is our own earlier try: True.
+        """
+        if not once:
+            self._persist(key, lambda: self._put(key, data))
+            return True
+        if self.puts_once and self._put_conditionally(key, data):
+            return True
+        try:
+            present = self.get(key)
+        except MissingObject:
+            present = b""
+        if present == data:
+            return True
+        if not bytes(data).startswith(present):
+            return False
+        return self.put(key, data)
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises `MissingObject`."""
+        return self._persist(key, lambda: self._read(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Bytes `start … start + length − 1`. A short answer is retried, then a `ServiceError`."""
+        if length == 0:
+            return b""
+        return self._persist(key, lambda: self._read(key, (start, length)))
+
+    def size(self, key: str) -> int | None:
+        """Bytes, or None if there is no such object."""
+        try:
+            head = self._persist(key, lambda: self._client.head_object(**self._at(key)))
+        except MissingObject:
+            return None
+        return int(head["ContentLength"])
+
+    def exists(self, key: str) -> bool:
+        return self.size(key) is not None
+
+    def list(self, prefix: str = "", page: int = 1000) -> Iterator[Stored]:
+        """All objects whose key starts with `prefix`, in order of their keys; `page` keys per call."""
+        request: dict[str, Any] = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix + prefix, "MaxKeys": page}
+        while True:
+            answer = self._persist(prefix, lambda: self._client.list_objects_v2(**request))
+            for entry in answer.get("Contents", ()):
+                yield Stored(entry["Key"].removeprefix(self.prefix), int(entry["Size"]))
+            if not answer.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects; one that is not there is no error."""
+        names = [{"Key": self.prefix + key} for key in keys]
+        for start in range(0, len(names), DELETE_BATCH):
+            batch = {"Objects": names[start : start + DELETE_BATCH], "Quiet": True}
+            answer = self._persist("delete", lambda batch=batch: self._delete(batch))  # type: ignore[misc]
+            refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+            if refused:
+                raise ServiceError(
+                    Problem(
+                        "store", f"{refused[0].get('Key')} cannot be deleted: {refused[0].get('Message')}", _KEYS_MEND
+                    )
+                )
+
+    # Folders ----------------------------------------------------------------------------------------------------------
+
+    def upload_folder(self, folder: Path, prefix: str) -> None:
+        """Stores every file under `prefix/`; the index with sizes and digests is written last."""
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        names = [path.relative_to(folder).as_posix() for path in files]
+        with ThreadPoolExecutor(4) as pool:
+            digests = list(pool.map(lambda name: self._upload(folder / name, f"{prefix}/{name}"), names))
+        index = {
+            name: {"size": path.stat().st_size, "blake3": digest}
+            for name, path, digest in zip(names, files, digests, strict=True)
+        }
+        self.put(f"{prefix}/{INDEX}", orjson.dumps(index, option=orjson.OPT_SORT_KEYS))
+
+    def download_folder(self, prefix: str, folder: Path) -> None:
+        """Fetches what `upload_folder` stored, checked against its index; `folder` appears whole or not at all.
+
+        Raises `MissingObject` if no upload to `prefix` was ever finished.
+        """
+        index = orjson.loads(self.get(f"{prefix}/{INDEX}"))
+        draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            draft.mkdir(parents=True)
+            with ThreadPoolExecutor(4) as pool:
+                list(
+                    pool.map(
+                        lambda item: self._download(f"{prefix}/{item[0]}", draft, item[0], item[1]["blake3"]),
+                        index.items(),
+                    )
+                )
+            if folder.exists():
+                shutil.rmtree(folder)
+            draft.replace(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _upload(self, path: Path, key: str) -> str:
+        if path.stat().st_size <= MULTIPART_BYTES:
+            self.put(key, path.read_bytes())
+        else:
+            parts = TransferConfig(multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES)
+            place = (self.endpoint.bucket, self.prefix + key)
+            self._persist(key, lambda: self._client.upload_file(str(path), *place, Config=parts))
+        return _digest(path)
+
+    def _download(self, key: str, folder: Path, name: str, digest: str) -> None:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise ServiceError(Problem(key, "its name leads out of the folder", "do not trust who wrote this prefix"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = (self.endpoint.bucket, self.prefix + key)
+        self._persist(key, lambda: self._client.download_file(*place, str(path)))
+        if _digest(path) != digest:
+            raise ServiceError(Problem(key, "its bytes are not those its index promises", "upload it again"))
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def _at(self, key: str) -> dict[str, str]:
+        return {"Bucket": self.endpoint.bucket, "Key": self.prefix + key}
+
+    def _put(self, key: str, data: Any, **condition: str) -> None:
+        self._client.put_object(**self._at(key), Body=data, **condition)
+
+    def _put_conditionally(self, key: str, data: Any) -> bool:
+        """False if the server says that the object exists (412); 409 is a race still going on, so tried again."""
+        try:
+            self._persist(key, lambda: self._put(key, data, IfNoneMatch="*"))
+        except _PreconditionFailed:
+            return False
+        return True
+
+    def _read(self, key: str, part: tuple[int, int] | None = None) -> bytes:
+        wanted = {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
+        answer = self._client.get_object(**self._at(key), **wanted)
+        data = answer["Body"].read()
+        expected = part[1] if part else int(answer["ContentLength"])
+        if len(data) != expected:
+            raise _ShortBody(f"{len(data)} bytes came instead of {expected}")
+        return data
+
+    def _delete(self, batch: Any) -> Any:
+        return self._client.delete_objects(Bucket=self.endpoint.bucket, Delete=batch)
+
+    def _persist(self, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
+        """Repeats `request`, which must be idempotent, while its failure may pass."""
+        patience_s = self.deadline_s if deadline_s is None else deadline_s
+        give_up, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return request()
+            except (
+                boto.BotoCoreError,
+                boto.ClientError,
+                boto.HTTPClientError,
+                boto3.exceptions.Boto3Error,
+                _ShortBody,
+            ) as error:
+                failure = self._explain(what, _cause(error))
+            if not isinstance(failure, Unreachable) or time.monotonic() + pause_s > give_up:
+                raise failure
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _explain(self, what: str, error: Exception) -> ServiceError:
+        if self._disk_full(error):
+            full = f"it is full: {what} cannot be written"
+            return ServiceError(
+                Problem("store", full, f"free space on the disk of {self.endpoint.directory or 'the store'}")
+            )
+        if isinstance(error, boto.ClientError):
+            return self._explain_answer(what, error)
+        url = self.endpoint.url
+        if isinstance(error, boto.SSLError):
+            return ServiceError(
+                Problem("store.url", f"no TLS connection to {url}: {error}", "check its name; set AWS_CA_BUNDLE")
+            )
+        if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
+            return ServiceError(Problem("store.url", f"no keys for {url}", _KEYS_MEND))
+        return Unreachable(
+            Problem("store.url", f"{url} does not answer ({what}): {error}", "start it, or correct the address")
+        )
+
+    def _explain_answer(self, what: str, error: boto.ClientError) -> ServiceError:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        url, bucket = self.endpoint.url, self.endpoint.bucket
+        if code == "NoSuchBucket":
+            return ServiceError(
+                Problem("store.bucket", f"{url} has no bucket {bucket!r}", "create it, or name another")
+            )
+        if code in (
+            "InvalidBucketName",
+            "PermanentRedirect",
+            "AuthorizationHeaderMalformed",
+            "IllegalLocationConstraintException",
+        ):
+            return ServiceError(
+                Problem("store.region", f"{bucket!r} at {url}: {error}", "check store.bucket and store.region")
+            )
+        if status == 403:
+            return ServiceError(Problem("store.url", f"{url} refuses our keys for {what}: {code}", _KEYS_MEND))
+        if status == 404:
+            return MissingObject(
+                Problem("store", f"there is no object {self.prefix}{what}", "was it pruned, or never written?")
+            )
+        if status == 412:
+            return _PreconditionFailed(Problem("store", f"{self.prefix}{what} exists already", "nothing to do"))
+        if status in (409, 429, 500, 502, 503, 504) or code in ("SlowDown", "RequestTimeout", "InternalError"):
+            return Unreachable(Problem("store.url", f"{url} fails at {what}: {error}", "see the store's log"))
+        return ServiceError(Problem("store.url", f"{url} refuses {what}: {error}", "see the store's log"))
+
+    def _disk_full(self, error: Exception) -> bool:
+        if not isinstance(error, boto.ClientError):
+            return False
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        code = error.response.get("Error", {}).get("Code", "")
+        if (
+            status == 507
+            or "Quota" in code
+            or "Full" in code
+            or "InsufficientStorage" in code
+            or "no space" in str(error).lower()
+        ):
+            return True
+        directory = self.endpoint.directory
+        return (
+            status == 500
+            and directory is not None
+            and directory.exists()
+            and shutil.disk_usage(directory).free < FULL_BYTES
+        )
+
+
+_KEYS_MEND = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
+
+
+class _PreconditionFailed(ServiceError):
+    pass
+
+
+class _ShortBody(Exception):
+    pass
+
+
+def _client(endpoint: StoreEndpoint) -> Any:
+    aws = (urlsplit(endpoint.url).hostname or "").endswith(("amazonaws.com", "amazonaws.com.cn"))
+    settings = BotoConfig(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        max_pool_connections=CONNECTIONS,
+        request_checksum_calculation=endpoint.checksums,
+        response_checksum_validation=endpoint.checksums,
+        retries={"total_max_attempts": 1},  # `_persist` decides what is repeated
+        s3={"addressing_style": "auto" if aws else "path"},
+    )
+    try:
+        return boto3.client(
+            "s3",
+            endpoint_url=endpoint.url,
+            region_name=endpoint.region,
+            aws_access_key_id=endpoint.access_key,
+            aws_secret_access_key=endpoint.secret_key,
+            config=settings,
+        )
+    except ValueError as error:
+        raise ServiceError(Problem("store.url", str(error), "write http://host:port or https://host")) from None
+
+
+def _cause(error: Exception) -> Exception:
+    """boto3's transfers wrap what happened."""
+    inner = error.__cause__ or error.__context__
+    return inner if isinstance(error, boto3.exceptions.Boto3Error) and isinstance(inner, Exception) else error
+
+
+def _digest(path: Path) -> str:
+    return blake3.blake3().update_mmap(path).hexdigest()
