@@ -1,7 +1,11 @@
 """Draws one token per row, and says with which probability it was drawn."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+BLOCK = 64
+BELOW_ONE = 1.0 - 2.0**-40
 
 
 def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:
@@ -11,25 +15,43 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> t
     A row's token depends on that row only. The nucleus is the smallest set of likeliest tokens whose mass
     reaches top_p (Holtzman et al. 2020).
     """
-    logprobs = torch.log_softmax(logits.float() / temperature if temperature != 1.0 else logits.float(), dim=-1)
+    logits = logits.float()
+    logprobs = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
     if top_p < 1.0:
         return _draw_nucleus(logprobs, uniform, top_p)
-    # float64: the running sum over a large vocabulary must still resolve its rare tokens.
-    tokens = _invert(logprobs.exp().cumsum(-1, dtype=torch.float64), uniform)
-    return tokens.squeeze(-1), logprobs.gather(-1, tokens).squeeze(-1)
+    tokens = _invert(logprobs.exp(), uniform)
+    return tokens, logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
 def _draw_nucleus(logprobs: Tensor, uniform: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     ordered, ids = logprobs.sort(dim=-1, descending=True)
-    probabilities = ordered.double().exp_()
-    outside = probabilities.cumsum(-1) - probabilities >= top_p
-    kept = probabilities.masked_fill_(outside, 0.0).cumsum(-1)
-    ranks = _invert(kept, uniform)
-    drawn = ordered.gather(-1, ranks) - kept[:, -1:].log().float()
+    probabilities = ordered.exp()
+    outside = probabilities.cumsum(-1, dtype=torch.float64) - probabilities >= top_p
+    kept = probabilities.masked_fill_(outside, 0.0)
+    ranks = _invert(kept, uniform).unsqueeze(-1)
+    drawn = ordered.gather(-1, ranks) - kept.sum(-1, keepdim=True).log()
     return ids.gather(-1, ranks).squeeze(-1), drawn.squeeze(-1)
 
 
-def _invert(cumulative: Tensor, uniform: Tensor) -> Tensor:
-    """First index [R, 1] whose cumulative mass exceeds uniform × total; its own mass is therefore positive."""
-    points = uniform.unsqueeze(-1) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, points, right=True).clamp_(max=cumulative.shape[-1] - 1)
+def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """First index [R] whose cumulative mass exceeds uniform × total; its own mass is therefore positive.
+
+    Finds the block first, then the index in it: one running sum in float32 would lose the rare tokens of a large
+    vocabulary, and one in float64 takes longer than all the rest.
+    """
+    rows, vocabulary = probabilities.shape
+    blocks = F.pad(probabilities, (0, -vocabulary % BLOCK)).view(rows, -1, BLOCK)
+    mass = blocks.sum(-1).double()
+    block, inside = _place(mass, uniform.unsqueeze(-1))
+    chosen = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).double()
+    index, _ = _place(chosen, inside)
+    return (block * BLOCK + index).squeeze(-1)
+
+
+def _place(mass: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Where `share` [R, 1] of the total mass [R, N] falls: the index [R, 1], and the share of its own mass below."""
+    cumulative = mass.cumsum(-1)
+    point = share.clamp(0.0, BELOW_ONE) * cumulative[:, -1:]
+    index = torch.searchsorted(cumulative, point, right=True)
+    own = mass.gather(-1, index)
+    return index, (point - cumulative.gather(-1, index) + own) / own

@@ -1,0 +1,52 @@
+"""`python -m workers CONFIG [--name NAME]`: one rollout worker, until the run is finished.
+
+SIGTERM or Ctrl-C: it finishes its call or hands its tasks back, and exits with 0.
+"""
+
+import argparse
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from echo_queue.cli.problems import show
+from echo_queue.config import Config, load
+from echo_queue.errors import EchoQueueError
+from workers.leaving import on_signals
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="workers", description="Rolls out: leases, generates, scores, completes.")
+    parser.add_argument("config", type=Path, help="the run's TOML file")
+    parser.add_argument("--name", default=f"{socket.gethostname()}-{os.getpid()}", help="default: host and process id")
+    arguments = parser.parse_args()
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", arguments.name)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
+    leaving = threading.Event()
+    on_signals(leaving)
+    try:
+        start(load(arguments.config), name, leaving)
+    except EchoQueueError as error:
+        show(error.problems)
+        return 2
+    return 0
+
+
+def start(config: Config, name: str, leaving: threading.Event) -> None:
+    """Runs a worker until the run is finished or `leaving` is set. Raises `EchoQueueError`."""
+    from workers.environments.scorer import Scorer
+
+    scorer = Scorer(config.environment)  # it comes up while torch is imported
+    try:
+        from workers.worker import work
+
+        work(config, name, scorer, leaving)
+    finally:
+        scorer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

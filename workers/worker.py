@@ -1,0 +1,54 @@
+"""Puts the parts of one rollout worker together; `rollout.py` is what it then does."""
+
+import threading
+
+import torch
+
+from echo_queue import weights
+from echo_queue.config import Config
+from echo_queue.queue import Queue
+from echo_queue.records import Version
+from echo_queue.services.connect import connect_store
+from echo_queue.submission.shards import ShardReader
+from workers import base_model, engines
+from workers.environments.scorer import Scorer
+from workers.follower import Follower
+from workers.heart import Heart
+from workers.leaving import Leaver
+from workers.prompts import Prompts
+from workers.rollout import Rollout
+
+
+def work(config: Config, name: str, scorer: Scorer, leaving: threading.Event) -> None:
+    """Runs until the run is finished or `leaving` is set."""
+    torch.set_num_threads(config.rollout.threads)
+    store = connect_store(config, "worker")
+    queue = Queue.connect(config, "worker", store)
+    folder = base_model.find(config, store, leaving)
+    if leaving.is_set():
+        return
+    prompts = Prompts.open(folder, config.model.max_prompt_tokens)
+    engine = engines.create(config, folder, Version(0, 0), prompts.stop_tokens)
+    heart = Heart(queue, name, engine, config.telemetry.heartbeat_s)
+    leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s)
+    follower = Follower(queue, lambda published: weights.fetch(store, published), engine.version)
+    for thread in (heart, leaver, follower):
+        thread.start()
+    rollout = Rollout(
+        config=config,
+        name=name,
+        queue=queue,
+        engine=engine,
+        prompts=prompts,
+        shards=ShardReader(store),
+        scorer=scorer,
+        follower=follower,
+        heart=heart,
+        leaving=leaving,
+    )
+    try:
+        rollout.run()
+    finally:
+        leaver.left()
+        follower.close()
+        heart.close()
