@@ -1,0 +1,35 @@
+"""`python -m learner CONFIG`: the learner of a run. SIGTERM: the current update is finished and checkpointed."""
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from echo_queue.cli.problems import show
+from echo_queue.config import load
+from echo_queue.errors import EchoQueueError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="learner", description="Trains on what the workers generate.")
+    parser.add_argument("config", type=Path, help="the run's TOML file")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    leaving = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: leaving.set())
+    try:
+        config = load(arguments.config)
+        from learner.train import train  # after the configuration is known to be right: torch takes seconds
+
+        train(config, leaving)
+    except EchoQueueError as error:
+        show(error.problems)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

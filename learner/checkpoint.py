@@ -1,0 +1,149 @@
+"""Checkpoints in the object store: the last authority on what has been trained.
+
+- A checkpoint exists once its manifest does; the manifest is put once, last, and names its files' digests. A torn or
+  damaged one is passed over with a warning, and the one before it counts.
+- Which one is newest is found by listing: highest lineage first, then highest version.
+- Each manifest holds the task ids trained since its parent. Pruning removes tensors and keeps manifests, so that
+  `trained_ledger` can prove from storage alone that nothing was trained twice.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import orjson
+import safetensors
+import safetensors.torch
+from blake3 import blake3
+from torch import Tensor
+
+from echo_queue.errors import FencedError, Problem, ServiceError
+from echo_queue.records import Version
+from echo_queue.store import MissingObject, ObjectStore
+
+log = logging.getLogger(__name__)
+
+PREFIX, MANIFEST = "checkpoints/", "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches."""
+
+    lineage: int
+    version: int
+    parent: str | None
+    window: float
+    trained: tuple[str, ...]
+    digest: str
+    """BLAKE3 of the state file, which holds the policy's tensors and is named by it."""
+    format: int = FORMAT
+
+    @property
+    def name(self) -> str:
+        return f"{self.lineage:04d}/{self.version:08d}"
+
+    @property
+    def state(self) -> str:
+        return _key(self.name, f"{self.digest}.safetensors")
+
+
+def save(
+    store: ObjectStore,
+    version: Version,
+    tensors: Mapping[str, Tensor],
+    *,
+    trained: tuple[str, ...],
+    parent: Manifest | None,
+    window: float,
+) -> Manifest:
+    """Makes a checkpoint durable. Raises `FencedError` if another learner made one of this name."""
+    data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    manifest = Manifest(
+        version.lineage, version.number, parent.name if parent else None, window, trained, blake3(data).hexdigest()
+    )
+    store.put(manifest.state, data)
+    if not store.put(_key(manifest.name, MANIFEST), orjson.dumps(asdict(manifest)), once=True):
+        raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
+    return manifest
+
+
+def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
+    """The newest checkpoint that is whole, with its tensors; None if there never was one.
+
+    Raises `ServiceError` if there are some and none is whole: to begin again is for a person to decide.
+    """
+    passed: list[str] = []
+    for name in sorted(_names(store), reverse=True):
+        try:
+            manifest = _read(store, name)
+            data = store.get(manifest.state)
+            if blake3(data).hexdigest() != manifest.digest:
+                raise ValueError("its state does not match the digest in its manifest")
+            tensors = safetensors.torch.load(data)
+        except (MissingObject, ValueError, TypeError, safetensors.SafetensorError) as error:
+            log.warning("checkpoint %s cannot be used (%s); trying the one before it", name, error)
+            passed.append(name)
+            continue
+        if passed:
+            log.warning(
+                "resuming from checkpoint %s; what %s trained after it is not in these weights", name, ", ".join(passed)
+            )
+        return manifest, tensors
+    if passed:
+        mend = "restore the bucket; or remove its checkpoints/ and give the run another name, to begin again"
+        raise ServiceError(Problem(PREFIX, f"no checkpoint is whole: {', '.join(passed)}", mend))
+    return None
+
+
+def trained_ledger(store: ObjectStore) -> list[str]:
+    """Ids trained by the surviving history, from its beginning, in order; from manifests alone."""
+    names = _names(store)
+    if not names:
+        return []
+    return [task for manifest in reversed(list(chain(store, _read(store, max(names))))) for task in manifest.trained]
+
+
+def chain(store: ObjectStore, manifest: Manifest) -> Iterator[Manifest]:
+    """`manifest` and its ancestors, newest first."""
+    yield manifest
+    while manifest.parent is not None:
+        manifest = _read(store, manifest.parent)
+        yield manifest
+
+
+def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
+    """Removes the tensors of all but the newest `keep` checkpoints of this history, and of all that it left behind."""
+    kept = {manifest.name for manifest, _ in zip(chain(store, newest_manifest), range(keep), strict=False)}
+    states = [key for key in _keys(store) if key.endswith(".safetensors")]
+    gone = [key for key in states if _name(key) not in kept and _name(key) < newest_manifest.name]
+    if gone:
+        store.delete(gone)
+
+
+def _names(store: ObjectStore) -> set[str]:
+    """Checkpoints that have a manifest and still have their tensors."""
+    keys = _keys(store)
+    manifests = {_name(key) for key in keys if key.endswith(MANIFEST)}
+    return manifests & {_name(key) for key in keys if key.endswith(".safetensors")}
+
+
+def _keys(store: ObjectStore) -> list[str]:
+    return [stored.key for stored in store.list(PREFIX)]
+
+
+def _read(store: ObjectStore, name: str) -> Manifest:
+    fields = orjson.loads(store.get(_key(name, MANIFEST)))
+    manifest = Manifest(**fields | {"trained": tuple(fields["trained"])})
+    if manifest.format != FORMAT or manifest.name != name:
+        raise ValueError(f"its manifest is of format {manifest.format} and names {manifest.name}")
+    return manifest
+
+
+def _key(name: str, file: str) -> str:
+    return f"{PREFIX}{name}/{file}"
+
+
+def _name(key: str) -> str:
+    return key.removeprefix(PREFIX).rpartition("/")[0]

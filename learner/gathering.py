@@ -1,0 +1,114 @@
+"""Brings together the groups of the next update.
+
+- What was in the learner's hands before a restart comes first, in its old order, and never later than S allows.
+- A group that cannot be trained is buried with the reason; a whole batch of such groups is an error.
+- Waiting ends at a deadline with an error that says who is missing.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from echo_queue.config import Config
+from echo_queue.errors import DeadlineError, EchoQueueError, Problem
+from echo_queue.queue import Queue, Status
+from echo_queue.records import Group
+from learner.batch import untrainable
+
+log = logging.getLogger(__name__)
+
+LISTEN_S = 1.0
+ARRIVALS = ("completed", "declared", "submitted", "buried")
+"""Events after which a drain may give more than the one before."""
+
+
+class Batch(NamedTuple):
+    """The groups of one update. `starved_s`: how long too few were there; `ready`: how many stood ready after."""
+
+    groups: list[Group]
+    starved_s: float
+    ready: int
+
+
+class Gathering:
+    """For the learner of `lineage`. `check` is called while waiting and may raise."""
+
+    def __init__(self, config: Config, queue: Queue, lineage: int, vocabulary: int, check: Callable[[], None]) -> None:
+        self.pending = deque(queue.pending(lineage))
+        self._queue = queue
+        self._lineage = lineage
+        self._vocabulary = vocabulary
+        self._check = check
+        self._size = config.learner.batch_groups
+        self._s = config.staleness.s
+        self._deadline_s = config.queue.stall_deadline_s
+        self._cursor = "0-0"
+        self._refused = 0
+
+    def gather(self, version: int, leaving: threading.Event) -> Batch:
+        """B groups for the update after `version`; fewer only if they are the last ones, or when leaving."""
+        groups = self._vet(self._in_hand(version))
+        heard, short_since, ready = time.monotonic(), None, 0
+        while len(groups) < self._size and not leaving.is_set():
+            self._check()
+            drained = self._queue.drain(self._lineage, self._size - len(groups))
+            groups += self._vet(drained.groups)
+            ready, now = drained.ready, time.monotonic()
+            if len(groups) >= self._size or drained.exhausted:
+                break
+            short_since = short_since or now
+            heard = now if drained.groups else heard
+            if now - heard > self._deadline_s:
+                self._give_up(len(groups))
+            self._cursor = self._queue.wait(self._cursor, LISTEN_S, ARRIVALS)
+        return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
+
+    def _in_hand(self, version: int) -> list[Group]:
+        """At most B of what is pending; more only where more would be too old for the update after this one."""
+        due = sum(version - group.oldest >= self._s for group in self.pending)
+        return [self.pending.popleft() for _ in range(min(max(self._size, due), len(self.pending)))]
+
+    def _vet(self, groups: Sequence[Group]) -> list[Group]:
+        good = []
+        for group in groups:
+            reason = untrainable(group, self._vocabulary)
+            if reason is None:
+                self._refused = 0
+                good.append(group)
+            else:
+                self._bury(group, reason)
+        return good
+
+    def _bury(self, group: Group, reason: str) -> None:
+        log.warning("buried %s of worker %s: it %s", group.task, group.worker, reason)
+        self._queue.bury(group.task, f"made by worker {group.worker}: it {reason}")
+        self._refused += 1
+        if self._refused >= self._size:
+            what = f"{self._refused} groups in a row could not be trained; the last, {group.task}, {reason}"
+            mend = "mend the workers, then `echo-queue revive` what was buried"
+            raise EchoQueueError(Problem(f"worker {group.worker}", what, mend))
+
+    def _give_up(self, have: int) -> None:
+        what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"
+        missing = who_is_missing(self._queue.status())
+        raise DeadlineError(Problem("learner", f"{what}: {missing}", "see docs/operations.md; a restart continues"))
+
+
+def who_is_missing(status: Status) -> str:
+    """What a learner without data waits for, as far as the queue can tell."""
+    alive = [worker.name for worker in status.workers if worker.beat is not None]
+    waiting = status.tasks + status.retry
+    if not status.submitted:
+        return "no prompts have been submitted"
+    if not waiting + status.backlog:
+        return "the backlog is empty, and a declared prompt set has not been submitted whole"
+    if not alive:
+        return f"no workers are alive ({waiting} tasks and {status.backlog} prompts wait for one)"
+    if status.flying:
+        return f"{status.flying} tasks are leased by {', '.join(alive)}, and none was completed"
+    if waiting:
+        return f"{waiting} tasks are free, and {', '.join(alive)} lease none"
+    return f"the backlog has {status.backlog} prompts, but none is admitted at version {status.learner.number}"

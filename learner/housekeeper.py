@@ -1,0 +1,50 @@
+"""The thread that keeps a run tidy while the learner computes: expired leases, admission, what workers serve.
+
+It has a connection of its own. An outage is logged once and waited out; ending the run is the learner's decision.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Queue, Status
+
+log = logging.getLogger(__name__)
+
+SWEEPS_PER_LEASE = 4
+LONGEST_PAUSE_S = 1.0
+
+
+class Housekeeper(threading.Thread):
+    """`observe` is shown the queue's status after each sweep."""
+
+    def __init__(self, queue: Queue, lease_s: float, observe: Callable[[Status], None]) -> None:
+        super().__init__(name="housekeeper", daemon=True)
+        self._queue = queue
+        self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
+        self._observe = observe
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        trouble = ""
+        while not self._closed.wait(self._pause_s * random.uniform(0.75, 1.25)):
+            try:
+                self._sweep()
+                trouble = ""
+            except EchoQueueError as error:
+                if str(error) != trouble:
+                    log.warning("housekeeping: %s", error)
+                trouble = str(error)
+
+    def close(self) -> None:
+        self._closed.set()
+        self.join()
+
+    def _sweep(self) -> None:
+        swept = self._queue.reclaim()
+        if swept.expired or swept.dead:
+            log.warning("%d leases expired, %d tasks died", swept.expired, swept.dead)
+        self._queue.admit()
+        self._observe(self._queue.status())

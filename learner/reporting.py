@@ -1,0 +1,66 @@
+"""What one update leaves in `metrics.jsonl` and in the log."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+from echo_queue.queue import Status
+from echo_queue.records import Group, Version
+from echo_queue.telemetry import UpdateMetrics
+from learner.update import Learned
+
+log = logging.getLogger(__name__)
+
+DEPTHS = ("backlog", "tasks", "retry", "ready", "replay", "trained", "dead")
+SENT_BACK = ("late", "abandoned", "cancelled")
+
+
+class Seconds(NamedTuple):
+    """Of one update: without groups or blocked by a publication, learning, and keeping what was learned."""
+
+    wait: float
+    train: float
+    save: float
+
+
+def describe(
+    version: Version, groups: Sequence[Group], learned: Learned, seconds: Seconds, *, window: float, status: Status
+) -> UpdateMetrics:
+    """The record of the update that made `version` of `groups`; also one line of log."""
+    samples = [sample for group in groups for sample in group.samples]
+    rewards = [sample.reward for sample in samples]
+    lags = Counter(version.number - 1 - group.oldest for group in groups)
+    sums = learned.sums
+    metrics = UpdateMetrics(
+        time_s=time.time(),
+        lineage=version.lineage,
+        version=version.number,
+        reward_mean=fmean(rewards),
+        reward_std=pstdev(rewards),
+        groups=len(groups),
+        samples=len(samples),
+        tokens=sum(len(sample.tokens) for sample in samples),
+        lags={str(lag): count for lag, count in sorted(lags.items())},
+        zero_variance_groups=learned.zero_variance_groups,
+        loss=sums.mean(sums.loss),
+        grad_norm=learned.grad_norm,
+        clip_fraction=sums.mean(sums.clipped),
+        kl_behaviour=sums.mean(sums.kl_behaviour),
+        entropy=sums.mean(sums.entropy),
+        lr=learned.lr,
+        wait_s=seconds.wait,
+        train_s=seconds.train,
+        save_s=seconds.save,
+        window=window,
+        depths={name: getattr(status, name) for name in DEPTHS},
+        sent_back=sum(status.counts.get(cause, 0) for cause in SENT_BACK),
+        trained_ids=tuple(group.task for group in groups),
+    )
+    log.info(
+        "update %d: reward %.3f, lags %s, waited %.2f s, trained %.2f s",
+        *(version.number, metrics.reward_mean, metrics.lags, seconds.wait, seconds.train),
+    )
+    return metrics

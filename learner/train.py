@@ -1,0 +1,231 @@
+"""The learner: drain → learn → advance → checkpoint → commit → publish, and again.
+
+- Nothing older than S updates is trained, and nothing is trained twice: what counts as trained is what the
+  newest checkpoint and its ancestors hold. A restart at any instant goes on from there.
+- Order is safety: a checkpoint is durable before its groups are committed; a version is published only after the
+  queue knows it; the final model is written before the run is marked finished.
+- Every wait ends at `queue.stall_deadline_s` with an error that names what was waited for.
+
+What is simple here, on purpose: one process and one device; one optimizer step per batch; oldest groups first.
+"""
+
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from echo_queue import staleness, weights
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.queue import Queue, QueuePolicy
+from echo_queue.records import Group, Version
+from echo_queue.services.connect import connect_store
+from echo_queue.store import INDEX, ObjectStore
+from echo_queue.telemetry import MetricsLog
+from learner import checkpoint
+from learner.gathering import Batch, Gathering
+from learner.housekeeper import Housekeeper
+from learner.policy import Policy, load_model
+from learner.publisher import Publisher, publication_period
+from learner.reporting import Seconds, describe
+from learner.update import Learned, learn
+
+log = logging.getLogger(__name__)
+
+BASE = "base"
+SETTLED_AGAIN = 8
+"""Checkpoints whose ids the queue is told on resuming: with its last seconds it may have lost its last commits."""
+SMOOTHING = 0.2
+"""Weight of the newest measurement of T_train."""
+
+
+def train(config: Config, leaving: threading.Event) -> None:
+    """Trains until the backlog is exhausted, `learner.max_updates`, or `leaving` is set."""
+    torch.set_num_threads(config.learner.threads)
+    torch.manual_seed(config.run.seed)
+    store = connect_store(config, "learner")
+    store.deadline_s = config.queue.stall_deadline_s
+    queue = _connect_queue(config, store)
+    queue.configure(queue_policy(config))
+    if queue.status().finished:
+        log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
+        return
+    _share_base(config, store)
+    learner = Learner(config, store, queue)
+    housekeeper = Housekeeper(_connect_queue(config, store), config.queue.lease_s, learner.publisher.observe)
+    housekeeper.start()
+    try:
+        learner.run(leaving)
+    finally:
+        housekeeper.close()
+        learner.publisher.close()
+
+
+class Learner:
+    """Resumes on construction: from then on any older learner of the run is fenced."""
+
+    def __init__(self, config: Config, store: ObjectStore, queue: Queue) -> None:
+        self.config, self.store, self.queue = config, store, queue
+        self.policy = Policy(load_model(config), config.learner, getattr(torch, config.model.dtype))
+        self.reference = load_model(config).requires_grad_(False) if config.learner.kl else None
+        self.saved: checkpoint.Manifest | None = None
+        if found := checkpoint.newest(store):
+            self.saved, tensors = found
+            self.policy.restore(tensors)
+        self.version = self.saved.version if self.saved else 0
+        self.window = self.saved.window if self.saved else queue.status().window
+        self.lineage = self._resume()
+        self.trained: list[str] = []
+        self.t_train_s = 0.0
+        self.publisher = Publisher(self._publish)
+        self.published = -1
+        self.gathering = Gathering(config, queue, self.lineage, self.policy.vocabulary, self.publisher.check)
+        self.metrics = MetricsLog(config.run.dir / "metrics.jsonl")
+
+    def run(self, leaving: threading.Event) -> None:
+        """The loop."""
+        log.info(
+            "lineage %d begins at version %d with %d groups in hand",
+            *(self.lineage, self.version, len(self.gathering.pending)),
+        )
+        blocked_s = self._hand_over()
+        while not leaving.is_set() and not self._enough():
+            began = time.monotonic()
+            batch = self.gathering.gather(self.version, leaving)
+            if leaving.is_set() or not batch.groups:
+                break
+            gathered = time.monotonic()
+            learned = self._learn(batch.groups)
+            trained = time.monotonic()
+            self._advance(batch, trained - gathered)
+            if self._checkpoint_due():
+                self._save()
+            saved = time.monotonic()
+            waited_s, blocked_s = gathered - began + blocked_s, self._hand_over() if self._publication_due() else 0.0
+            self._record(batch.groups, learned, Seconds(waited_s, trained - gathered, saved - trained))
+        self._save()
+        if leaving.is_set():
+            self.publisher.wait()
+            log.info("stopped at version %d; a restart continues", self.version)
+        else:
+            self._finish()
+
+    def _learn(self, groups: Sequence[Group]) -> Learned:
+        for group in groups:
+            if not staleness.admissible(self.version, group.oldest, self.config.staleness.s):
+                what = f"{group.task} has lag {self.version - group.oldest}, more than S = {self.config.staleness.s}"
+                raise EchoQueueError(Problem("learner", what, "the queue broke its rules: please report this"))
+        settings, temperature = self.config.learner, self.config.rollout.temperature
+        return learn(self.policy, groups, self.version + 1, settings, temperature, reference=self.reference)
+
+    def _advance(self, batch: Batch, t_train_s: float) -> None:
+        """The queue learns of the new version; the window follows what this update had to wait."""
+        self.version += 1
+        self.trained += [group.task for group in batch.groups]
+        self.t_train_s += (t_train_s - self.t_train_s) * (SMOOTHING if self.t_train_s else 1.0)
+        size, widest = self.config.learner.batch_groups, self.config.staleness.s + 1
+        self.window = staleness.pace(self.window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
+        self.queue.advance(self.lineage, self.version, len(batch.groups), self.window)
+
+    def _save(self) -> None:
+        """Durable first, then committed: the next learner's `resume` mends a crash in between."""
+        if not self.trained:
+            return
+        version, trained = Version(self.lineage, self.version), tuple(self.trained)
+        self.saved = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
+        )
+        self.queue.commit(self.lineage, trained)
+        self.trained.clear()
+        checkpoint.prune(self.store, self.saved, self.config.learner.keep_checkpoints)
+
+    def _hand_over(self) -> float:
+        """This version's weights are on their way to the workers. Returns the seconds this was held up."""
+        self.published = self.version
+        return self.publisher.hand_over(Version(self.lineage, self.version), self.policy.weights())
+
+    def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+        """In the publisher's thread: stored whole, then pointed at."""
+        published = weights.publish(self.store, version, tensors, self.config.model.dtype)
+        self.queue.publish(version.lineage, published)
+        weights.prune(self.store, version)
+
+    def _finish(self) -> None:
+        if self.published < self.version:
+            self._hand_over()
+        self.publisher.wait()
+        folder = self.config.run.dir / "model"
+        export(self.policy, self.config.base_model, folder)
+        self.queue.finish()
+        log.info("finished at version %d; the model is %s", self.version, folder)
+
+    def _record(self, groups: Sequence[Group], learned: Learned, seconds: Seconds) -> None:
+        version = Version(self.lineage, self.version)
+        self.metrics.write(describe(version, groups, learned, seconds, window=self.window, status=self.queue.status()))
+
+    def _enough(self) -> bool:
+        return 0 < self.config.learner.max_updates <= self.version
+
+    def _checkpoint_due(self) -> bool:
+        return self.version - (self.saved.version if self.saved else 0) >= self.config.learner.checkpoint_updates
+
+    def _publication_due(self) -> bool:
+        kappa = self.config.staleness.kappa
+        if kappa == "auto":
+            kappa = publication_period(self.publisher.t_bcast_s, self.t_train_s, self.config.staleness.s)
+        return self.version - self.published >= kappa
+
+    def _resume(self) -> int:
+        """A new lineage at the checkpoint's version. The ids it holds are settled, whatever the queue remembers."""
+        history = checkpoint.chain(self.store, self.saved) if self.saved else ()
+        recent = [manifest for manifest, _ in zip(history, range(SETTLED_AGAIN), strict=False)]
+        lineage = self.queue.resume(self.version, [task for manifest in recent for task in manifest.trained])
+        if self.saved is not None and lineage <= self.saved.lineage:
+            what = f"Redis is at lineage {lineage}, but the newest checkpoint is of lineage {self.saved.lineage}"
+            mend = "restore Redis' data; or begin a run of another name with this one's model as model.base"
+            raise ServiceError(Problem("redis.url", what, mend))
+        return lineage
+
+
+def queue_policy(config: Config) -> QueuePolicy:
+    """The run's rules as the queue keeps them."""
+    return QueuePolicy(
+        s=config.staleness.s,
+        batch=config.learner.batch_groups,
+        kappa=1 if config.staleness.kappa == "auto" else config.staleness.kappa,
+        lease_ms=math.ceil(1000 * config.queue.lease_s),
+        max_attempts=config.queue.max_attempts,
+        pace=config.staleness.pace,
+        late=config.staleness.late,
+        late_deadline_ms=math.ceil(1000 * config.staleness.late_deadline_s),
+    )
+
+
+def export(policy: Policy, base: str, folder: Path) -> None:
+    """The model with its tokenizer as a Hugging Face folder; whole, or not there."""
+    draft = folder.with_name(folder.name + ".draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    policy.model.save_pretrained(draft)
+    AutoTokenizer.from_pretrained(base).save_pretrained(draft)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
+
+
+def _connect_queue(config: Config, store: ObjectStore) -> Queue:
+    queue = Queue.connect(config, "learner", store)
+    queue.caller.deadline_s = config.queue.stall_deadline_s
+    return queue
+
+
+def _share_base(config: Config, store: ObjectStore) -> None:
+    """The base model's folder goes to the store once, for workers elsewhere; a hub model they fetch themselves."""
+    folder = Path(config.base_model)
+    if folder.is_dir() and not store.exists(f"{BASE}/{INDEX}"):
+        store.upload_folder(folder, BASE)

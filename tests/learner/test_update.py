@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+import torch
+
+from echo_queue.config import Learner
+from echo_queue.errors import EchoQueueError
+from echo_queue.records import Group, Sample, Span
+from learner.forward import prepare_model
+from learner.policy import Policy
+from learner.update import learn, learning_rate
+from tests.learner.synthetic import group, tiny_model
+
+SETTINGS = Learner(lr=3e-3)
+
+
+def make_policy(seed: int = 0, dtype: torch.dtype = torch.float32, **settings: float) -> Policy:
+    return Policy(prepare_model(tiny_model(seed)), SETTINGS.model_copy(update=settings), dtype)
+
+
+def rollout(policy: Policy, prompt: list[int], draw: torch.Generator, version: int, samples: int = 16) -> Group:
+    """Samples two tokens per prompt as an engine would; the reward is for naming the prompt's first token twice."""
+    model = tiny_model()
+    model.load_state_dict({**model.state_dict(), **{name: w.float() for name, w in policy.weights().items()}})
+    text = torch.tensor([prompt] * samples)
+    logprobs = []
+    with torch.no_grad():
+        for _ in range(2):
+            scores = torch.log_softmax(model(text).logits[:, -1], -1)
+            chosen = torch.multinomial(scores.exp(), 1, generator=draw)
+            logprobs.append(scores.gather(-1, chosen))
+            text = torch.cat([text, chosen], 1)
+    tokens, behaviour = text[:, len(prompt) :].int().numpy(), torch.cat(logprobs, 1).numpy()
+    rewards = (tokens == prompt[0]).mean(1)
+    chosen_by = zip(tokens, behaviour, rewards, strict=True)
+    made = tuple(Sample(t, b, (Span(0, version),), float(reward), "stop") for t, b, reward in chosen_by)
+    return Group(f"set/0/{version}", "set", 0, version, 1, "worker", 1, np.array(prompt, np.int32), made)
+
+
+def train(policy: Policy, updates: int, age: int) -> list[float]:
+    """Mean reward of each update's batch, generated `age` updates before it is trained."""
+    draw, rewards = torch.Generator().manual_seed(1), []
+    waiting: list[list[Group]] = []
+    for version in range(updates + age):
+        waiting.append([rollout(policy, [first, 7], draw, version) for first in range(8)])
+        if version < age:
+            continue
+        batch = waiting.pop(0)
+        rewards.append(float(np.mean([sample.reward for item in batch for sample in item.samples])))
+        learn(policy, batch, version - age + 1, SETTINGS, 1.0)
+    return rewards
+
+
+def test_a_tiny_model_learns_a_trivial_task_in_a_few_updates() -> None:
+    rewards = train(make_policy(), updates=40, age=0)
+    assert np.mean(rewards[:3]) < 0.25
+    assert np.mean(rewards[-3:]) > 0.8
+
+
+def test_data_four_updates_old_still_teaches() -> None:
+    rewards = train(make_policy(), updates=60, age=4)
+    assert np.mean(rewards[-3:]) > 0.8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
+    first = make_policy(dtype=dtype)
+    learn(first, [group(0)], 1, SETTINGS, 1.0)
+    kept = {name: tensor.clone() for name, tensor in first.tensors().items()}
+    expected_draw = torch.rand(3)
+    learn(first, [group(1)], 2, SETTINGS, 1.0)
+
+    second = make_policy(seed=5, dtype=dtype)
+    second.restore(kept)
+    assert torch.equal(torch.rand(3), expected_draw)
+    learn(second, [group(1)], 2, SETTINGS, 1.0)
+    for name, tensor in first.tensors().items():
+        if name != "rng":
+            assert torch.equal(second.tensors()[name], tensor), name
+
+
+def test_bfloat16_publishes_the_rounded_masters_and_keeps_steps_too_small_to_round() -> None:
+    policy = make_policy(dtype=torch.bfloat16)
+    before = {name: master.detach().clone() for name, master in policy.masters.items()}
+    weights = {name: weight.clone() for name, weight in policy.weights().items()}
+    learn(policy, [group(0)], 1, Learner(lr=1e-6), 1.0)
+    assert {weight.dtype for weight in policy.weights().values()} == {torch.bfloat16}
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert (policy.masters[name] != before[name]).float().mean() > 0.9
+    assert (policy.weights()[name] != weights[name]).float().mean() < 0.1
+    for key, weight in policy.weights().items():
+        assert torch.equal(weight, policy.masters[key].bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_size_of_micro_batches_does_not_change_the_update(dtype: torch.dtype) -> None:
+    results = []
+    for micro_tokens in (1, 25, 10_000):
+        policy = make_policy(dtype=dtype)
+        learned = learn(
+            policy, [group(0), group(1), group(2)], 1, SETTINGS.model_copy(update={"micro_tokens": micro_tokens}), 1.0
+        )
+        results.append(learned)
+    norms = [learned.grad_norm for learned in results]
+    assert norms == pytest.approx([norms[0]] * 3, rel=1e-4 if dtype == torch.float32 else 0.05)
+    assert [learned.sums.tokens for learned in results] == [39] * 3
+
+
+def test_equal_rewards_leave_weights_and_optimizer_alone() -> None:
+    policy = make_policy()
+    before = {name: tensor.clone() for name, tensor in policy.tensors().items()}
+    learned = learn(policy, [group(0, rewards=(1, 1, 1))], 1, SETTINGS, 1.0)
+    assert (learned.zero_variance_groups, learned.grad_norm, learned.sums.tokens) == (1, 0.0, 0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.tensors().items())
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    policy = make_policy(weight_decay=0.5)
+    decays = {p.ndim: part["weight_decay"] for part in policy.optimizer.param_groups for p in part["params"]}
+    assert decays == {2: 0.5, 1: 0.0}
+
+
+def test_the_learning_rate_warms_up_and_stays() -> None:
+    settings = Learner(lr=1.0, warmup_updates=4)
+    assert [learning_rate(settings, number) for number in range(1, 7)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert learning_rate(Learner(lr=1.0), 1) == 1.0
+
+
+def test_the_kl_term_holds_the_policy_near_its_reference() -> None:
+    drift = []
+    for weight in (0.0, 5.0):
+        policy, reference = make_policy(), prepare_model(tiny_model()).requires_grad_(False)
+        settings = SETTINGS.model_copy(update={"kl": weight})
+        for number in range(1, 12):
+            learned = learn(policy, [group(0)], number, settings, 1.0, reference=reference)
+        drift.append(learned.sums.mean(learned.sums.kl_reference))
+    assert drift[1] < drift[0] / 2
+
+
+def test_a_gradient_that_is_not_finite_stops_the_learner_and_changes_nothing() -> None:
+    policy = make_policy()
+    with torch.no_grad():
+        policy.masters["model.norm.weight"][0] = float("nan")
+    before = policy.masters["model.layers.0.mlp.up_proj.weight"].detach().clone()
+    with pytest.raises(EchoQueueError, match="update 3 is not finite"):
+        learn(policy, [group(0)], 3, SETTINGS, 1.0)
+    assert torch.equal(policy.masters["model.layers.0.mlp.up_proj.weight"], before)
