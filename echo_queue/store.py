@@ -9,7 +9,6 @@
   listing is written manifest last, and every manifest carries digests that readers check.
 """
 
-import logging
 import random
 import shutil
 import time
@@ -31,6 +30,7 @@ from botocore.config import Config as BotoConfig
 
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.services.store_errors import KEYS_MEND, AlreadyThere, MissingObject, ShortBody, Unreachable, explain
 
 DEADLINE_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
@@ -39,12 +39,11 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 CONNECTIONS = 16
 DELETE_BATCH = 1000  # S3's own limit
-FULL_BYTES = 16 << 20
-"""An embedded store's disk with less than this free counts as full."""
 MULTIPART_BYTES = 64 << 20
 INDEX = "index.json"
+__all__ = ["INDEX", "MissingObject", "ObjectStore", "Stored", "Unreachable"]
+FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody)
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -54,14 +53,6 @@ class Stored:
 
     key: str
     size: int
-
-
-class Unreachable(ServiceError):
-    """No answer for now; a later try may succeed."""
-
-
-class MissingObject(ServiceError):
-    """There is no such object (any more)."""
 
 
 class ObjectStore:
@@ -162,11 +153,8 @@ class ObjectStore:
             answer = self._persist("delete", lambda batch=batch: self._delete(batch))  # type: ignore[misc]
             refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
             if refused:
-                raise ServiceError(
-                    Problem(
-                        "store", f"{refused[0].get('Key')} cannot be deleted: {refused[0].get('Message')}", _KEYS_MEND
-                    )
-                )
+                what = f"{refused[0].get('Key')} cannot be deleted: {refused[0].get('Message')}"
+                raise ServiceError(Problem("store.url", what, KEYS_MEND))
 
     # Folders ----------------------------------------------------------------------------------------------------------
 
@@ -192,12 +180,8 @@ class ObjectStore:
         try:
             draft.mkdir(parents=True)
             with ThreadPoolExecutor(4) as pool:
-                list(
-                    pool.map(
-                        lambda item: self._download(f"{prefix}/{item[0]}", draft, item[0], item[1]["blake3"]),
-                        index.items(),
-                    )
-                )
+                for done in [pool.submit(self._download, prefix, name, draft, index[name]["blake3"]) for name in index]:
+                    done.result()
             if folder.exists():
                 shutil.rmtree(folder)
             draft.replace(folder)
@@ -213,8 +197,8 @@ class ObjectStore:
             self._persist(key, lambda: self._client.upload_file(str(path), *place, Config=parts))
         return _digest(path)
 
-    def _download(self, key: str, folder: Path, name: str, digest: str) -> None:
-        path = (folder / name).resolve()
+    def _download(self, prefix: str, name: str, folder: Path, digest: str) -> None:
+        key, path = f"{prefix}/{name}", (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()):
             raise ServiceError(Problem(key, "its name leads out of the folder", "do not trust who wrote this prefix"))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,17 +219,17 @@ class ObjectStore:
         """False if the server says that the object exists (412); 409 is a race still going on, so tried again."""
         try:
             self._persist(key, lambda: self._put(key, data, IfNoneMatch="*"))
-        except _PreconditionFailed:
+        except AlreadyThere:
             return False
         return True
 
     def _read(self, key: str, part: tuple[int, int] | None = None) -> bytes:
         wanted = {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
         answer = self._client.get_object(**self._at(key), **wanted)
-        data = answer["Body"].read()
+        data: bytes = answer["Body"].read()
         expected = part[1] if part else int(answer["ContentLength"])
         if len(data) != expected:
-            raise _ShortBody(f"{len(data)} bytes came instead of {expected}")
+            raise ShortBody(f"{len(data)} bytes came instead of {expected}")
         return data
 
     def _delete(self, batch: Any) -> Any:
@@ -258,98 +242,12 @@ class ObjectStore:
         while True:
             try:
                 return request()
-            except (
-                boto.BotoCoreError,
-                boto.ClientError,
-                boto.HTTPClientError,
-                boto3.exceptions.Boto3Error,
-                _ShortBody,
-            ) as error:
-                failure = self._explain(what, _cause(error))
+            except FAILURES as error:
+                failure = explain(_cause(error), self.endpoint, what)
             if not isinstance(failure, Unreachable) or time.monotonic() + pause_s > give_up:
                 raise failure
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-    def _explain(self, what: str, error: Exception) -> ServiceError:
-        if self._disk_full(error):
-            full = f"it is full: {what} cannot be written"
-            return ServiceError(
-                Problem("store", full, f"free space on the disk of {self.endpoint.directory or 'the store'}")
-            )
-        if isinstance(error, boto.ClientError):
-            return self._explain_answer(what, error)
-        url = self.endpoint.url
-        if isinstance(error, boto.SSLError):
-            return ServiceError(
-                Problem("store.url", f"no TLS connection to {url}: {error}", "check its name; set AWS_CA_BUNDLE")
-            )
-        if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
-            return ServiceError(Problem("store.url", f"no keys for {url}", _KEYS_MEND))
-        return Unreachable(
-            Problem("store.url", f"{url} does not answer ({what}): {error}", "start it, or correct the address")
-        )
-
-    def _explain_answer(self, what: str, error: boto.ClientError) -> ServiceError:
-        code = str(error.response.get("Error", {}).get("Code", ""))
-        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        url, bucket = self.endpoint.url, self.endpoint.bucket
-        if code == "NoSuchBucket":
-            return ServiceError(
-                Problem("store.bucket", f"{url} has no bucket {bucket!r}", "create it, or name another")
-            )
-        if code in (
-            "InvalidBucketName",
-            "PermanentRedirect",
-            "AuthorizationHeaderMalformed",
-            "IllegalLocationConstraintException",
-        ):
-            return ServiceError(
-                Problem("store.region", f"{bucket!r} at {url}: {error}", "check store.bucket and store.region")
-            )
-        if status == 403:
-            return ServiceError(Problem("store.url", f"{url} refuses our keys for {what}: {code}", _KEYS_MEND))
-        if status == 404:
-            return MissingObject(
-                Problem("store", f"there is no object {self.prefix}{what}", "was it pruned, or never written?")
-            )
-        if status == 412:
-            return _PreconditionFailed(Problem("store", f"{self.prefix}{what} exists already", "nothing to do"))
-        if status in (409, 429, 500, 502, 503, 504) or code in ("SlowDown", "RequestTimeout", "InternalError"):
-            return Unreachable(Problem("store.url", f"{url} fails at {what}: {error}", "see the store's log"))
-        return ServiceError(Problem("store.url", f"{url} refuses {what}: {error}", "see the store's log"))
-
-    def _disk_full(self, error: Exception) -> bool:
-        if not isinstance(error, boto.ClientError):
-            return False
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        code = error.response.get("Error", {}).get("Code", "")
-        if (
-            status == 507
-            or "Quota" in code
-            or "Full" in code
-            or "InsufficientStorage" in code
-            or "no space" in str(error).lower()
-        ):
-            return True
-        directory = self.endpoint.directory
-        return (
-            status == 500
-            and directory is not None
-            and directory.exists()
-            and shutil.disk_usage(directory).free < FULL_BYTES
-        )
-
-
-_KEYS_MEND = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
-
-
-class _PreconditionFailed(ServiceError):
-    pass
-
-
-class _ShortBody(Exception):
-    pass
 
 
 def _client(endpoint: StoreEndpoint) -> Any:

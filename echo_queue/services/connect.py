@@ -9,23 +9,24 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.sentinel import Sentinel
 
 from echo_queue.config import Config
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.services import s3_server
 from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
 from echo_queue.services.process import ServerProcess
+from echo_queue.services.redis_errors import explain, may_pass
 from echo_queue.services.redis_server import find_program
 from echo_queue.services.secrets import Role
-from echo_queue.store import ObjectStore, Unreachable
+from echo_queue.services.store_errors import Unreachable
+from echo_queue.store import ObjectStore
 
 SOCKET_TIMEOUT_S = 30.0
 """No command may block longer than this; a caller's longest blocking read stays well below."""
@@ -59,46 +60,6 @@ def check(config: Config) -> list[Problem]:
     return [*_check_redis(config), *_check_store(config)]
 
 
-def explain(error: redis.RedisError, where: str = "redis.url") -> Problem:
-    """What a Redis failure means for the person who must act."""
-    text = str(error)
-    match error:
-        case redis.exceptions.AuthenticationWrongNumberOfArgsError() | redis.AuthenticationError():
-            return Problem(where, f"Redis refuses the user or its password: {text}", _PASSWORD_MEND)
-        case redis.exceptions.NoPermissionError():
-            return Problem(
-                where, f"Redis does not allow this role that: {text}", "give its user the rights in docs/operations.md"
-            )
-        case redis.BusyLoadingError():
-            return Problem(where, "Redis is still loading its data", "wait; a long append-only file takes a while")
-        case MasterNotFoundError():
-            return Problem(
-                where, f"the Sentinels know no such master: {text}", "check the hosts and the service's name"
-            )
-        case redis.exceptions.MovedError() | redis.exceptions.ClusterDownError():
-            return Problem(
-                where, f"this node of the cluster does not serve the run: {text}", "name the node that owns the slot"
-            )
-        case redis.TimeoutError():
-            return Problem(
-                where, f"Redis does not answer in time: {text}", "check the address, the firewall and its load"
-            )
-        case redis.ConnectionError() if "SSL" in text or "certificate" in text.lower():
-            return Problem(where, f"no TLS connection: {text}", "check redis.ca_file, the host's name and rediss://")
-        case redis.ConnectionError():
-            return Problem(where, f"Redis cannot be reached: {text}", "start it, or correct the address")
-    if text.startswith("MISCONF"):
-        return Problem(where, f"Redis cannot write to its disk: {text}", "free space on its disk; see its log")
-    if text.startswith(("OOM", "command not allowed when used memory")):
-        return Problem(where, f"Redis is out of memory: {text}", "raise maxmemory, with maxmemory-policy noeviction")
-    if text.startswith("NOAUTH"):
-        return Problem(where, "Redis wants a password", _PASSWORD_MEND)
-    return Problem(where, f"Redis refuses: {text}", "see its log")
-
-
-_PASSWORD_MEND = "set redis.username, and ECHO_QUEUE_REDIS_PASSWORD or ECHO_QUEUE_REDIS_PASSWORD_FILE"
-
-
 def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
     client = redis_client(endpoint)
     try:
@@ -106,12 +67,7 @@ def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
         _note_cluster(client)
     except redis.RedisError as error:
         client.close()
-        problem = explain(error)
-        passing = isinstance(error, redis.ConnectionError | redis.TimeoutError) and not isinstance(
-            error, redis.AuthenticationError
-        )
-        kind = Unreachable if passing and "TLS" not in problem.what else ServiceError
-        raise kind(replace(problem, what=f"{problem.what} ({endpoint.url})")) from None
+        raise (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url)) from None
     return client
 
 
@@ -141,7 +97,9 @@ def redis_client(endpoint: RedisEndpoint) -> redis.Redis:
                 hosts = [_host_and_port(part) for part in parts.netloc.split(",")]
                 settings |= {"db": int(database or 0)} | (tls | {"ssl": True} if tls else {})
                 patience = {"socket_timeout": CONNECT_TIMEOUT_S, "retry": Retry(NoBackoff(), 0)}
-                return Sentinel(hosts, sentinel_kwargs=patience).master_for(service, **settings)
+                sentinels: Any = Sentinel(hosts, sentinel_kwargs=patience)  # type: ignore[no-untyped-call]
+                master: redis.Redis = sentinels.master_for(service, **settings)
+                return master
     except ValueError as error:
         raise ServiceError(Problem("redis.url", f"{endpoint.url}: {error}", _URL_MEND)) from None
     raise ServiceError(Problem("redis.url", f"{endpoint.url} names no kind of server we know", _URL_MEND))

@@ -20,6 +20,7 @@ from echo_queue.errors import DeadlineError, Problem
 # The shell notes its pid and then becomes the server, so a held lock always names its holder.
 LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
 POLL_S = 0.02
+GONE_S = 5.0
 LOG_TAIL_BYTES = 4096
 LOG_KEEP_BYTES = 8 << 20
 
@@ -69,8 +70,6 @@ class ServerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[lock.fileno()],
-                # A Ctrl-C at the terminal is for the supervisor, which ends its servers in order.
-                start_new_session=True,
             )
             self.pid = self._child.pid
 
@@ -79,24 +78,13 @@ class ServerProcess:
 
     def end(self, grace_s: float) -> None:
         """SIGTERM, then SIGKILL after `grace_s`. Returns when the server is gone."""
-        for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-            if not self.alive():
-                break
-            self._signal(number)
-            give_up = time.monotonic() + patience_s
-            while self.alive() and time.monotonic() < give_up:
-                time.sleep(POLL_S)
+        self._signal_and_wait(signal.SIGTERM, grace_s)
+        self._signal_and_wait(signal.SIGKILL, GONE_S)
         self._forget()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        self.end_with(signal.SIGKILL)
-
-    def end_with(self, number: signal.Signals) -> None:
-        self._signal(number)
-        give_up = time.monotonic() + 5.0
-        while self.alive() and time.monotonic() < give_up:
-            time.sleep(POLL_S)
+        """SIGKILL, as a crash would. Returns when the server is gone."""
+        self._signal_and_wait(signal.SIGKILL, GONE_S)
         self._forget()
 
     def log_tail(self) -> str:
@@ -108,10 +96,14 @@ class ServerProcess:
         except OSError:
             return ""
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self.pid is not None and self.alive():
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+    def _signal_and_wait(self, number: signal.Signals, patience_s: float) -> None:
+        if self.pid is None or not self.alive():
+            return
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+        give_up = time.monotonic() + patience_s
+        while self.alive() and time.monotonic() < give_up:
+            time.sleep(POLL_S)
 
     def _forget(self) -> None:
         if not self.alive():

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.services.endpoints import StoreEndpoint
 from echo_queue.services.process import ServerProcess, port_for, remember_port
 from echo_queue.services.redis_server import explain_end
 from echo_queue.services.secrets import StoreKeys
@@ -43,6 +44,13 @@ class S3Server:
     @property
     def pid(self) -> int | None:
         return self.process.pid
+
+    def endpoint(self, bucket: str) -> StoreEndpoint:
+        """How to reach a bucket of it; whether it puts once is left to be found out."""
+        keys = self.keys
+        return StoreEndpoint(
+            self.url, bucket, access_key=keys.access_key, secret_key=keys.secret_key, directory=self.objects
+        )
 
     def start(self, deadline_s: float = START_DEADLINE_S) -> bool:
         """Returns when requests are served. False if this directory's server was running already.

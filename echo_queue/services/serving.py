@@ -11,13 +11,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+
+import redis
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue
 from echo_queue.queue.acl import rules
 from echo_queue.services.connect import connect_redis, connect_store
-from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir, store_endpoint
+from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import ROLES, Generated, generate
@@ -37,8 +40,6 @@ class Services:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.redis: RedisServer | None = None
-        self.store: S3Server | None = None
         self._watched: list[Watched] = []
 
     def start(self) -> None:
@@ -48,16 +49,14 @@ class Services:
         secrets = generate(directory)
         try:
             if self.config.redis.url == EMBEDDED:
-                self.redis = RedisServer(directory / "redis", self.config.redis.program, users(self.config, secrets))
-                self._watched.append(Watched("Redis", self.redis, self._ready_redis))
+                server = RedisServer(directory / "redis", self.config.redis.program, users(self.config, secrets))
+                self._keep("Redis", server, partial(self._ready_redis, server))
+            else:
+                self._install(connect_redis(self.config, "admin"))
             if self.config.store.url == EMBEDDED:
-                self.store = S3Server(directory / "store", secrets.store)
-                self._watched.append(Watched("object store", self.store, self._ready_store))
-            for watched in self._watched:
-                watched.start()
-            if self.redis is None:
-                self._install()
-            if self.store is None:
+                store = S3Server(directory / "store", secrets.store)
+                self._keep("object store", store, partial(self._ready_store, store))
+            else:
                 _say_put_once(connect_store(self.config, "admin"))
         except BaseException:
             self.stop()
@@ -73,24 +72,24 @@ class Services:
         for watched in reversed(self._watched):
             watched.server.stop()
 
-    def _ready_redis(self) -> None:
-        assert self.redis is not None
-        announce(services_dir(self.config) / "redis.json", url=self.redis.url, pid=self.redis.pid)
-        self._install()
+    def _keep(self, name: str, server: RedisServer | S3Server, ready: Callable[[], None]) -> None:
+        watched = Watched(name, server, ready)
+        self._watched.append(watched)
+        watched.start()
 
-    def _install(self) -> None:
-        client = connect_redis(self.config, "admin")
-        Queue(client, self.config.run.name).install()
-        client.close()
+    def _ready_redis(self, server: RedisServer) -> None:
+        self._install(server.client())
+        announce(services_dir(self.config) / "redis.json", url=server.url, pid=server.pid)
 
-    def _ready_store(self) -> None:
-        assert self.store is not None
-        path = services_dir(self.config) / "store.json"
-        address = {"url": self.store.url, "pid": self.store.pid, "directory": self.store.objects}
-        announce(path, **address, put_once=None)
-        store = ObjectStore(store_endpoint(self.config), self.config.run.name)
+    def _install(self, client: redis.Redis) -> None:
+        with client:
+            Queue(client, self.config.run.name).install()
+
+    def _ready_store(self, server: S3Server) -> None:
+        store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name)
         store.create_bucket()
-        announce(path, **address, put_once=_say_put_once(store))
+        address = {"url": server.url, "pid": server.pid, "directory": server.objects}
+        announce(services_dir(self.config) / "store.json", **address, put_once=_say_put_once(store))
 
 
 class Watched:

@@ -1,0 +1,47 @@
+"""What a Redis failure means for the person who must act: config key, what is wrong, the mend."""
+
+import redis
+from redis import exceptions
+from redis.sentinel import MasterNotFoundError
+
+from echo_queue.errors import Problem
+
+PASSWORD_MEND = "set redis.username, and ECHO_QUEUE_REDIS_PASSWORD or ECHO_QUEUE_REDIS_PASSWORD_FILE"
+
+# The first that fits counts: a kind of exception, or how a server's answer begins.
+MEANINGS: tuple[tuple[type[Exception] | str, str, str], ...] = (
+    (exceptions.AuthenticationError, "Redis refuses the user or its password", PASSWORD_MEND),
+    ("NOAUTH", "Redis wants a password", PASSWORD_MEND),
+    (
+        exceptions.NoPermissionError,
+        "Redis does not allow this role that",
+        "docs/operations.md lists its rights",
+    ),
+    (redis.BusyLoadingError, "Redis is still loading its data", "wait: a long append-only file takes a while"),
+    (MasterNotFoundError, "the Sentinels know no such master", "check the hosts and the service's name"),
+    (exceptions.MovedError, "this node of a cluster does not serve the run", "name the node that owns the run's slot"),
+    (exceptions.ClusterDownError, "the cluster is down", "see `redis-cli cluster info`"),
+    (redis.TimeoutError, "Redis does not answer in time", "check the address, the firewall and the server's load"),
+    ("TLS", "no TLS connection", "check redis.ca_file, the host's name, and that the server speaks TLS"),
+    (redis.ConnectionError, "Redis cannot be reached", "start it, or correct the address"),
+    ("MISCONF", "Redis cannot write to its disk", "free space there; its log says more"),
+    ("OOM", "Redis is out of memory", "raise its maxmemory; maxmemory-policy must be noeviction"),
+)
+
+
+def explain(error: redis.RedisError, url: str) -> Problem:
+    """The problem behind `error` of the server at `url`."""
+    text = str(error)
+    if isinstance(error, redis.ConnectionError) and ("SSL" in text or "certificate" in text.lower()):
+        text = f"TLS {text}"
+    for sign, what, mend in MEANINGS:
+        if text.startswith(sign) if isinstance(sign, str) else isinstance(error, sign):
+            return Problem("redis.url", f"{what} ({url}): {text}", mend)
+    return Problem("redis.url", f"Redis refuses ({url}): {text}", "its log says more")
+
+
+def may_pass(error: redis.RedisError) -> bool:
+    """Whether the same call may succeed later: a server that is away, loading or failing over."""
+    if isinstance(error, exceptions.AuthenticationError) or "certificate" in str(error).lower():
+        return False
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError)
