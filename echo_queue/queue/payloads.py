@@ -37,7 +37,7 @@ class Payloads:
         """The field and its value that the replay entry gets."""
         if len(data) <= self.inline_max_bytes or self.store is None:
             return "group", data
-        ref = PREFIX + blake3.blake3(data).hexdigest()
+        ref = _reference(data)
         self.store.put(ref, data)
         return "ref", ref.encode()
 
@@ -59,4 +59,16 @@ class Payloads:
     def _fetch(self, ref: str) -> bytes:
         if self.store is None:
             raise ServiceError(Problem(ref, "lies in object storage, and this role has no store", "configure [store]"))
-        return self.store.get(ref)
+        from echo_queue.store import MissingObject  # a role without a store does without its libraries
+
+        try:
+            data = self.store.get(ref)
+        except MissingObject:
+            raise CodecError(Problem(ref, "is gone from object storage", "revive the task; who deleted it?")) from None
+        if ref != _reference(data):
+            raise CodecError(Problem(ref, "holds other bytes than its name says", "revive the task"))
+        return data
+
+
+def _reference(data: bytes) -> str:
+    return PREFIX + blake3.blake3(data).hexdigest()

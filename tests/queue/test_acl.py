@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,9 +24,10 @@ As = Callable[[Role], Queue]
 @pytest.fixture
 def acting(redis_server: RedisServer, queue: Queue, run_name: str) -> Iterator[As]:
     """The queue as seen by the user of a role."""
+    admin: Any = queue.client
     for role in ROLES:
         words = ["on", ">secret", *_words(rules(role, run_name, CELERY))]
-        queue.client.execute_command("ACL", "SETUSER", f"{run_name}-{role}", "reset", *words)
+        admin.execute_command("ACL", "SETUSER", f"{run_name}-{role}", "reset", *words)
     clients = {
         role: redis.Redis(port=redis_server.port, username=f"{run_name}-{role}", password="secret", protocol=2)
         for role in ROLES
@@ -33,7 +35,7 @@ def acting(redis_server: RedisServer, queue: Queue, run_name: str) -> Iterator[A
     yield lambda role: Queue(clients[role], run_name, deadline_s=0.5)
     for client in clients.values():
         client.close()
-    queue.client.execute_command("ACL", "DELUSER", *(f"{run_name}-{role}" for role in ROLES))
+    admin.execute_command("ACL", "DELUSER", *(f"{run_name}-{role}" for role in ROLES))
 
 
 def _words(line: str) -> list[str]:
@@ -120,11 +122,11 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
     scene = Scene(queue)
     scene.complete(scene.lease(2))
     keys, worker = queue.keys, acting("worker")
-    entry = {"id": "a/0/0"}
+    entry: Any = {"id": "a/0/0"}
     forbidden: list[Callable[[], Any]] = [
         lambda: worker.declare(PromptSet("mine", "source"), [Chunk(0, 0, 1)]),
         lambda: worker.submit("a", 0, Shard("shard", 0, 40)),
-        lambda: worker.admit(),
+        worker.admit,
         lambda: worker.publish(0, Published(Version(0, 9), "mine", "digest")),
         lambda: worker.advance(0, 1, 0, 1.0),
         lambda: worker.drain(0, 1),
@@ -132,15 +134,15 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         lambda: worker.commit(0, ["a/0/0"]),
         lambda: worker.resume(0, ()),
         lambda: worker.bury("a/0/0", "spite"),
-        lambda: worker.finish(),
-        lambda: worker.install(),
+        worker.finish,
+        worker.install,
         lambda: worker.configure(POLICY),
         *[lambda key=key: worker.client.xadd(key, entry) for key in (keys.tasks, keys.retry, keys.dead)],
         lambda: worker.client.xrange(keys.replay),
         lambda: worker.client.xread({keys.replay: "0"}),
         lambda: worker.client.hset(keys.published, "number", 9),
         lambda: worker.client.delete(keys.tasks),
-        lambda: worker.client.flushall(),
+        worker.client.flushall,
         lambda: worker.client.config_get("*"),
         lambda: worker.client.eval("return 1", 0),
         lambda: worker.client.set("elsewhere", 1),
@@ -153,7 +155,8 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
 
 def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Queue, acting: As) -> None:
     Scene(queue)
-    keys, monitor = queue.keys, acting("monitor").client
+    keys = queue.keys
+    monitor: Any = acting("monitor").client
     monitor.response_callbacks.clear()  # as redis-cli, which does not read the answers
     for command in (
         f"HGETALL {keys.stats}",
@@ -180,12 +183,12 @@ def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Queu
         "KEYS *",
         "GET elsewhere",
     ):
-        assert _refused(lambda words=command.split(" "): monitor.execute_command(*words)), command
+        assert _refused(partial(monitor.execute_command, *command.split(" "))), command
 
 
 def test_celery_sees_its_own_keys_only(queue: Queue, acting: As) -> None:
     Scene(queue)
-    broker = acting("celery").client
+    broker: Any = acting("celery").client
     broker.lpush(f"{CELERY}celery", "message")
     broker.brpop([f"{CELERY}celery"], timeout=1)
     pubsub = broker.pubsub()

@@ -1,5 +1,6 @@
 """What leaves the backlog, when, and in which order."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -132,7 +133,7 @@ def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) 
     assert orders[0] != orders[1]
     # no trace of the given order: neighbours are as far apart as chance has it (a third of the set)
     for order in orders:
-        jumps = [abs(one - other) for one, other in zip(order, order[1:], strict=False)]
+        jumps = [abs(one - other) for one, other in itertools.pairwise(order)]
         assert 20 < sum(jumps) / len(jumps) < 50
 
 

@@ -121,7 +121,7 @@ def test_the_pointer_only_moves_forward(queue: Queue) -> None:
     assert not queue.publish(0, Published(Version(0, 2), "two", "d"))
     assert not queue.publish(0, Published(Version(0, 1), "one", "d"))
     assert queue.published() == Published(Version(0, 2), "two", "d")
-    with pytest.raises(ValueError, match="lineage 0 cannot publish 1.3"):
+    with pytest.raises(ValueError, match="lineage 0 cannot publish"):
         queue.publish(0, Published(Version(1, 3), "m", "d"))
     scene.check()
 

@@ -50,7 +50,7 @@ def test_every_move_survives_lost_replies(queue: Queue, lossy: Queue, losing: Ca
     scene = Scene(queue, policy, prompts=0)
     losing(lambda: lossy.declare(PromptSet("a", "source"), [Chunk(0, 0, 8)]))
     losing(lambda: lossy.submit("a", 0, Shard("shard", 0, 8)))
-    losing(lambda: lossy.admit())
+    losing(lossy.admit)
     assert queue.audit().submitted == 8
 
     tasks = losing(lambda: lossy.lease("w1", scene.version, 6)).tasks
@@ -58,7 +58,7 @@ def test_every_move_survives_lost_replies(queue: Queue, lossy: Queue, losing: Ca
     assert losing(lambda: lossy.renew("w1", [task.id for task in tasks], 0)) == []
     assert losing(lambda: lossy.release("w1", [tasks[5].id])) == 1
     assert losing(lambda: lossy.fail("w1", tasks[4].id, "reason"))
-    losing(lambda: lossy.reclaim())
+    losing(lossy.reclaim)
     assert (queue.status().counts["released"], queue.audit().dead) == (1, 1)
     assert losing(lambda: lossy.complete("w1", [group_of(tasks[0], "w1", scene.version)])) == [Outcome.accepted]
     scene.complete(tasks[1:4])
@@ -74,8 +74,8 @@ def test_every_move_survives_lost_replies(queue: Queue, lossy: Queue, losing: Ca
     losing(lambda: lossy.bury(tasks[2].id, "by hand"))
     losing(lambda: lossy.revive([tasks[2].id]))
     losing(lambda: lossy.beat("w1", Beat("engine", Version(1, 1), "idle")))
-    losing(lambda: lossy.finish())
-    losing(lambda: lossy.status())
+    losing(lossy.finish)
+    losing(lossy.status)
 
     status = queue.status()
     assert (status.trained, status.uncommitted, status.learner, status.finished) == (2, 0, Version(1, 1), True)
@@ -84,12 +84,12 @@ def test_every_move_survives_lost_replies(queue: Queue, lossy: Queue, losing: Ca
 
 def test_a_server_that_stays_away_is_one_clear_error(run_name: str) -> None:
     client = redis.Redis(port=1, protocol=2, retry=Retry(NoBackoff(), 0))
-    with pytest.raises(ServiceError, match="no answer within 0 s.*\n.*is it running and reachable"):
+    with pytest.raises(ServiceError, match=r"no answer within 0 s.*\n.*is it running and reachable"):
         Queue(client, run_name, deadline_s=0.2).audit()
 
 
 def test_a_run_without_rules_is_one_clear_error(queue: Queue) -> None:
-    with pytest.raises(ServiceError, match="no policy at .*\n.*start `echo-queue services`"):
+    with pytest.raises(ServiceError, match=r"no policy at .*\n.*start `echo-queue services`"):
         queue.audit()
 
 

@@ -1,0 +1,58 @@
+"""The rules of lag, bound and pace, as properties of pure functions."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from echo_queue import staleness
+from echo_queue.records import Version
+
+SMALL = st.integers(0, 50)
+
+
+@given(v=SMALL, untrained=SMALL, batch=st.integers(1, 20), s=SMALL)
+def test_a_group_of_its_oldest_version_is_admissible_when_due(v: int, untrained: int, batch: int, s: int) -> None:
+    at = staleness.due(v, untrained, batch)
+    oldest = staleness.min_pv(v, untrained, batch, s)
+    assert staleness.admissible(at, oldest, s)
+    assert oldest == 0 or not staleness.admissible(at, oldest - 1, s)
+
+
+@given(v=SMALL, batch=st.integers(1, 20), s=SMALL, behind=st.integers(0, 5))
+def test_the_bound_admits_at_most_s_plus_1_batches(v: int, batch: int, s: int, behind: int) -> None:
+    published = max(0, v - behind)
+    admitted = 0
+    while staleness.within_bound(staleness.min_pv(v, admitted, batch, s), published):
+        admitted += 1
+    assert admitted == max(0, s + 1 - (v - published)) * batch
+
+
+def test_with_s_0_one_batch_is_admitted_and_only_at_the_newest_version() -> None:
+    assert [staleness.within_bound(staleness.min_pv(5, n, 2, 0), 5) for n in range(4)] == [True, True, False, False]
+    assert not staleness.within_bound(staleness.min_pv(5, 0, 2, 0), 4)
+    assert not staleness.within_bound(0, None)
+
+
+def test_versions_above_a_later_fork_are_abandoned_and_those_below_live_on() -> None:
+    forks = {1: 10, 2: 7}
+    assert staleness.abandoned(Version(0, 11), forks)
+    assert staleness.abandoned(Version(0, 8), forks)
+    assert staleness.abandoned(Version(1, 9), forks)
+    assert not staleness.abandoned(Version(0, 7), forks)
+    assert not staleness.abandoned(Version(1, 7), forks)
+    assert not staleness.abandoned(Version(2, 30), forks)
+
+
+def test_the_window_widens_when_the_learner_waited() -> None:
+    assert staleness.pace(2.0, waited_s=0.006, t_train_s=1.0, ready_after=100, batch=8) == 2.25
+
+
+def test_the_window_narrows_when_groups_pile_up() -> None:
+    assert staleness.pace(2.0, waited_s=0.004, t_train_s=1.0, ready_after=3, batch=8) == 1.95
+    assert staleness.pace(2.0, waited_s=0.004, t_train_s=1.0, ready_after=2, batch=8) == 2.0
+
+
+@given(window=st.floats(1, 20), waited_s=st.floats(0, 10), ready=st.integers(0, 100), batch=st.integers(1, 64), s=SMALL)
+def test_the_window_stays_between_one_batch_and_its_widest(
+    window: float, waited_s: float, ready: int, batch: int, s: int
+) -> None:
+    assert 1.0 <= staleness.pace(window, waited_s, 1.0, ready, batch, widest=s + 1) <= max(window, s + 1)
