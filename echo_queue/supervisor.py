@@ -229,13 +229,7 @@ class Supervisor:
         kept.all_deaths += 1
         kept.deaths = 1 if lived_s > SETTLED_S else kept.deaths + 1
         if kept.deaths >= (MOST_REFUSALS if code == 2 else MOST_DEATHS):
-            raise RoleError(
-                Problem(
-                    kept.role.name,
-                    f"{_how(code)}, {kept.deaths} times in a row; its last lines:\n{_indented(kept.tail())}",
-                    f"mend it ({kept.log} has more), then run again: it continues",
-                )
-            )
+            raise RoleError(_given_up(kept, code))
         kept.again = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (kept.deaths - 1), LONGEST_PAUSE_S)
 
     def _bury(self, kept: Kept) -> None:
@@ -295,9 +289,13 @@ def _process_lives(pid: str) -> bool:
     return True
 
 
+def _given_up(kept: Kept, code: int) -> Problem:
+    tail = "\n".join(f"      {line}" for line in kept.tail().splitlines())
+    if code == 2:
+        return Problem(kept.role.name, f"cannot go on:\n{tail}", "mend that, then run again: it continues")
+    what = f"{_how(code)}, {kept.deaths} times in a row; its last lines:\n{tail}"
+    return Problem(kept.role.name, what, f"mend it ({kept.log} has more), then run again: it continues")
+
+
 def _how(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"      {line}" for line in text.splitlines())

@@ -1,5 +1,6 @@
 """The commands. Each takes the TOML file of a run first and is as thin as it can be."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,6 +48,7 @@ def services(config: ConfigFile) -> None:
     """Serve the embedded Redis and object store, until SIGTERM."""
     from echo_queue.services import serve
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     serve(configuration.load(config))
 
 

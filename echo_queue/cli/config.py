@@ -1,6 +1,8 @@
 """`config check`: all problems of a file at once. `config reference`: the keys, from the model's docstrings."""
 
 import json
+import shutil
+import tempfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from echo_queue import config as configuration
 from echo_queue.cli import problems as printed
 from echo_queue.errors import Problem
 
+LEAST_FREE_BYTES = 1 << 30
+
 HEADER = """# Configuration
 
 One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` is
@@ -25,13 +29,28 @@ Written by `echo-queue config reference` from `echo_queue/config.py`; change it 
 
 
 def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem, ...]]:
-    """The file's problems and those of the services it names."""
+    """The file's problems, and those of the directory and the services it names."""
     from echo_queue.services.connect import check as check_services
 
     config, problems = configuration.examine(path)
     if config is not None:
-        problems += tuple(check_services(config))
+        room = tuple(_room(config.run.dir))
+        problems += room or tuple(check_services(config))
     return config, problems
+
+
+def _room(directory: Path) -> Iterator[Problem]:
+    """Can the run's directory be written, and is there room in it. Embedded services need both."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            free = shutil.disk_usage(directory).free
+    except OSError as error:
+        yield Problem("run.dir", f"{directory} cannot be written: {error.strerror}", "name a directory of your own")
+        return
+    if free < LEAST_FREE_BYTES:
+        what = f"the disk of {directory} has {free / 2**20:,.0f} MiB left; a run needs {LEAST_FREE_BYTES / 2**20:,.0f}"
+        yield Problem("run.dir", what, "free space there, or name a directory on another disk")
 
 
 def check(path: Path, *, as_json: bool) -> int:

@@ -10,10 +10,14 @@ from echo_queue.errors import Problem
 
 
 def show(problems: Iterable[Problem], console: Console | None = None) -> None:
-    """On stderr, one paragraph per problem; long lines wrap under their own paragraph."""
+    """On stderr, one paragraph per problem; a terminal wraps it under itself, elsewhere a line stays a line."""
     console = console or Console(stderr=True, highlight=False)
     for problem in problems:
         head = Text.assemble(("✗ ", "bold red"), (problem.where, "bold"), ": ", problem.what)
-        console.print(head, soft_wrap=not console.is_terminal)
         mend = Text.assemble(("→ ", "green"), problem.mend)
-        console.print(Padding(mend, (0, 0, 0, 4)), soft_wrap=not console.is_terminal)
+        if console.is_terminal:
+            console.print(head)
+            console.print(Padding(mend, (0, 0, 0, 4)))
+        else:
+            console.print(head, soft_wrap=True)
+            console.print(Text("    ") + mend, soft_wrap=True)

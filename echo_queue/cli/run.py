@@ -6,7 +6,6 @@
 """
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -29,12 +28,15 @@ from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError, Problem, ServiceError
 from echo_queue.queue.types import Audit, Status
 from echo_queue.report import duration
+from echo_queue.services.connect import connect_store
+from echo_queue.services.endpoints import EMBEDDED
 from echo_queue.supervisor import Role, Supervisor
 
 SERVICES_DEADLINE_S = 90.0
 BASE_MODEL_DEADLINE_S = 1_800.0
-LEAVE_DEADLINE_S = 30.0
-LEAST_FREE_BYTES = 1 << 30
+LEARNER_DEADLINE_S = 300.0
+"""Until it has written the run's rules into the queue, which a submission needs."""
+LOOK_S = 0.2
 STALL_MARGIN_S = 60.0
 """The roles' own deadlines come first: they know better what is missing."""
 
@@ -42,7 +44,8 @@ STALL_MARGIN_S = 60.0
 def run(path: Path) -> int:
     """Exit code: 0 when the run is finished, 1 when the queue's identity is broken, 130 when it was stopped."""
     config, problems = problems_of(path)
-    problems += tuple(_unready(config)) if config else ()
+    if config and (missing := results.problem(config)):
+        problems += (missing,)
     if config is None or problems:
         raise ConfigError(*problems)
     if finished(config):
@@ -86,8 +89,11 @@ class Pipeline:
             if config.model.base == "init":
                 screen.phase("making the base model")
                 self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
+            screen.phase("starting the learner and the workers")
+            roles.start(learner(self.path), *workers(config, self.path))
+            self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
+            roles.start(submission(config, self.path))
             screen.phase("training")
-            roles.start(submission(config, self.path), *workers(config, self.path), learner(self.path))
             while not (roles.done("learner") and roles.done("submit")):
                 self.stall.check(watcher.status)
                 roles.tick()
@@ -108,6 +114,7 @@ class Pipeline:
     def _services_answer(self) -> bool:
         try:
             monitor(self.config)
+            connect_store(self.config, deadline_s=LOOK_S)
         except ServiceError:
             return False
         return True
@@ -133,7 +140,7 @@ class Stall:
 
 def services(config: Config, path: Path) -> Iterator[Role]:
     """The embedded servers' keeper, unless all of them are elsewhere."""
-    if "embedded" in (config.redis.url, config.store.url):
+    if EMBEDDED in (config.redis.url, config.store.url):
         yield Role("services", (*_ECHO_QUEUE, "services", str(path)), grace_s=20.0, servers=True)
 
 
@@ -167,26 +174,6 @@ _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 
 def _marker(config: Config) -> Path:
     return config.run.dir / "finished.json"
-
-
-def _unready(config: Config) -> Iterator[Problem]:
-    """What this machine lacks for the run: packages, a directory that can be written, room in it."""
-    if missing := results.problem(config):
-        yield missing
-    try:
-        config.run.dir.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(config.run.dir).free
-        if not os.access(config.run.dir, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        yield Problem(
-            "run.dir", f"{config.run.dir} cannot be written: {error.strerror}", "name a directory of your own"
-        )
-        return
-    if free < LEAST_FREE_BYTES:
-        least = LEAST_FREE_BYTES / 2**20
-        what = f"the disk of {config.run.dir} has {free / 2**20:,.0f} MiB left; a run needs {least:,.0f}"
-        yield Problem("run.dir", what, "free space there, or name a directory on another disk")
 
 
 def _conclude(config: Config, found: Audit) -> int:

@@ -20,6 +20,8 @@ from echo_queue.telemetry import MetricsReader, UpdateMetrics, summarise
 
 RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0
+NOT_BEGUN = "EQNORUN"
+"""The queue's word for a run whose learner has not come yet."""
 
 
 def monitor(config: Config) -> Queue:
@@ -60,7 +62,7 @@ class Watcher:
             self.status, self.trouble = self._queue.status(), ""
         except EchoQueueError as error:
             self.status, self._queue = None, None
-            self.trouble = f"{error.problems[0].where}: {error.problems[0].what}"
+            self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
 
     def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "") -> Picture:
         updates = self.updates
