@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from echo_queue.config import Config, load
-from learner.base_model import task_of, warmup_examples
+from learner.base_model.task import task_of, warmup_examples
 
 HELD_OUT_SEED_OFFSET = 200_000_000
 """From the run's own seed; the warm-up's lies half as far."""
@@ -73,7 +73,7 @@ def held_out(config: Config, count: int) -> tuple[Any, list[Entry], int]:
 @torch.inference_mode()
 def greedy(folder: Path, prompts: list[str], max_new_tokens: int) -> list[str]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     answers: list[str] = []
     for first in range(0, len(prompts), BATCH):
         batch = tokenizer(prompts[first : first + BATCH], return_tensors="pt", padding=True, padding_side="left")
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=500)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     config = load(options.config)
     folders = options.model or [Path(config.base_model), config.run.dir / "model"]
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:

@@ -9,7 +9,6 @@
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from echo_queue.config import ModelInit
-from learner.base_tokenizer import EOS
+from learner.base_model.task import Example
+from learner.base_model.tokenizer import EOS
 
 REPORT_STEPS = 50
 RAMP_STEPS = 30
@@ -26,14 +26,6 @@ LAST_LR = 0.1
 WORDS = re.compile(r"-?\d+(?:\.\d+)?|\w+")
 LETTERS = re.compile(r"\w")
 IGNORED = -100
-
-
-@dataclass(frozen=True)
-class Example:
-    """A prompt of the task, and its right answer."""
-
-    prompt: str
-    answer: str
 
 
 def rearranged(answer: str, others: Sequence[Example], rng: random.Random) -> str:

@@ -1,0 +1,26 @@
+"""`python -m learner.base_model CONFIG`: makes the base model of a run, unless it is there."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from echo_queue.cli.problems import show
+from echo_queue.config import load
+from echo_queue.errors import EchoQueueError
+from learner.base_model import make
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="learner.base_model", description="Makes the base model of a run.")
+    parser.add_argument("config", type=Path, help="the run's TOML file")
+    arguments = parser.parse_args()
+    try:
+        make(load(arguments.config), say=lambda line: print(line, flush=True))
+    except EchoQueueError as error:
+        show(error.problems)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

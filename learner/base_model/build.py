@@ -1,0 +1,50 @@
+"""A small Qwen3-architecture model and its tokenizer, warmed up and saved as a normal Hugging Face folder."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from echo_queue.config import Config, ModelInit
+from learner.base_model.task import Example
+from learner.base_model.tokenizer import train_tokenizer
+from learner.base_model.warmup import warm_up
+
+TOKENIZER_EXAMPLES = 2_000
+
+
+def build(config: Config, examples: Sequence[Example], folder: Path, say: Callable[[str], None]) -> None:
+    """Writes the model to `folder`. The same settings and examples make the same model on the same machine."""
+    settings, seed = config.model.init, config.run.seed
+    room = config.model.max_prompt_tokens + config.model.max_new_tokens
+    shown = examples[:TOKENIZER_EXAMPLES]
+    tokenizer = train_tokenizer([e.prompt for e in shown], [e.answer for e in shown], settings.vocabulary, room)
+    torch.manual_seed(seed)
+    model = _blank(settings, tokenizer, room)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    tokens = len(tokenizer(shown[0].prompt)["input_ids"])
+    say(f"{parameters:,} parameters, {len(tokenizer):,} tokens; the first prompt has {tokens} of them")
+    warm_up(model, tokenizer, examples, settings, seed=seed, say=say)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _blank(settings: ModelInit, tokenizer: PreTrainedTokenizerFast, room: int) -> PreTrainedModel:
+    model: PreTrainedModel = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=settings.hidden,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            num_key_value_heads=settings.kv_heads,
+            head_dim=settings.head_dim,
+            intermediate_size=settings.intermediate,
+            max_position_embeddings=room,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    return model

@@ -1,0 +1,156 @@
+"""The base model: normal Hugging Face folder, weak but not blank, made once, whole or not at all."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError
+from learner.base_model import MADE_FROM, make
+from learner.base_model.task import Example, task_of, warmup_examples
+from learner.base_model.warmup import rearranged
+
+OPTIONS = {"size": 64, "seed": 1, "min_numbers": 3, "max_numbers": 3, "max_decimals": 0, "min_value": 0, "max_value": 9}
+TINY = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64, "warmup_prompts": 200}
+
+
+def config(folder: Path, source: str = "reasoning-gym:number_sorting", seed: int = 0, **init: Any) -> Config:
+    values = {
+        "run": {"name": "test", "dir": folder, "seed": seed},
+        "model": {"max_new_tokens": 12, "init": TINY | {"warmup_steps": 3, "warmup_batch": 8} | init},
+        "prompts": {"source": source, "options": OPTIONS},
+    }
+    return Config.model_validate(values)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    settings = config(tmp_path_factory.mktemp("run"))
+    make(settings)
+    return settings
+
+
+def weights(folder: str) -> bytes:
+    return (Path(folder) / "model.safetensors").read_bytes()
+
+
+def test_the_folder_opens_with_the_auto_classes(made: Config) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(made.base_model)
+    model: Any = AutoModelForCausalLM.from_pretrained(made.base_model)
+    assert tokenizer.is_fast and tokenizer.chat_template is None
+    assert model.config.model_type == "qwen3" and model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert tokenizer.pad_token_id not in (None, tokenizer.eos_token_id)
+    batch = tokenizer(["Sort", "Sort these"], return_tensors="pt", padding=True)
+    assert model.generate(**batch, max_new_tokens=2).shape[0] == 2
+
+
+def test_wording_that_all_prompts_share_is_a_few_tokens_and_numbers_are_one_each(made: Config) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(made.base_model)
+    prompt = warmup_examples(task_of(made), 1)[0].prompt
+    pieces = [str(tokenizer.decode([token])) for token in tokenizer(prompt)["input_ids"]]
+    assert len(prompt) > 300 and len(pieces) <= 8
+    assert sum(piece.rstrip(", ") in {f"{digit}.0" for digit in range(10)} for piece in pieces) == 3
+
+
+@pytest.mark.parametrize("text", ["['1.0', '22.5']", "żółw 🐢\n\ttab  two spaces , .", "-3.14, <x>"])
+def test_any_text_comes_back_from_the_tokenizer_unchanged(made: Config, text: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(made.base_model)
+    ids = tokenizer(text)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text and tokenizer.eos_token_id not in ids
+
+
+def test_a_second_call_keeps_the_model(made: Config) -> None:
+    path, said = Path(made.base_model) / "model.safetensors", list[str]()
+    before = path.stat()
+    make(made, said.append)
+    assert path.stat() == before and said == [f"the base model is there: {made.base_model}"]
+
+
+def test_the_same_settings_make_the_same_model_and_another_seed_another(made: Config, tmp_path: Path) -> None:
+    again, other = config(tmp_path / "again"), config(tmp_path / "other", seed=1)
+    make(again)
+    make(other)
+    assert weights(again.base_model) == weights(made.base_model) != weights(other.base_model)
+
+
+def test_other_settings_replace_the_model(tmp_path: Path) -> None:
+    make(config(tmp_path))
+    changed = config(tmp_path, warmup_steps=4)
+    before = weights(changed.base_model)
+    make(changed)
+    assert weights(changed.base_model) != before
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+def test_a_folder_without_the_mark_of_a_whole_model_is_made_anew(tmp_path: Path) -> None:
+    folder = Path(config(tmp_path).base_model)
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"half")
+    make(config(tmp_path))
+    assert (folder / MADE_FROM).is_file() and len(weights(str(folder))) > 1_000
+
+
+def test_an_interrupted_making_leaves_no_model(tmp_path: Path) -> None:
+    def interrupt(line: str) -> None:
+        if line.startswith("warm-up"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(config(tmp_path), interrupt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_prompts_that_are_no_reasoning_gym_set_need_a_model_of_their_own(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.base.*prompts\.jsonl(.|\n)*name a model folder or a hub model"):
+        make(config(tmp_path, source="prompts.jsonl"))
+
+
+def test_warm_up_prompts_are_not_the_runs_own() -> None:
+    settings = config(Path("unused"))
+    wide = settings.prompts.options | {"max_value": 1_000_000}
+    settings = settings.model_copy(update={"prompts": settings.prompts.model_copy(update={"options": wide})})
+    task = task_of(settings)
+    own = {example.prompt for example in warmup_examples(task_of(settings), 64)}
+    import reasoning_gym
+
+    run = reasoning_gym.create_dataset(task.dataset, **settings.prompts.options)
+    assert own.isdisjoint(entry["question"] for entry in run)
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        ("['1.0', '2.0', '-3.5']", {"['-3.5', '2.0', '1.0']", "['2.0', '-3.5', '1.0']", "['-3.5', '1.0', '2.0']"}),
+        ("abc", {"cba", "bca", "cab"}),
+        ("7", {"42"}),
+    ],
+)
+def test_a_wrong_target_has_the_right_ones_form(answer: str, wrong: set[str]) -> None:
+    others = [Example("?", "42")]
+    rng = random.Random(0)
+    assert {rearranged(answer, others, rng) for _ in range(100)} == wrong
+
+
+@pytest.mark.slow
+def test_a_warmed_up_model_knows_the_format_and_rarely_the_answer(tmp_path: Path) -> None:
+    settings = config(tmp_path, hidden=64, warmup_steps=150, warmup_batch=64, warmup_lr=3e-3)
+    make(settings)
+    tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
+    model: Any = AutoModelForCausalLM.from_pretrained(settings.base_model)
+    examples = warmup_examples(task_of(settings), 64)
+    batch = tokenizer([example.prompt for example in examples], return_tensors="pt", padding=True)
+    output = model.generate(**batch, max_new_tokens=12, do_sample=False)
+    answers = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    well_formed = sum(answer.startswith("['") and answer.endswith("']") for answer in answers)
+    right = sum(answer == example.answer for answer, example in zip(answers, examples, strict=True))
+    assert well_formed >= 0.9 * len(answers)
+    assert right <= 0.5 * len(answers)
