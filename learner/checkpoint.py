@@ -23,7 +23,7 @@ from echo_queue.store import MissingObject, ObjectStore
 
 log = logging.getLogger(__name__)
 
-PREFIX, MANIFEST = "checkpoints/", "manifest.json"
+PREFIX, MANIFEST, TENSORS = "checkpoints/", "manifest.json", ".safetensors"
 FORMAT = 1
 
 
@@ -46,7 +46,7 @@ class Manifest:
 
     @property
     def state(self) -> str:
-        return _key(self.name, f"{self.digest}.safetensors")
+        return _key(self.name, self.digest + TENSORS)
 
 
 def save(
@@ -74,35 +74,31 @@ def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
 
     Raises `ServiceError` if there are some and none is whole: to begin again is for a person to decide.
     """
-    passed: list[str] = []
-    for name in sorted(_names(store), reverse=True):
+    damaged: list[str] = []
+    for manifest in _manifests(store):
         try:
-            manifest = _read(store, name)
             data = store.get(manifest.state)
             if blake3(data).hexdigest() != manifest.digest:
-                raise ValueError("its state does not match the digest in its manifest")
+                raise ValueError("its tensors do not match the digest in its manifest")
             tensors = safetensors.torch.load(data)
-        except (MissingObject, ValueError, TypeError, safetensors.SafetensorError) as error:
-            log.warning("checkpoint %s cannot be used (%s); trying the one before it", name, error)
-            passed.append(name)
+        except (MissingObject, ValueError, safetensors.SafetensorError) as error:
+            log.warning("checkpoint %s cannot be used (%s); trying the one before it", manifest.name, error)
+            damaged.append(manifest.name)
             continue
-        if passed:
-            log.warning(
-                "resuming from checkpoint %s; what %s trained after it is not in these weights", name, ", ".join(passed)
-            )
+        if damaged:
+            log.warning("what %s trained after %s is not in these weights", ", ".join(damaged), manifest.name)
         return manifest, tensors
-    if passed:
+    if damaged:
         mend = "restore the bucket; or remove its checkpoints/ and give the run another name, to begin again"
-        raise ServiceError(Problem(PREFIX, f"no checkpoint is whole: {', '.join(passed)}", mend))
+        raise ServiceError(Problem(PREFIX, f"no checkpoint is whole: {', '.join(damaged)}", mend))
     return None
 
 
 def trained_ledger(store: ObjectStore) -> list[str]:
     """Ids trained by the surviving history, from its beginning, in order; from manifests alone."""
-    names = _names(store)
-    if not names:
-        return []
-    return [task for manifest in reversed(list(chain(store, _read(store, max(names))))) for task in manifest.trained]
+    last = next(_manifests(store), None)
+    history = list(chain(store, last)) if last else []
+    return [task for manifest in reversed(history) for task in manifest.trained]
 
 
 def chain(store: ObjectStore, manifest: Manifest) -> Iterator[Manifest]:
@@ -116,17 +112,19 @@ def chain(store: ObjectStore, manifest: Manifest) -> Iterator[Manifest]:
 def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
     """Removes the tensors of all but the newest `keep` checkpoints of this history, and of all that it left behind."""
     kept = {manifest.name for manifest, _ in zip(chain(store, newest_manifest), range(keep), strict=False)}
-    states = [key for key in _keys(store) if key.endswith(".safetensors")]
+    states = [key for key in _keys(store) if key.endswith(TENSORS)]
     gone = [key for key in states if _name(key) not in kept and _name(key) < newest_manifest.name]
     if gone:
         store.delete(gone)
 
 
-def _names(store: ObjectStore) -> set[str]:
-    """Checkpoints that have a manifest and still have their tensors."""
-    keys = _keys(store)
-    manifests = {_name(key) for key in keys if key.endswith(MANIFEST)}
-    return manifests & {_name(key) for key in keys if key.endswith(".safetensors")}
+def _manifests(store: ObjectStore) -> Iterator[Manifest]:
+    """Newest first. A torn one was never acknowledged, so it is no checkpoint."""
+    for name in sorted((_name(key) for key in _keys(store) if key.endswith(MANIFEST)), reverse=True):
+        try:
+            yield _read(store, name)
+        except (ValueError, TypeError) as error:
+            log.warning("checkpoint %s was never finished (%s)", name, error)
 
 
 def _keys(store: ObjectStore) -> list[str]:

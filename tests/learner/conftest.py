@@ -1,8 +1,41 @@
+"""One S3 server for the tests of the learner, and a bucket's worth of objects for each."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
+
+from echo_queue.services.s3_server import S3Server
+from echo_queue.services.secrets import StoreKeys
+from echo_queue.store import ObjectStore
+from tests.learner.stage import Stage
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
     """The cores are shared with the servers and processes that tests start."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = S3Server(tmp_path_factory.mktemp("s3"), StoreKeys("LEARNERTESTKEY000000", "s" * 40))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def store(s3_server: S3Server, tmp_path: Path) -> ObjectStore:
+    """Objects of a run that no other test uses."""
+    store = ObjectStore(s3_server.endpoint("tests"), tmp_path.name)
+    store.create_bucket()
+    return store
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A run of its own, with its services."""
+    with Stage(tmp_path) as stage:
+        yield stage
