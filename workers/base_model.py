@@ -28,7 +28,8 @@ def find(config: Config, store: ObjectStore, leaving: threading.Event) -> str:
             break
         except MissingObject:
             if time.monotonic() > give_up:
-                what = f"the learner stored none under {store.prefix}{PREFIX}/ within {config.queue.stall_deadline_s:.0f} s"
+                waited = f"within {config.queue.stall_deadline_s:.0f} s"
+                what = f"the learner stored none under {store.prefix}{PREFIX}/ {waited}"
                 mend = "start the learner, or run `echo-queue init-model` here"
                 raise DeadlineError(Problem("model.base", what, mend)) from None
         leaving.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))

@@ -37,4 +37,9 @@ def misbehaves(completions: list[str], **kwargs: Any) -> list[Any]:
     return [1.0] * len(completions)
 
 
+def as_told(prompts: list[str], completions: list[str], **kwargs: Any) -> list[Any]:
+    """Misbehaves as its prompt says; otherwise any text is worth 1."""
+    return misbehaves([prompts[0]] * len(completions))
+
+
 not_a_function = 3

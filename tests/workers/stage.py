@@ -1,0 +1,180 @@
+"""A run around a worker: real services, prompts in the backlog, and a learner that trains nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from echo_queue import weights
+from echo_queue.config import Config
+from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, Status
+from echo_queue.records import Group, Message, PromptRow, Version
+from echo_queue.services.connect import connect_store
+from echo_queue.services.serving import Services
+from echo_queue.submission import shards
+from workers.environments.scorer import Scorer
+from workers.worker import work
+
+DEADLINE_S = 60.0
+
+
+class Stage:
+    """Starts the services of a run under `directory` on the model in `folder`."""
+
+    def __init__(self, directory: Path, folder: Path, **settings: Any) -> None:
+        merged = _settings(directory, folder, settings)
+        self.config = Config.model_validate(merged)
+        self.path = directory / "run.toml"
+        self.path.write_text(_toml(merged))
+        self.services = Services(self.config)
+        self.services.start()
+        self.store = connect_store(self.config, "learner")
+        self.queue = Queue.connect(self.config, "learner", self.store)
+        self.lineage = 0
+        self.version = 0
+        self._leaving = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.errors: list[BaseException] = []
+
+    # The other roles --------------------------------------------------------------------------------------------------
+
+    def begin(self, prompts: list[str | list[Message]], tensors: dict[str, Tensor] | None, **columns: Any) -> None:
+        """Submits `prompts`; a learner comes up, which publishes `tensors` (if given) as version 0."""
+        policy = QueuePolicy(
+            s=self.config.staleness.s,
+            batch=self.config.learner.batch_groups,
+            lease_ms=round(1000 * self.config.queue.lease_s),
+            max_attempts=self.config.queue.max_attempts,
+            pace=False,
+        )
+        admin = Queue.connect(self.config, "admin", self.store)
+        admin.configure(policy)
+        submitter = Queue.connect(self.config, "submitter", self.store)
+        submitter.declare(PromptSet("p", "test"), [Chunk(0, 0, len(prompts))])
+        rows = [PromptRow(prompt, columns) for prompt in prompts]
+        submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
+        self.lineage = self.queue.resume(0, [])
+        if tensors is not None:
+            self.publish(0, tensors)
+
+    def publish(self, number: int, tensors: dict[str, Tensor]) -> None:
+        version = Version(self.lineage, number)
+        self.queue.publish(self.lineage, weights.publish(self.store, version, tensors, "float32"))
+
+    def drain(self, groups: int) -> list[Group]:
+        """The next `groups` groups, committed; lets leases expire as the learner's housekeeper would."""
+        drained: list[Group] = []
+
+        def more() -> bool:
+            self.queue.reclaim()
+            drained.extend(self.queue.drain(self.lineage, groups - len(drained)).groups)
+            return len(drained) == groups
+
+        self.until(more, f"{groups} groups")
+        self.queue.commit(self.lineage, [group.task for group in drained])
+        return drained
+
+    def died(self, tasks: int) -> list[str]:
+        """The reasons of the first `tasks` dead ones."""
+
+        def all_dead() -> bool:
+            self.queue.reclaim()
+            return len(self.queue.dead()) >= tasks
+
+        self.until(all_dead, f"{tasks} dead tasks")
+        return [dead.reason for dead in self.queue.dead()]
+
+    def status(self) -> Status:
+        return Queue.connect(self.config, "monitor").status()
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        give_up = time.monotonic() + DEADLINE_S
+        while not true():
+            if self.errors:
+                raise AssertionError(f"the worker ended before {what}") from self.errors[0]
+            assert time.monotonic() < give_up, f"{what} never came"
+            time.sleep(0.02)
+
+    # Workers ----------------------------------------------------------------------------------------------------------
+
+    def worker(self, name: str = "w1") -> threading.Thread:
+        """A worker in this process."""
+
+        def run() -> None:
+            scorer = Scorer(self.config.environment)
+            try:
+                work(self.config, name, scorer, self._leaving)
+            except BaseException as error:
+                self.errors.append(error)
+            finally:
+                scorer.close()
+
+        self._threads.append(threading.Thread(target=run))
+        self._threads[-1].start()
+        return self._threads[-1]
+
+    def process(self, name: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "workers", str(self.path), "--name", name]
+        self._processes.append(subprocess.Popen(command))
+        return self._processes[-1]
+
+    def end(self) -> None:
+        self._leaving.set()
+        for process in self._processes:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        for thread in self._threads:
+            thread.join(timeout=30)
+        self.services.stop()
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """What a learner publishes of the model in `folder`."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+@torch.inference_mode()
+def assert_generated_by(folder: Path, group: Group, temperature: float) -> None:
+    """The group's log-probabilities are those of the model in `folder`, to 1e-4."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    for sample in group.samples:
+        ids = torch.tensor([*group.prompt.tolist(), *sample.tokens.tolist()]).unsqueeze(0)
+        logits = model(ids).logits[0, len(group.prompt) - 1 : -1]
+        expected = torch.log_softmax(logits / temperature, -1).gather(1, ids[0, len(group.prompt) :, None]).squeeze(1)
+        torch.testing.assert_close(torch.tensor(sample.logprobs), expected, atol=1e-4, rtol=0)
+
+
+def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+    settings: dict[str, dict[str, Any]] = {
+        "run": {"name": "stage", "dir": str(directory / "run")},
+        "model": {"base": str(folder), "max_prompt_tokens": 64, "max_new_tokens": 16},
+        "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
+        "rollout": {"group_size": 3, "groups_per_call": 2, "temperature": 0.8, "grace_s": 600.0},
+        "learner": {"batch_groups": 2},
+        "queue": {"lease_s": 1.0, "max_attempts": 2, "stall_deadline_s": 20.0},
+        "telemetry": {"heartbeat_s": 0.2},
+    }
+    for section, values in overrides.items():
+        settings[section] = settings.get(section, {}) | values
+    return settings
+
+
+def _toml(settings: dict[str, dict[str, Any]]) -> str:
+    """Scalars are written in JSON as in TOML."""
+    lines = []
+    for section, values in settings.items():
+        lines += [f"[{section}]", *(f"{key} = {orjson.dumps(value).decode()}" for key, value in values.items())]
+    return "\n".join(lines)
