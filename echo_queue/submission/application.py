@@ -8,6 +8,7 @@ import logging
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery import Celery
 from kombu import Queue as Channel
@@ -39,7 +40,8 @@ def settings(config: Config) -> dict[str, Any]:
     return {
         "broker_url": celery_broker_url(config),
         "broker_connection_retry_on_startup": True,  # services may come up after us
-        "broker_transport_options": {
+        "broker_transport_options": _sentinel(config)
+        | {
             "global_keyprefix": CELERY_PREFIX.format(run=config.run.name),  # what the ACL of `celery` allows
             "visibility_timeout": VISIBILITY_S,
             "unacked_restore_throttle": 1,  # otherwise only every tenth look restores anything
@@ -66,6 +68,12 @@ def settings(config: Config) -> dict[str, Any]:
         "worker_max_tasks_per_child": 1000,  # readers of foreign files may leak
         "worker_hijack_root_logger": False,
     }
+
+
+def _sentinel(config: Config) -> dict[str, Any]:
+    """The service's name, which a broker URL of Sentinels cannot carry."""
+    parts = urlsplit(config.redis.url)
+    return {"master_name": parts.path.strip("/").partition("/")[0]} if parts.scheme == "redis+sentinel" else {}
 
 
 def build(config: Config) -> Celery:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, bootsteps
-from kombu.exceptions import ChannelError, OperationalError
+from kombu.exceptions import OperationalError
 from redis import RedisError
 
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
@@ -70,9 +70,8 @@ def messages_waiting(app: Celery) -> int:
 
     try:
         with app.pool.acquire(block=True) as connection:
-            return int(connection.default_channel.queue_declare(CHANNEL, passive=True).message_count)
-    except ChannelError:
-        return 0  # Redis keeps no empty lists
+            # Kombu's own passive declaration forgets the key prefix in one of its commands.
+            return int(connection.default_channel.client.llen(CHANNEL))
     except (OperationalError, RedisError) as error:
         raise ServiceError(Problem("Celery's broker", str(error), "check redis.url")) from None
 

@@ -25,7 +25,7 @@ class Reads(Protocol):
 
 
 class Writes(Protocol):
-    def put(self, key: str, data: bytes) -> None: ...
+    def put(self, key: str, data: bytes) -> object: ...
 
 
 def write(store: Writes, prompt_set: str, number: int, first: int, rows: Sequence[PromptRow]) -> Shard:

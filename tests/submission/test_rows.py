@@ -13,7 +13,9 @@ def test_every_column_but_the_prompt_reaches_the_environment() -> None:
 
 def test_chat_messages_are_a_prompt() -> None:
     messages = [{"role": "system", "content": ""}, {"role": "user", "content": "Hi"}]
-    assert parse(b'{"prompt": [{"role": "system", "content": ""}, {"role": "user", "content": "Hi"}]}').prompt == messages
+    assert (
+        parse(b'{"prompt": [{"role": "system", "content": ""}, {"role": "user", "content": "Hi"}]}').prompt == messages
+    )
 
 
 def test_a_row_is_the_same_after_a_shard() -> None:

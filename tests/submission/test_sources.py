@@ -104,7 +104,7 @@ def test_a_parquet_file_without_prompts_names_its_columns(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.parquet"])
 def test_a_file_that_is_missing_says_where_it_was_looked_for(tmp_path: Path, name: str) -> None:
-    with pytest.raises(PromptError, match="cannot be read on .*No such file"):
+    with pytest.raises(PromptError, match=r"cannot be read on .*No such file"):
         list(open_source(str(tmp_path / name)).scan(4))
 
 

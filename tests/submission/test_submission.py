@@ -1,0 +1,221 @@
+"""Prompt sets through a real Celery worker, a real Redis and a real S3 server."""
+
+import time
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from echo_queue.errors import ConfigError, DeadlineError, PromptError, ServiceError
+from echo_queue.queue import Queue
+from echo_queue.records import PromptRow
+from echo_queue.submission import submit
+from echo_queue.submission.application import build
+from echo_queue.submission.expand import expand
+from echo_queue.submission.length import length_limit
+from echo_queue.submission.sending import choose, place
+from tests.submission.conftest import Site, until
+from tests.submission.test_length import make_model
+
+ROWS = [{"prompt": f"prompt {index}", "answer": index} for index in range(950)]
+EXPECTED = {(0, index): PromptRow(f"prompt {index}", {"answer": index}) for index in range(950)}
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> str:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=333)
+    else:
+        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return str(path)
+
+
+def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(site: Site, tmp_path: Path) -> None:
+    site.celery()
+    for path in (tmp_path / "prompts.jsonl", tmp_path / "prompts.parquet"):
+        config = site.config(prompts__set=path.suffix[1:])
+        source = write(path, ROWS)
+        first, second = submit(config, source), submit(config, source)
+        assert (first.prompts, first.chunks, first.new) == (950, 10, True)
+        assert second.new is False
+        assert site.rows() == EXPECTED
+
+    chat = {"prompt": [{"role": "user", "content": "Hi"}], "id": None}
+    submit(site.config(prompts__set="chat"), write(tmp_path / "chat.jsonl", [chat]))
+    assert site.rows() == {(0, 0): PromptRow([{"role": "user", "content": "Hi"}], {"id": None})}
+
+    options = "{size = 130, seed = 5}"
+    config = site.config(prompts__set="made", prompts__source="reasoning-gym:chain_sum", prompts__options=options)
+    submit(config)
+    rows = site.rows()
+    assert [rows[0, index].columns["index"] for index in range(130)] == list(range(130))
+
+    config = site.config(prompts__set="twice", prompts__epochs=2)
+    submit(config, write(tmp_path / "few.jsonl", ROWS[:120]))
+    assert sorted(site.rows()) == [(epoch, index) for epoch in range(2) for index in range(120)]
+
+    done = site.python(
+        "from echo_queue.submission import submit_prompt_set\n"
+        f"submit_prompt_set.delay(source={str(tmp_path / 'few.jsonl')!r}, set='delayed', epochs=2)"
+    )
+    assert done.returncode == 0, done.stderr
+    until(lambda: (arrival := site.admin.arrival("delayed")) and arrival.settled, "the delayed set")
+    assert len(site.rows()) == 240
+    assert site.admin.audit().ok
+    assert "lost and were sent again" not in site.log(0).read_text()
+
+
+def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp_path: Path) -> None:
+    source = write(tmp_path / "prompts.jsonl", ROWS * 20)
+    config = site.config(prompts__chunk=50)
+    queue = Queue.connect(config, "submitter")
+    place(config, queue, build(config), choose(config, source))
+    for _ in range(3):
+        before = arrived(queue)
+        worker = site.celery(processes=2)
+        until(lambda before=before: arrived(queue) > before, "some chunks")
+        site.kill(worker)
+    assert arrived(queue) < 380, "the kills came too late to show anything"
+    # What the broker still knows is forgotten as well: only the ledger is left.
+    site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
+    site.celery(processes=2)
+    until(lambda: (arrival := queue.arrival("prompts")) and arrival.settled, "the reconciler")
+    assert sorted(site.rows()) == [(0, index) for index in range(19_000)]
+    assert site.admin.audit().ok
+
+
+def arrived(queue: Queue) -> int:
+    arrival = queue.arrival("prompts")
+    return arrival.arrived if arrival else 0
+
+
+def test_a_bad_line_is_named_and_nothing_is_declared(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'{"prompt": "a"}\n' * 250 + b"{'prompt'}\n")
+    with pytest.raises(PromptError, match=r"prompts\.jsonl:251: is not JSON"):
+        submit(site.config(), str(path))
+    assert site.admin.ledger("prompts") is None
+
+
+def test_a_prompt_too_long_for_the_model_is_named_and_nothing_is_declared(site: Site, tmp_path: Path) -> None:
+    make_model(tmp_path / "base")
+    source = write(tmp_path / "prompts.jsonl", [*ROWS[:120], {"prompt": "xyzq" * 100}])
+    with pytest.raises(PromptError, match=r"prompts\.jsonl:121: its prompt has 401 tokens, the model takes 256"):
+        submit(site.config(), source)
+    assert site.admin.ledger("prompts") is None
+
+
+def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(site: Site, tmp_path: Path) -> None:
+    """The submitter has no tokenizer; the Celery worker has."""
+    rows = [*ROWS[:120], {"prompt": "xyzq" * 100}]
+    source = write(tmp_path / "prompts.jsonl", rows)
+    config = site.config()
+    queue, app = Queue.connect(config, "submitter"), build(config)
+    place(config, queue, app, choose(config, source))
+    limit = length_limit(make_model(tmp_path / "model"), 256)
+    assert expand(queue, site.store, limit, "prompts", 0)
+    assert not expand(queue, site.store, limit, "prompts", 1)
+    with pytest.raises(PromptError, match=r"prompts\.jsonl:121: its prompt has 401 tokens") as error:
+        wait(site, queue)
+    assert len(error.value.problems) == 1
+    assert queue.waiting_chunk("prompts", 1) is None, "the reconciler would send it for ever"
+
+    rows[120] = {"prompt": "short"}
+    write(tmp_path / "prompts.jsonl", rows)
+    site.celery()
+    assert submit(config, source).new is False
+    assert site.rows()[0, 120] == PromptRow("short", {})
+
+
+def wait(site: Site, queue: Queue) -> None:
+    from echo_queue.submission.waiting import arrive
+
+    config = site.config()
+    arrive(config, queue, build(config), "prompts", lambda _: None)
+
+
+def test_a_file_that_changed_after_it_was_submitted_is_refused(site: Site, tmp_path: Path) -> None:
+    source = write(tmp_path / "prompts.jsonl", ROWS)
+    config = site.config()
+    queue = Queue.connect(config, "submitter")
+    place(config, queue, build(config), choose(config, source))
+    write(tmp_path / "prompts.jsonl", [*ROWS[:150], {"prompt": "other", "answer": 150}, *ROWS[151:]])
+    site.celery()
+    with pytest.raises(PromptError, match="rows 101 to 200 are not those that were submitted"):
+        wait(site, queue)
+    write(tmp_path / "prompts.jsonl", ROWS)
+    submit(config, source)
+    assert site.rows() == EXPECTED
+
+
+def test_a_name_that_stands_for_other_prompts_is_refused(site: Site, tmp_path: Path) -> None:
+    config = site.config()
+    submit(config, write(tmp_path / "a.jsonl", ROWS[:150]), wait=False)
+    with pytest.raises(ServiceError, match=r"prompts: it holds other prompts, of .*a\.jsonl"):
+        submit(config, write(tmp_path / "b.jsonl", [*ROWS[:149], {"prompt": "x"}]), wait=False)
+    with pytest.raises(ServiceError, match="prompts is 150, not 140"):
+        submit(config, write(tmp_path / "b.jsonl", ROWS[:140]), wait=False)
+
+
+def test_the_same_prompts_from_another_path_are_the_same_set(site: Site, tmp_path: Path) -> None:
+    config = site.config()
+    submit(config, write(tmp_path / "a.jsonl", ROWS[:150]), wait=False)
+    assert submit(config, write(tmp_path / "moved.jsonl", ROWS[:150]), wait=False).new is False
+
+
+def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(site: Site, tmp_path: Path) -> None:
+    source = write(tmp_path / "prompts.jsonl", ROWS[:150])
+    config = site.config()
+    queue = Queue.connect(config, "submitter")
+    place(config, queue, build(config), choose(config, source))
+    Path(source).unlink()
+    assert not expand(queue, site.store, None, "prompts", 0)
+    assert not expand(queue, site.store, None, "prompts", 1)
+    with pytest.raises(PromptError, match="a disk they share") as error:
+        wait(site, queue)
+    assert len(error.value.problems) == 1, "both chunks failed for one reason"
+
+
+def test_waiting_for_celery_workers_that_are_not_there_has_a_deadline(site: Site, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"2 of 2 chunks have not arrived.* 2 messages wait for a Celery worker"):
+        submit(site.config(submission__deadline_s=0.5), write(tmp_path / "prompts.jsonl", ROWS[:150]))
+    assert time.monotonic() - begun < 30
+
+
+def test_progress_is_told_from_the_first_row_to_the_last_chunk(site: Site, tmp_path: Path) -> None:
+    site.celery()
+    seen = []
+    submit(site.config(), write(tmp_path / "prompts.jsonl", ROWS), progress=seen.append)
+    assert seen[0].scanned == 100
+    assert [step.arrived for step in seen] == sorted(step.arrived for step in seen)
+    assert (seen[-1].scanned, seen[-1].arrived) == (950, 950)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"ECHO_QUEUE_CONFIG": ""}, "ECHO_QUEUE_CONFIG: is not set"),
+        ({"ECHO_QUEUE_CONFIG": "/nowhere.toml"}, "/nowhere.toml: cannot be read"),
+        ({"ECHO_QUEUE_STALENESS__S": "x"}, "staleness.s: "),
+        ({"ECHO_QUEUE_REDIS__URL": "embedded"}, "the services of this run have not started"),
+    ],
+)
+def test_a_celery_worker_without_a_usable_config_says_so_in_one_error(
+    site: Site, environ: dict[str, str], message: str
+) -> None:
+    site.environ |= environ
+    worker = site.celery()
+    assert worker.wait(timeout=60) != 0
+    log = site.log(0).read_text()
+    assert message in log
+    assert "→" in log
+    assert "Traceback" not in log
+
+
+def test_what_is_given_must_fit_the_configuration(site: Site) -> None:
+    with pytest.raises(ConfigError, match=r"prompts\.order"):
+        choose(site.config(), "a.jsonl", "a", order="random")
+    with pytest.raises(ConfigError, match=r"prompts\.epoch"):
+        choose(site.config(), "a.jsonl", "a", epoch=2)
