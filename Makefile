@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 CONFIG ?= configs/quickstart.toml
-BENCHMARKS ?= $(filter-out %/__init__.py,$(wildcard benchmarks/*.py))
+BENCHMARKS ?= $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run install test test-fast lint bench lock docs clean apt
 .DELETE_ON_ERROR:
@@ -38,7 +38,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.dev apt
-	@for benchmark in $(BENCHMARKS); do echo "── $$benchmark"; $(BIN)/python $$benchmark; done
+	@for benchmark in $(BENCHMARKS); do echo "── $$benchmark"; $(BIN)/python -m benchmarks.$$benchmark; done
 
 docs: $(VENV)/.dev
 	$(BIN)/echo-queue config reference > docs/configuration.md

@@ -13,6 +13,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
+import orjson
+
 from echo_queue import telemetry
 from echo_queue.config import Config
 from echo_queue.telemetry import Summary, UpdateMetrics
@@ -25,12 +27,19 @@ class Tile:
     mood: Literal["", "good", "bad"] = ""
 
 
-def write(config: Config, *, identity: bool | None = None, scores: Mapping[str, float] | None = None) -> Path:
+def write(config: Config, *, identity: bool | None = None) -> Path:
     """Writes `report.html` into the run's directory and returns its path."""
     path = config.run.dir / "report.html"
     updates = telemetry.read(config.run.dir / "metrics.jsonl")
-    path.write_text(build(config, updates, identity=identity, scores=scores or {}), encoding="utf-8")
+    path.write_text(build(config, updates, identity=identity, scores=held_out(config.run.dir)), encoding="utf-8")
     return path
+
+
+def held_out(directory: Path) -> dict[str, float]:
+    """Scores by folder ("base", "model") that `python -m benchmarks.held_out --json` left in `held_out.json`."""
+    path = directory / "held_out.json"
+    results = orjson.loads(path.read_bytes()) if path.exists() else []
+    return {Path(result["model"]).name: result["score"] for result in results}
 
 
 def build(
@@ -40,7 +49,7 @@ def build(
     identity: bool | None = None,
     scores: Mapping[str, float],
 ) -> str:
-    """The page. `scores`: held-out score by model ("base", "final"), where they were measured."""
+    """The page. `scores`: held-out score of "base" and "model", where they were measured."""
     summary = telemetry.summarise(updates)
     template = Template((files("echo_queue") / "report.html").read_text(encoding="utf-8"))
     return template.substitute(
@@ -57,8 +66,8 @@ def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mappi
     """The figures to see first."""
     s = config.staleness.s
     yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", "reward, first and last updates")
-    if {"base", "final"} <= scores.keys():
-        yield Tile(f"{scores['base']:.2f} → {scores['final']:.2f}", "held-out score, base and final", "good")
+    if {"base", "model"} <= scores.keys():
+        yield Tile(f"{scores['base']:.2f} → {scores['model']:.2f}", "held-out score, base and final", "good")
     yield Tile(duration(summary.seconds), "from first to last update")
     yield Tile(f"{summary.updates:,}", f"updates of {config.learner.batch_groups} groups")
     yield Tile(f"{summary.samples:,}", f"samples, {_count(summary.tokens)} tokens")

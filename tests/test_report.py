@@ -55,7 +55,7 @@ def test_every_colour_of_a_picture_is_the_pages(tmp_path: Path) -> None:
 
 def test_a_report_shows_the_figures_of_the_run(tmp_path: Path) -> None:
     updates = [update(version) for version in range(1, 41)]
-    text = report.build(config(tmp_path), updates, identity=False, scores={"base": 0.16, "final": 0.95})
+    text = report.build(config(tmp_path), updates, identity=False, scores={"base": 0.16, "model": 0.95})
     for figure in ("0.16 → 0.95", "10,240", "12%", "0.75", "broken", "largest 1, bound 4"):
         assert f"{figure}" in text
 
@@ -76,3 +76,9 @@ def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
     assert np.allclose(shares["waiting"], [0.2, 0, 0])
     assert np.allclose(shares["training"], [0.6, 0, 1])
     assert np.allclose(shares["saving"], [0.2, 0, 0])
+
+
+def test_held_out_scores_are_shown_where_they_were_measured(tmp_path: Path) -> None:
+    MetricsLog(tmp_path / "metrics.jsonl").write(update(1))
+    (tmp_path / "held_out.json").write_text('[{"model": "a/base", "score": 0.2}, {"model": "a/model", "score": 0.97}]')
+    assert "0.20 → 0.97" in report.write(config(tmp_path)).read_text(encoding="utf-8")
