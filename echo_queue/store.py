@@ -30,7 +30,15 @@ from botocore.config import Config as BotoConfig
 
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.services.store_errors import KEYS_MEND, AlreadyThere, MissingObject, ShortBody, Unreachable, explain
+from echo_queue.services.store_errors import (
+    KEYS_MEND,
+    AlreadyThere,
+    MissingObject,
+    ShortBody,
+    ShortObject,
+    Unreachable,
+    explain,
+)
 
 DEADLINE_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
@@ -41,7 +49,7 @@ CONNECTIONS = 16
 DELETE_BATCH = 1000  # S3's own limit
 MULTIPART_BYTES = 64 << 20
 INDEX = "index.json"
-__all__ = ["INDEX", "MissingObject", "ObjectStore", "Stored", "Unreachable"]
+__all__ = ["INDEX", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
 FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody)
 
 T = TypeVar("T")
@@ -118,7 +126,7 @@ class ObjectStore:
         return self._persist(key, lambda: self._read(key))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Bytes `start … start + length − 1`. A short answer is retried, then a `ServiceError`."""
+        """Bytes `start … start + length − 1`. Raises `MissingObject`, or `ShortObject` if it has fewer."""
         if length == 0:
             return b""
         return self._persist(key, lambda: self._read(key, (start, length)))
@@ -227,9 +235,11 @@ class ObjectStore:
         wanted = {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
         answer = self._client.get_object(**self._at(key), **wanted)
         data: bytes = answer["Body"].read()
-        expected = part[1] if part else int(answer["ContentLength"])
-        if len(data) != expected:
-            raise ShortBody(f"{len(data)} bytes came instead of {expected}")
+        if len(data) != int(answer["ContentLength"]):
+            raise ShortBody(f"{len(data)} bytes came instead of {answer['ContentLength']}")
+        if part and len(data) != part[1]:
+            what = f"{len(data)} bytes instead of {part[1]} from {part[0]} on"
+            raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
         return data
 
     def _delete(self, batch: Any) -> Any:

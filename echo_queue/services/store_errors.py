@@ -25,8 +25,12 @@ class AlreadyThere(ServiceError):
     """The condition of a put was not met."""
 
 
+class ShortObject(ServiceError):
+    """The object has fewer bytes than were asked for."""
+
+
 class ShortBody(Exception):
-    """Fewer bytes came than were promised."""
+    """Fewer bytes came than the answer promised."""
 
 
 # By error code, else by HTTP status: kind, config key, what is wrong (with `what` filled in), the mend.
@@ -45,6 +49,7 @@ BY_CODE: dict[str, Meaning] = {
 BY_STATUS: dict[int, Meaning] = {
     403: (ServiceError, "store.url", "our keys are refused for {what}", KEYS_MEND),
     404: (MissingObject, "store", "there is no object {what}", "was it pruned, or never written?"),
+    416: (ShortObject, "store", "{what} is shorter than what is asked for", "its writer was cut off: write it again"),
     412: (AlreadyThere, "store", "{what} exists already", "nothing to do"),
     **dict.fromkeys((409, 429, 500, 502, 503, 504), (Unreachable, "store.url", "{what} fails for now", LOG_MEND)),
 }
@@ -59,11 +64,10 @@ def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceErro
             mend = f"free space on the disk of {endpoint.directory or 'the store, or raise its quota'}"
             return ServiceError(Problem("store.url", f"{place} is full: {what} cannot be written", mend))
         kind, where, meaning, mend = BY_CODE.get(_code(error)) or BY_STATUS.get(_status(error), REFUSED)
-        return kind(Problem(where, f"{place}: {meaning.format(what=what)} ({error})", mend))
+        answer = f"{_code(error)} {error.response.get('Error', {}).get('Message', '')}".strip()
+        return kind(Problem(where, f"{place}: {meaning.format(what=what)} ({answer})", mend))
     if isinstance(error, boto.SSLError):
-        return ServiceError(
-            Problem("store.url", f"{place}: no TLS connection: {error}", "check the name; set AWS_CA_BUNDLE")
-        )
+        return ServiceError(Problem("store.url", f"{place}: no TLS: {error}", "check the name; set AWS_CA_BUNDLE"))
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return ServiceError(Problem("store.url", f"{place}: there are no keys", KEYS_MEND))
     return Unreachable(
