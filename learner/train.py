@@ -155,7 +155,7 @@ class Learner:
         """In the publisher's thread: stored whole, then pointed at."""
         published = weights.publish(self.store, version, tensors, self.config.model.dtype)
         self.queue.publish(version.lineage, published)
-        weights.prune(self.store, version)
+        weights.prune(self.store, version, self.config.staleness.s)
 
     def _finish(self) -> None:
         if self.published < self.version:

@@ -1,0 +1,161 @@
+import itertools
+import threading
+import time
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from echo_queue import telemetry
+from echo_queue.config import Config
+from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
+from learner import checkpoint
+from learner.train import Learner, train
+from tests.learner.stage import Stage, wait_until
+
+PROMPTS = 42
+IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
+
+
+def finished(stage: Stage, config: Config) -> None:
+    """Everything that must hold of a run that has ended, however it went."""
+    queue = stage.queue(config)
+    audit, status = queue.audit(), queue.status()
+    assert audit.ok, audit
+    assert status.finished and audit.trained == PROMPTS
+    assert sorted(checkpoint.trained_ledger(stage.store(config))) == IDS
+    lines = telemetry.read(config.run.dir / "metrics.jsonl")
+    assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
+
+
+def test_every_prompt_is_trained_once_and_the_model_is_a_hugging_face_folder(stage: Stage) -> None:
+    config = stage.config()
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    train(config, threading.Event())
+    finished(stage, config)
+
+    lines = telemetry.read(config.run.dir / "metrics.jsonl")
+    assert [line.version for line in lines] == list(range(1, 12))
+    assert [line.groups for line in lines] == [4] * 10 + [2]
+    found = checkpoint.newest(stage.store(config))
+    assert found is not None and found[0].version == 11
+
+    model = AutoModelForCausalLM.from_pretrained(config.run.dir / "model")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, found[1][f"master/{name}"])
+    text = torch.tensor([[1, 2, 3]])
+    base = AutoModelForCausalLM.from_pretrained(config.base_model)
+    assert not torch.equal(model(text).logits, base(text).logits)
+    assert AutoTokenizer.from_pretrained(config.run.dir / "model").convert_ids_to_tokens(7) == "w7"
+
+    published = stage.queue(config).published()
+    assert published is not None and published.version.number == 11
+    lineage = stage.queue(config).status().learner.lineage
+    train(config, threading.Event())
+    assert stage.queue(config).status().learner.lineage == lineage, "a finished run is left as it is"
+
+
+def test_s_of_zero_trains_on_policy_only(stage: Stage) -> None:
+    config = stage.config(staleness={"s": 0})
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    train(config, threading.Event())
+    finished(stage, config)
+
+
+def test_max_updates_ends_a_run_in_the_middle_of_its_backlog(stage: Stage) -> None:
+    config = stage.config(learner={"max_updates": 4})
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    train(config, threading.Event())
+    assert len(checkpoint.trained_ledger(stage.store(config))) == 16
+    assert stage.queue(config).status().finished
+    assert stage.queue(config).audit().ok
+
+
+def test_bfloat16_runs_end_too(stage: Stage) -> None:
+    config = stage.config(model={"dtype": "bfloat16"}, learner={"kl": 0.1}, staleness={"kappa": "auto"})
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    train(config, threading.Event())
+    finished(stage, config)
+    assert AutoModelForCausalLM.from_pretrained(config.run.dir / "model").dtype == torch.bfloat16
+
+
+def test_sigterm_keeps_what_was_trained_and_a_second_start_goes_on(stage: Stage) -> None:
+    config = stage.config(learner={"checkpoint_updates": 1000})
+    stage.submit(config, PROMPTS)
+    stage.work(config, generation_s=0.1)
+    queue = stage.queue(config)
+    learner = stage.learn(config)
+    wait_until(lambda: queue.status().learner.number >= 2, "two updates")
+    learner.terminate()
+    learner.join(30)
+    assert learner.exitcode == 0
+    kept = checkpoint.trained_ledger(stage.store(config))
+    assert 8 <= len(kept) == queue.audit().trained < PROMPTS
+    learner = stage.learn(config)
+    learner.join(60)
+    assert learner.exitcode == 0
+    finished(stage, config)
+    assert checkpoint.trained_ledger(stage.store(config))[: len(kept)] == kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("s", [0, 3])
+def test_a_learner_killed_at_many_moments_trains_every_prompt_exactly_once(stage: Stage, s: int) -> None:
+    config = stage.config(staleness={"s": s}, learner={"checkpoint_updates": 2})
+    stage.submit(config, PROMPTS)
+    stage.work(config, generation_s=0.02)
+    stage.work(config, name="w2", generation_s=0.03)
+    queue = stage.queue(config)
+    moments_s = itertools.cycle([0.0, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3])
+    kills = 0
+    while not queue.status().finished:
+        before = queue.status().learner.lineage
+        learner = stage.learn(config)
+        wait_until(lambda before=before: queue.status().learner.lineage > before, "a new lineage")
+        time.sleep(next(moments_s))
+        learner.kill()
+        learner.join(10)
+        kills += 1
+        assert queue.audit().ok
+    assert kills > 5
+    finished(stage, config)
+
+
+def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
+    config = stage.config()
+    stage.submit(config, PROMPTS)
+    queue = stage.queue(config)
+    stage.work(config)
+    older = Learner(config, stage.store(config), queue)
+    Learner(config, stage.store(config), stage.queue(config))
+    with pytest.raises(FencedError):
+        older.run(threading.Event())
+    older.publisher.close()
+    assert queue.audit().ok
+
+
+@pytest.mark.parametrize(
+    ("prompts", "missing"), [(PROMPTS, "no workers are alive (12 tasks and 30 prompts"), (0, "no prompts have been")]
+)
+def test_waiting_in_vain_ends_with_who_is_missing(stage: Stage, prompts: int, missing: str) -> None:
+    config = stage.config(queue={"stall_deadline_s": 1.0})
+    if prompts:
+        stage.submit(config, prompts)
+    with pytest.raises(DeadlineError) as error:
+        train(config, threading.Event())
+    assert missing in str(error.value)
+
+
+def test_a_worker_without_log_probabilities_is_named_after_one_batch(stage: Stage) -> None:
+    config = stage.config()
+    stage.submit(config, PROMPTS)
+    stage.work(config, name="blind", logprobs=False)
+    with pytest.raises(EchoQueueError, match="behaviour log-probabilities") as error:
+        train(config, threading.Event())
+    assert "worker blind" in str(error.value)
+    audit = stage.queue(config).audit()
+    assert audit.ok and audit.dead >= 4 and audit.trained == 0
