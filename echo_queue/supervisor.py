@@ -31,6 +31,7 @@ MOST_DEATHS = 5
 MOST_REFUSALS = 2
 """Exit code 2 says that somebody must act: trying again helps only where a service was away."""
 TAIL_LINES = 12
+TAIL_BYTES = 16_384
 
 
 class RoleError(EchoQueueError):
@@ -106,12 +107,13 @@ class Kept:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.group, number)
 
-    def tail(self) -> str:
+    def tail(self, lines: int) -> str:
         """The last lines of this life."""
         with self.log.open("rb") as log:
-            log.seek(self._log_from)
-            lines = log.read().decode("utf-8", "replace").rstrip().splitlines()
-        return "\n".join(lines[-TAIL_LINES:]) or "(it printed nothing)"
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_from, end - TAIL_BYTES))
+            printed = log.read().decode("utf-8", "replace").rstrip().splitlines()
+        return "\n".join(printed[-lines:])
 
 
 class Supervisor:
@@ -182,6 +184,10 @@ class Supervisor:
 
     def done(self, name: str) -> bool:
         return self._kept[name].done
+
+    def last_line(self, name: str) -> str:
+        """What the role printed last in its present life."""
+        return self._kept[name].tail(lines=1)
 
     def states(self) -> list[RoleState]:
         return [
@@ -290,7 +296,7 @@ def _process_lives(pid: str) -> bool:
 
 
 def _given_up(kept: Kept, code: int) -> Problem:
-    tail = "\n".join(f"      {line}" for line in kept.tail().splitlines())
+    tail = "\n".join(f"      {line}" for line in kept.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code == 2:
         return Problem(kept.role.name, f"cannot go on:\n{tail}", "mend that, then run again: it continues")
     what = f"{_how(code)}, {kept.deaths} times in a row; its last lines:\n{tail}"

@@ -87,7 +87,7 @@ def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as roles:
         roles.start(shell("worker", f"sleep 600 & echo $! > {child}.new; mv {child}.new {child}; wait"))
         roles.wait(child.exists, 20, "the child")
-    assert not lives(int(child.read_text()))
+    eventually(lambda: not lives(int(child.read_text())))
 
 
 def test_a_second_supervisor_is_refused(tmp_path: Path) -> None:

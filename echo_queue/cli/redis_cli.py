@@ -29,8 +29,8 @@ def _command(endpoint: RedisEndpoint) -> str:
     if address.scheme == "redis+sentinel":
         host, _, port = address.netloc.partition(",")[0].partition(":")
         return f"redis-cli -h {host} -p {port} SENTINEL get-master-addr-by-name {address.path.split('/')[1]}"
-    database = address.path.lstrip("/")
-    options = {"--user": endpoint.username, "-h": address.hostname or "", "-p": str(address.port or 6379)}
+    host, database = address.hostname or "", address.path.lstrip("/")
+    options = {"--user": endpoint.username, "-h": "" if host == "127.0.0.1" else host, "-p": str(address.port or 6379)}
     options |= {"-n": "" if database == "0" else database, "--cacert": str(endpoint.ca_file or "")}
     words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
     return " ".join(["redis-cli", *(["--tls"] if address.scheme == "rediss" else []), *words])

@@ -87,7 +87,7 @@ class Pipeline:
             screen.redis_cli = monitor_line(config)
             roles.start(celery(config))
             if config.model.base == "init":
-                screen.phase("making the base model")
+                screen.phase("making the base model", role="init-model")
                 self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
             screen.phase("starting the learner and the workers")
             roles.start(learner(self.path), *workers(config, self.path))

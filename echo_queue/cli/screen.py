@@ -23,7 +23,7 @@ class Screen:
         self._watcher = watcher
         self._roles = roles
         self._console = console or Console()
-        self._phase = ""
+        self._phase = self._role = ""
         self._next = 0.0
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
@@ -39,8 +39,9 @@ class Screen:
             self._live.update(view.draw(self._picture()), refresh=True)
             self._live.stop()
 
-    def phase(self, name: str) -> None:
-        self._phase, self._next = name, 0.0
+    def phase(self, name: str, role: str = "") -> None:
+        """Begins a phase. `role`: whose last line tells how far it is."""
+        self._phase, self._role, self._next = name, role, 0.0
         self.refresh()
 
     def refresh(self) -> None:
@@ -56,4 +57,5 @@ class Screen:
             self._console.print(view.line(self._picture()), soft_wrap=True, highlight=False)
 
     def _picture(self) -> view.Picture:
-        return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli)
+        detail = self._roles.last_line(self._role) if self._role else ""
+        return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli, detail)

@@ -42,6 +42,8 @@ class Picture:
     trouble: str
     roles: tuple[RoleState, ...]
     redis_cli: str
+    detail: str = ""
+    """What the phase's role said last."""
 
 
 def draw(picture: Picture) -> RenderableType:
@@ -53,14 +55,14 @@ def draw(picture: Picture) -> RenderableType:
     if picture.trouble:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
     if picture.redis_cli:
-        parts.append(Text.assemble(("\n look yourself: ", "dim"), (picture.redis_cli, "cyan"), overflow="fold"))
+        parts.append(Text.assemble((" look yourself:\n ", "dim"), (picture.redis_cli, "cyan"), overflow="fold"))
     return Group(*parts)
 
 
 def line(picture: Picture) -> str:
     """The same in one line, for logs."""
     summary, status = picture.recent, picture.status
-    parts = [clock(picture.elapsed_s), picture.phase]
+    parts = [clock(picture.elapsed_s), picture.phase + (f": {picture.detail}" if picture.detail else "")]
     if picture.summary.updates:
         parts += [
             f"reward {summary.reward_last:.3f}",
@@ -114,7 +116,8 @@ def _head(picture: Picture) -> RenderableType:
     table.add_column()
     table.add_column(justify="right")
     left = Text.assemble((" echo-queue ", "bold reverse"), ("  " + picture.name, "bold"))
-    table.add_row(left, Text.assemble((picture.phase, "bold green"), f"  {clock(picture.elapsed_s)} "))
+    detail = (f"  {picture.detail}" if picture.detail else "", "dim")
+    table.add_row(left, Text.assemble((picture.phase, "bold green"), detail, f"  {clock(picture.elapsed_s)} "))
     return table
 
 

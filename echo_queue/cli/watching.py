@@ -64,7 +64,7 @@ class Watcher:
             self.status, self._queue = None, None
             self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
 
-    def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "") -> Picture:
+    def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> Picture:
         updates = self.updates
         return Picture(
             name=self._config.run.name,
@@ -78,6 +78,7 @@ class Watcher:
             trouble=self.trouble,
             roles=tuple(roles),
             redis_cli=redis_cli,
+            detail=detail,
         )
 
     def _watch(self) -> None:
