@@ -1,7 +1,7 @@
 """How a move reaches the server: one jittered retry loop with a deadline around idempotent functions.
 
-- Only failures that a later try may cure are retried: a lost connection, a server that is loading, failing over
-  or not writable for now. Every move may be sent again after a lost reply; that is what makes this safe.
+- Only failures that a later try may cure are retried: a lost connection, a server that is loading, failing over,
+  full or not writable for now. Every move may be sent again after a lost reply; that is what makes this safe.
 - Everything else is one clear error: `FencedError` for a learner that was taken over, `ServiceError` otherwise.
 """
 
@@ -11,29 +11,37 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import redis
-from redis.exceptions import ClusterDownError, NoPermissionError
+from redis.exceptions import ClusterDownError, MasterDownError, NoPermissionError, TryAgainError
 
 from echo_queue.errors import FencedError, Problem, ServiceError
 from echo_queue.queue import library
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+
 PASSING = (
-    "LOADING", "READONLY", "MASTERDOWN", "NOGROUP", "TRYAGAIN", "CLUSTERDOWN",
-    "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF",
-)  # fmt: skip
+    redis.ConnectionError,  # also while it loads its data
+    redis.TimeoutError,
+    redis.ReadOnlyError,
+    redis.OutOfMemoryError,
+    ClusterDownError,
+    MasterDownError,
+    TryAgainError,
+)
+PASSING_CODES = ("NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 """How Valkey and Redis 7.0 say that a function did what its caller may not."""
+
 MENDS = {
-    "NOPERM": "this role's user may not do that; docs/operations.md lists the rights of each",
-    "WRONGPASS": "check the user's password",
-    "NOAUTH": "the server wants a password; see docs/operations.md",
-    "OOM": "Redis is at maxmemory: raise it, or lower staleness.s or learner.batch_groups; the learner can still drain",
     "MISCONF": "Redis cannot write to its disk: free space there",
     "EQNORUN": "start `echo-queue services` or the learner first: they write the run's rules",
     "EQAHEAD": "Redis has forgotten the newest lineage: restart the learner, which resumes from its checkpoint",
     "EQSET": "submit it under another name, or as it was declared",
 }
+REFUSED = "this role's user may not do that; docs/operations.md lists the rights of each"
+PASSWORD = "check the user's name and its password"
+FULL = "Redis is at maxmemory: raise it, or lower staleness.s or learner.batch_groups; the learner still drains it"
+AWAY = "is it running and reachable from here?"
 
 
 class Caller:
@@ -44,10 +52,9 @@ class Caller:
         self.where = where
         self.deadline_s = deadline_s
 
-    def persist(self, send: Callable[[], Any], deadline_s: float | None = None) -> Any:
+    def persist(self, send: Callable[[], Any]) -> Any:
         """The answer of `send`, which may run several times. Raises as this module's docstring says."""
-        patience_s = self.deadline_s if deadline_s is None else deadline_s
-        give_up = time.monotonic() + patience_s
+        give_up = time.monotonic() + self.deadline_s
         pause_s, installed = FIRST_PAUSE_S, False
         while True:
             try:
@@ -59,7 +66,7 @@ class Caller:
                     continue
                 left_s = give_up - time.monotonic()
                 if not _passing(error) or left_s <= 0:
-                    self._explain(error, patience_s)
+                    self._explain(error)
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -70,28 +77,32 @@ class Caller:
             what = f"the queue's functions are missing ({error})"
             raise ServiceError(Problem(self.where, what, "run `echo-queue services`, which loads them")) from None
 
-    def _explain(self, error: redis.RedisError, patience_s: float) -> NoReturn:
-        code, _, text = str(error).partition(" script: ")[0].partition(" ")
+    def _explain(self, error: redis.RedisError) -> NoReturn:
+        text = str(error).partition(" script: ")[0]
+        code, _, rest = text.partition(" ")
         if code == "EQFENCED":
-            raise FencedError(Problem(self.where, text, "stop this learner: another one has the run")) from None
-        if code in MENDS:
-            raise ServiceError(Problem(self.where, f"{code} {text}", MENDS[code])) from None
-        if isinstance(error, redis.AuthenticationError):
-            raise ServiceError(Problem(self.where, str(error), MENDS["WRONGPASS"])) from None
-        if isinstance(error, NoPermissionError) or str(error).startswith(REFUSED_INSIDE):
-            raise ServiceError(Problem(self.where, str(error), MENDS["NOPERM"])) from None
-        if _passing(error):
-            what = f"no answer within {patience_s:.0f} s: {error}"
-            raise ServiceError(Problem(self.where, what, "is it running and reachable from here?")) from None
-        raise error
+            raise FencedError(Problem(self.where, rest, "stop this learner: another one has the run")) from None
+        mend = MENDS.get(code) or _mend(error)
+        if mend is None:
+            raise error
+        what = f"no answer within {self.deadline_s:.0f} s: {text}" if _passing(error) else text
+        raise ServiceError(Problem(self.where, what, mend)) from None
 
 
 def _passing(error: redis.RedisError) -> bool:
-    if isinstance(error, redis.AuthenticationError | NoPermissionError | redis.OutOfMemoryError):
+    if isinstance(error, redis.AuthenticationError):  # a kind of ConnectionError, but one that stays
         return False
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.ReadOnlyError | ClusterDownError):
-        return True
-    return str(error).startswith(PASSING)
+    return isinstance(error, PASSING) or str(error).startswith(PASSING_CODES)
+
+
+def _mend(error: redis.RedisError) -> str | None:
+    if isinstance(error, NoPermissionError) or str(error).startswith(REFUSED_INSIDE):
+        return REFUSED
+    if isinstance(error, redis.AuthenticationError):
+        return PASSWORD
+    if isinstance(error, redis.OutOfMemoryError):
+        return FULL
+    return AWAY if _passing(error) else None
 
 
 def answers(replies: list[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ def test_a_group_over_the_bound_goes_back_in_the_same_call(queue: Queue) -> None
     for _ in range(2):
         queue.advance(0, scene.learner_version + 1, 0, 8.0)
     scene.publish(2)
-    drained = scene.drain(2)
+    drained = scene.drain(0)  # even if the learner wants nothing now
     assert (drained.groups, drained.late) == ((), 2)
     again = scene.lease(2)
     assert [(task.late, task.attempt, task.pv, task.min_pv) for task in again] == [(1, 0, 2, 2)] * 2
@@ -87,6 +87,7 @@ def test_what_was_late_once_is_waited_for_the_second_time(queue: Queue) -> None:
     assert scene.complete(slow, "slow", oldest=2) == [Outcome.accepted]
     arrived = scene.drain(1)
     assert ([group.task for group in arrived.groups], arrived.seats) == ([slow[0].id], 0)
+    assert queue.client.hlen(queue.keys.waits) == 0
 
 
 def test_waiting_ends_at_its_deadline(queue: Queue) -> None:

@@ -97,3 +97,28 @@ def test_missing_functions_are_loaded_by_who_may(queue: Queue) -> None:
     scene = Scene(queue)
     queue.client.function_delete("echo_queue_1")
     scene.check()
+
+
+def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue) -> None:
+    scene = Scene(queue, replace(POLICY, s=9))
+    done, *more = scene.lease(2)
+    scene.complete((done,))
+    hasty = Queue(queue.client, queue.run, deadline_s=0.1)
+    queue.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(ServiceError, match=r"Redis is at maxmemory"):
+            hasty.complete("w1", [group_of(more[0], "w1", scene.version)])
+        assert hasty.renew("w1", [more[0].id], 0) == []
+        assert [group.task for group in hasty.drain(0, 1).groups] == [done.id]
+        hasty.advance(0, 1, 1, 8.0)
+        assert hasty.commit(0, [done.id]) == 1
+    finally:
+        queue.client.config_set("maxmemory", 0)
+    scene.check()
+    assert queue.complete("w1", [group_of(more[0], "w1", scene.version)]) == [Outcome.accepted]
+
+
+def test_a_wrong_password_is_one_clear_error_at_once(redis_server: RedisServer, run_name: str) -> None:
+    client = redis.Redis(port=redis_server.port, username="nobody", password="guess", protocol=2)
+    with pytest.raises(ServiceError, match=r"check the user's name and its password"):
+        Queue(client, run_name, deadline_s=60.0).audit()
