@@ -1,6 +1,7 @@
 """`python -m learner.base_model CONFIG`: makes the base model of a run, unless it is there."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="learner.base_model", description="Makes the base model of a run.")
     parser.add_argument("config", type=Path, help="the run's TOML file")
     arguments = parser.parse_args()
+    # Read when torch is loaded. Threads that wait by spinning would take the cores from services starting meanwhile.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         make(load(arguments.config), say=lambda line: print(line, flush=True))
     except EchoQueueError as error:
