@@ -1,3 +1,3 @@
 """Fixtures that start real servers."""
 
-pytest_plugins = ["tests.servers.redis"]
+pytest_plugins = ["tests.servers.redis", "tests.servers.s3"]

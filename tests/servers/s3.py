@@ -1,0 +1,63 @@
+"""Real S3 servers for tests: rclone, which is embedded, and Swift, which honours `If-None-Match`.
+
+One server per kind and session; each test gets a run of its own in it.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.services.s3_server import S3Server
+from echo_queue.services.secrets import StoreKeys
+from echo_queue.store import ObjectStore
+from tests.servers.swift import Swift
+
+BUCKET = "echo-queue"
+KEYS = StoreKeys("TESTTESTTESTTESTTEST", "no-secret-at-all")
+DEADLINE_S = 20.0
+
+
+class Server(Protocol):
+    @property
+    def url(self) -> str: ...
+    def endpoint(self, bucket: str) -> StoreEndpoint: ...
+    def start(self) -> object: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def server_of(kind: str, directory: Path) -> Server:
+    """A server that is not started yet; skips the test if this Python has none of that kind."""
+    if kind == "rclone":
+        return S3Server(directory, KEYS)
+    if importlib.util.find_spec("swift") is None:
+        pytest.skip("Swift is not installed: `pip install swift`")
+    return Swift(directory)
+
+
+@pytest.fixture(scope="session", params=("rclone", "swift"))
+def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running server with a bucket, of each kind in turn."""
+    server = server_of(request.param, tmp_path_factory.mktemp(request.param))
+    try:
+        server.start()
+        ObjectStore(server.endpoint(BUCKET), "setup", DEADLINE_S).create_bucket()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def honours_put_once(s3_server: Server) -> bool:
+    return ObjectStore(s3_server.endpoint(BUCKET), "setup", DEADLINE_S).puts_once
+
+
+@pytest.fixture
+def object_store(s3_server: Server, honours_put_once: bool, run_name: str) -> ObjectStore:
+    """The objects of a fresh run."""
+    return ObjectStore(replace(s3_server.endpoint(BUCKET), put_once=honours_put_once), run_name, DEADLINE_S)

@@ -1,0 +1,155 @@
+"""OpenStack Swift with its S3 front, from PyPI: a real store that checks signatures and honours `If-None-Match`."""
+
+import os
+import pwd
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.services.process import port_for
+
+BIN = Path(sys.executable).parent
+READY_S = 60.0
+KINDS = ("account", "container", "object")
+STORAGE = """[DEFAULT]
+swift_dir = {dir}
+devices = {dir}/devices
+mount_check = false
+disable_fallocate = true
+bind_ip = 127.0.0.1
+bind_port = {port}
+workers = 0
+user = {user}
+log_level = ERROR
+[pipeline:main]
+pipeline = {kind}-server
+[app:{kind}-server]
+use = egg:swift#{kind}
+mb_per_sync = 0
+network_chunk_size = 1048576
+disk_chunk_size = 1048576
+"""
+PROXY = """[DEFAULT]
+swift_dir = {dir}
+bind_ip = 127.0.0.1
+bind_port = {port}
+workers = 0
+user = {user}
+log_level = ERROR
+[pipeline:main]
+pipeline = catch_errors gatekeeper healthcheck proxy-logging cache listing_formats bulk s3api tempauth slo dlo \
+proxy-logging proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+account_autocreate = true
+object_chunk_size = 1048576
+client_chunk_size = 1048576
+[filter:tempauth]
+use = egg:swift#tempauth
+user_test_tester = testing .admin
+[filter:s3api]
+use = egg:swift#s3api
+location = us-east-1
+allow_no_owner = true
+"""
+FILTERS = ("catch_errors", "gatekeeper", "healthcheck", "proxy-logging", "listing_formats", "bulk", "slo", "dlo")
+
+
+class Swift:
+    """One node: a proxy before one account, container and object server."""
+
+    def __init__(self, directory: Path) -> None:
+        self.dir = directory
+        self._ports: dict[str, int] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._ports['proxy']}"
+
+    def endpoint(self, bucket: str) -> StoreEndpoint:
+        return StoreEndpoint(self.url, bucket, access_key="test:tester", secret_key="testing")
+
+    def start(self) -> None:
+        """On its first ports and with its data, if it ran before."""
+        if not self._ports:
+            self._configure()
+        for kind in KINDS:
+            self._launch(kind)
+        for kind in KINDS:  # a proxy that comes up first calls containers missing that it only cannot reach
+            self._await(lambda port=self._ports[kind]: _listens(port), kind)  # type: ignore[misc]
+        self._launch("proxy")
+        self._await(self._answers, "proxy")
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def kill(self) -> None:
+        """SIGKILL to all of it."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    def _await(self, ready: Callable[[], bool], kind: str) -> None:
+        give_up = time.monotonic() + READY_S
+        while not ready():
+            assert time.monotonic() < give_up, f"Swift's {kind} server did not come up: see {self.dir}/{kind}.log"
+            assert all(process.poll() is None for process in self._processes), f"Swift ended: see {self.dir}/*.log"
+            time.sleep(0.05)
+
+    def _configure(self) -> None:
+        (self.dir / "devices" / "d1").mkdir(parents=True, exist_ok=True)
+        self._ports = {kind: port_for(self.dir) for kind in (*KINDS, "proxy")}
+        assert len(set(self._ports.values())) == 4, "a free port was given twice"
+        words = {"dir": self.dir, "user": pwd.getpwuid(os.getuid()).pw_name}
+        for kind in KINDS:
+            (self.dir / f"{kind}.conf").write_text(STORAGE.format(kind=kind, port=self._ports[kind], **words))
+            self._ring(kind, self._ports[kind])
+        filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name.replace('-', '_')}\n" for name in FILTERS)
+        cache = (
+            "[filter:cache]\nuse = egg:swift#memcache\nmemcache_servers = 127.0.0.1:1\nerror_suppression_limit = 1\n"
+        )
+        (self.dir / "proxy.conf").write_text(PROXY.format(port=self._ports["proxy"], **words) + filters + cache)
+        hashes = "[swift-hash]\nswift_hash_path_suffix = test\nswift_hash_path_prefix = test\n"
+        policy = "[storage-policy:0]\nname = one\ndefault = yes\n"
+        (self.dir / "swift.conf").write_text(hashes + policy)
+
+    def _ring(self, kind: str, port: int) -> None:
+        builder = str(self.dir / f"{kind}.builder")
+        for words in (["create", "4", "1", "1"], ["add", f"r1z1-127.0.0.1:{port}/d1", "1"], ["rebalance"]):
+            subprocess.run([str(BIN / "swift-ring-builder"), builder, *words], check=True, capture_output=True)
+
+    def _launch(self, kind: str) -> None:
+        with (self.dir / f"{kind}.log").open("ab") as log:
+            command = [str(BIN / f"swift-{kind}-server"), str(self.dir / f"{kind}.conf")]
+            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=self.dir))
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=2.0) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True

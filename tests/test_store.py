@@ -1,0 +1,186 @@
+"""Promises of the object store, kept on every real server we can start."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from echo_queue.errors import ServiceError
+from echo_queue.store import INDEX, MissingObject, ObjectStore, ShortObject, Unreachable
+from tests.servers.s3 import BUCKET, Server
+
+
+def test_what_is_put_comes_back_whole_and_in_ranges(object_store: ObjectStore) -> None:
+    data = bytes(range(256)) * 100
+    assert object_store.put("a/b", data)
+    assert object_store.get("a/b") == data
+    assert object_store.get_range("a/b", 250, 10) == data[250:260]
+    assert object_store.get_range("a/b", 3, 0) == b""
+    assert (object_store.size("a/b"), object_store.exists("a/b")) == (len(data), True)
+
+
+def test_an_empty_object_is_an_object(object_store: ObjectStore) -> None:
+    object_store.put("empty", b"")
+    assert object_store.get("empty") == b""
+    assert object_store.size("empty") == 0
+
+
+def test_a_missing_object_is_named(object_store: ObjectStore) -> None:
+    with pytest.raises(MissingObject, match="no object nowhere"):
+        object_store.get("nowhere")
+    assert object_store.size("nowhere") is None
+
+
+@pytest.mark.parametrize("start", [0, 2, 50])
+def test_a_range_beyond_the_end_is_never_a_short_answer(object_store: ObjectStore, start: int) -> None:
+    object_store.put("short", b"12345")
+    with pytest.raises(ShortObject):
+        object_store.get_range("short", start, 100)
+
+
+def test_of_eight_writers_at_once_one_wins(object_store: ObjectStore, honours_put_once: bool) -> None:
+    if not honours_put_once:
+        pytest.skip("this server ignores If-None-Match; `puts_once` says so")
+    start = threading.Barrier(8)
+
+    def write(number: int) -> bool:
+        start.wait()
+        return object_store.put("once", b"writer %d" % number, once=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        wins = list(pool.map(write, range(8)))
+    assert wins.count(True) == 1
+    assert object_store.get("once") == b"writer %d" % wins.index(True)
+
+
+def test_a_second_writer_changes_nothing(object_store: ObjectStore) -> None:
+    assert object_store.put("once", b"first", once=True)
+    assert not object_store.put("once", b"second", once=True)
+    assert object_store.get("once") == b"first"
+
+
+def test_a_put_repeated_after_a_lost_answer_still_succeeds(object_store: ObjectStore) -> None:
+    assert object_store.put("once", b"same", once=True)
+    assert object_store.put("once", b"same", once=True)
+
+
+def test_a_torn_beginning_left_by_a_killed_server_is_written_anew(object_store: ObjectStore) -> None:
+    object_store.put("once", b'{"version')
+    assert object_store.put("once", b'{"version": 1}', once=True)
+    assert object_store.get("once") == b'{"version": 1}'
+
+
+def test_listing_goes_on_over_pages_and_stays_in_its_run(object_store: ObjectStore) -> None:
+    for number in range(23):
+        object_store.put(f"list/{number:02d}", b"x" * number)
+    object_store.put("other/1", b"")
+    ObjectStore(object_store.endpoint, "another-run").put("list/99", b"")
+    found = list(object_store.list("list/", page=5))
+    assert [stored.key for stored in found] == [f"list/{number:02d}" for number in range(23)]
+    assert [stored.size for stored in found] == list(range(23))
+    assert list(object_store.list("nothing/")) == []
+
+
+def test_deleting_twice_is_no_error(object_store: ObjectStore) -> None:
+    object_store.put("a", b"1")
+    object_store.put("b", b"2")
+    object_store.delete(["a", "never"])
+    object_store.delete(["a"])
+    assert [stored.key for stored in object_store.list()] == ["b"]
+
+
+def test_a_folder_comes_back_as_it_was(object_store: ObjectStore, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "sub").mkdir(parents=True)
+    (source / "config.json").write_text("{}")
+    (source / "sub" / "weights").write_bytes(bytes(300_000))
+    object_store.upload_folder(source, "base")
+    target.mkdir()
+    (target / "stale").touch()
+    object_store.download_folder("base", target)
+    assert sorted(path.name for path in target.rglob("*")) == ["config.json", "sub", "weights"]
+    assert (target / "sub" / "weights").read_bytes() == bytes(300_000)
+
+
+def test_a_folder_whose_upload_was_cut_off_is_not_there(object_store: ObjectStore, tmp_path: Path) -> None:
+    object_store.put("base/config.json", b"{}")
+    with pytest.raises(MissingObject):
+        object_store.download_folder("base", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_damaged_file_of_a_folder_is_refused(object_store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "weights").write_bytes(b"right")
+    object_store.upload_folder(tmp_path / "source", "base")
+    object_store.put("base/weights", b"wrong")
+    with pytest.raises(ServiceError, match="base/weights"):
+        object_store.download_folder("base", tmp_path / "target")
+    assert not (tmp_path / "target").exists()
+
+
+def test_an_index_cannot_lead_out_of_its_folder(object_store: ObjectStore, tmp_path: Path) -> None:
+    object_store.put(f"base/{INDEX}", b'{"../evil": {"size": 1, "blake3": ""}}')
+    with pytest.raises(ServiceError, match="leads out"):
+        object_store.download_folder("base", tmp_path / "target")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_wrong_secret_is_refused_at_once(s3_server: Server) -> None:
+    store = ObjectStore(replace(s3_server.endpoint(BUCKET), secret_key="wrong"), "run")
+    for attempt in (store.check, lambda: store.put("a", b""), lambda: store.get("a")):
+        with pytest.raises(ServiceError, match="ECHO_QUEUE_STORE_SECRET_KEY") as caught:
+            attempt()
+        assert not isinstance(caught.value, MissingObject | Unreachable)
+
+
+def test_a_missing_bucket_is_named_and_not_made(s3_server: Server) -> None:
+    store = ObjectStore(s3_server.endpoint("nobody-made-this"), "run")
+    for attempt in (store.check, lambda: store.put("a", b""), lambda: store.get("a")):
+        with pytest.raises(ServiceError) as caught:
+            attempt()
+        assert [problem.where for problem in caught.value.problems] == ["store.bucket"]
+        assert not isinstance(caught.value, MissingObject)
+
+
+def test_a_server_that_is_away_is_waited_for_no_longer_than_told(s3_server: Server) -> None:
+    endpoint = replace(s3_server.endpoint(BUCKET), url="http://127.0.0.1:9")
+    with pytest.raises(Unreachable, match=r"store\.url"):
+        ObjectStore(endpoint, "run", deadline_s=0.3).get("a")
+
+
+def test_everything_acknowledged_is_there_after_the_server_was_killed(
+    s3_server: Server, object_store: ObjectStore
+) -> None:
+    sizes = (100, 40_000, 700_000)
+    acknowledged: list[tuple[str, int]] = []
+    going = threading.Event()
+    going.set()
+
+    def write(writer: int) -> None:
+        number = 0
+        while going.is_set():
+            key, size = f"kill/{writer}-{number}", sizes[number % 3]
+            object_store.put(key, bytes([writer]) * size)
+            acknowledged.append((key, size))
+            number += 1
+
+    with ThreadPoolExecutor(3) as pool:
+        writers = [pool.submit(write, writer) for writer in range(3)]
+        while len(acknowledged) < 12 and not any(writer.done() for writer in writers):
+            time.sleep(0.02)
+        s3_server.kill()
+        before = len(acknowledged)
+        s3_server.start()  # the writers meanwhile try again: they notice nothing
+        while len(acknowledged) < before + 6 and not any(writer.done() for writer in writers):
+            time.sleep(0.02)
+        going.clear()
+        for writer in writers:
+            writer.result()
+    listed = {stored.key: stored.size for stored in object_store.list("kill/")}
+    assert {key: listed.get(key) for key, _ in acknowledged} == dict(acknowledged)
+    for key, size in acknowledged[-3:]:
+        assert len(object_store.get(key)) == size
