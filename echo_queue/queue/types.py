@@ -3,6 +3,7 @@
 Times are milliseconds of the Redis server where a name ends in `_ms`, seconds where it ends in `_s`.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -38,11 +39,11 @@ class QueuePolicy:
             s=config.staleness.s,
             batch=config.learner.batch_groups,
             kappa=config.staleness.kappa,
-            lease_ms=round(1000 * config.queue.lease_s),
+            lease_ms=math.ceil(1000 * config.queue.lease_s),
             max_attempts=config.queue.max_attempts,
             pace=config.staleness.pace,
             late=config.staleness.late,
-            late_deadline_ms=round(1000 * config.staleness.late_deadline_s),
+            late_deadline_ms=math.ceil(1000 * config.staleness.late_deadline_s),
         )
 
 

@@ -119,6 +119,6 @@ def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue)
 
 
 def test_a_wrong_password_is_one_clear_error_at_once(redis_server: RedisServer, run_name: str) -> None:
-    client = redis.Redis(port=redis_server.port, username="nobody", password="guess", protocol=2)
+    client = redis.Redis(port=redis_server.port, username="nobody", password="guess", retry=Retry(NoBackoff(), 0))
     with pytest.raises(ServiceError, match=r"check the user's name and its password"):
         Queue(client, run_name, deadline_s=60.0).audit()

@@ -1,0 +1,88 @@
+"""A record above the limit lies in object storage, with only its pointer in the stream, and never outlives its use."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from echo_queue.errors import ServiceError
+from echo_queue.queue import Outcome, Queue
+from echo_queue.records import Version
+from echo_queue.store import ObjectStore
+from tests.queue.scene import POLICY, Scene, group_of
+
+
+@pytest.fixture
+def spilling(queue: Queue, object_store: ObjectStore) -> Queue:
+    """The queue of a fresh run in which every group is too large for the stream."""
+    return Queue(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
+
+
+def stored(store: ObjectStore) -> list[str]:
+    return [found.key for found in store.list("replay/")]
+
+
+def test_a_large_group_travels_through_the_store_and_is_removed_once_committed(
+    spilling: Queue, object_store: ObjectStore
+) -> None:
+    scene = Scene(spilling)
+    scene.complete(scene.lease(1))
+    (key,) = stored(object_store)
+    entries: Any = spilling.client.xrange(spilling.keys.replay)
+    assert [words.get(b"ref") for _, words in entries] == [key.encode()]
+    assert all(b"group" not in words for _, words in entries)
+    place: Any = spilling.client.hget(spilling.keys.open, "a/0/0")
+    assert place.endswith(b" in store")
+    (group,) = scene.update(1).groups
+    assert group.task == "a/0/0"
+    assert stored(object_store) == []
+
+
+def test_a_refused_group_leaves_nothing_in_the_store(spilling: Queue, object_store: ObjectStore) -> None:
+    scene = Scene(spilling)
+    tasks = scene.lease(1)
+    scene.complete(tasks, "w1")
+    assert scene.complete(tasks, "w2") == [Outcome.duplicate]
+    assert scene.complete(tasks, "w1") == [Outcome.accepted]
+    assert len(stored(object_store)) == 1
+    assert len(scene.drain(1).groups) == 1
+
+
+def test_a_group_that_goes_back_leaves_nothing_in_the_store(spilling: Queue, object_store: ObjectStore) -> None:
+    scene = Scene(spilling)
+    scene.complete(scene.lease(2))
+    for version in (1, 2):
+        spilling.advance(0, version, 0, 8.0)
+    assert scene.drain(1).late == 2
+    assert stored(object_store) == []
+
+
+def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Queue, object_store: ObjectStore) -> None:
+    scene = Scene(spilling)
+    scene.complete(scene.lease(1))
+    spilling.resume(1, ["a/0/0"])
+    assert stored(object_store) == []
+
+
+def test_a_group_whose_object_is_gone_or_torn_is_buried_with_the_reason(
+    spilling: Queue, object_store: ObjectStore
+) -> None:
+    scene = Scene(spilling, replace(POLICY, s=5))
+    first, second = scene.lease(2)
+    scene.complete((first,))
+    object_store.delete(stored(object_store))
+    scene.complete((second,))
+    (key,) = stored(object_store)
+    object_store.put(key, object_store.get(key)[:-1])
+    assert scene.drain(2).malformed == 2
+    reasons = {task.id: task.reason for task in spilling.dead()}
+    assert "is gone from object storage" in reasons[first.id]
+    assert "holds other bytes than its name says" in reasons[second.id]
+    assert stored(object_store) == []
+
+
+def test_a_learner_without_a_store_says_what_it_lacks(spilling: Queue) -> None:
+    scene = Scene(spilling)
+    spilling.complete("w1", [group_of(task, "w1", Version(0, 0)) for task in scene.lease(1)])
+    with pytest.raises(ServiceError, match="this role has no store"):
+        Queue(spilling.client, spilling.run).drain(0, 1)
