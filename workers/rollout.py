@@ -190,7 +190,7 @@ class Rollout:
     def _fail(self, call: Call, task: Task, reason: str) -> None:
         self.queue.fail(self.name, task.id, reason)
         call.drop([task.id])
-        log.warning("task %s failed, attempt %d: %s", task.id, task.attempt, reason.strip().splitlines()[-1])
+        log.warning("task %s failed, attempt %d: %s", task.id, task.attempt + 1, reason.strip().splitlines()[-1])
 
     def _hand_back(self, call: Call) -> None:
         held = call.held

@@ -24,6 +24,8 @@ def work(config: Config, name: str, scorer: Scorer, leaving: threading.Event) ->
     torch.set_num_threads(config.rollout.threads)
     store = connect_store(config, "worker")
     queue = Queue.connect(config, "worker", store)
+    # An outage of a service is waited out as long as another role's silence.
+    store.deadline_s = queue.caller.deadline_s = config.queue.stall_deadline_s
     folder = base_model.find(config, store, leaving)
     if leaving.is_set():
         return

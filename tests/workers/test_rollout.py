@@ -186,7 +186,7 @@ def test_what_a_killed_worker_held_is_done_by_another(stage: Begin, tmp_path: Pa
     os.kill(killed.pid, signal.SIGKILL)
     run.process("w2")
     for group in run.drain(2):
-        assert (group.worker, group.attempt) == ("w2", 2)
+        assert (group.worker, group.attempt) == ("w2", 1)
     assert run.queue.audit().ok
 
 
