@@ -27,7 +27,7 @@ class Keys:
         self.ready = self.prefix + "ready"
         self.waits = self.prefix + "waits"
         self.failures = self.prefix + "failures"
-        self.held = self.prefix + "held"
+        self.ledger = self.prefix + "ledger"
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
         self.events = self.prefix + "events"
