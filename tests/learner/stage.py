@@ -22,6 +22,7 @@ from learner.train import queue_policy
 from tests.learner.synthetic import VOCABULARY, tiny_model
 
 DEADLINE_S = 60.0
+PER_LEASE = 4
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["learner.train"])
 
@@ -101,20 +102,19 @@ class MadeUpWorker(threading.Thread):
     """Serves new weights at once, takes `generation_s` per lease, and completes groups of random tokens."""
 
     def __init__(
-        self, config: Config, name: str = "w1", generation_s: float = 0.0, logprobs: bool = True, per_lease: int = 4
+        self, config: Config, name: str = "w1", generation_s: float = 0.0, vocabulary: int = VOCABULARY
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._queue = Queue.connect(config, "worker")
         self._generation_s = generation_s
-        self._logprobs = logprobs
-        self._per_lease = per_lease
+        self._vocabulary = vocabulary
         self._closed = threading.Event()
 
     def run(self) -> None:
         version, cursor = Version(0, 0), "0-0"
         while not self._closed.is_set():
             try:
-                lease = self._queue.lease(self.name, version, self._per_lease)
+                lease = self._queue.lease(self.name, version, PER_LEASE)
                 version = lease.published.version if lease.published else version
                 self._queue.beat(self.name, Beat("made up", version, "generating"))
                 if lease.tasks:
@@ -134,8 +134,8 @@ class MadeUpWorker(threading.Thread):
         draw = np.random.default_rng(task.index)
         samples = tuple(
             Sample(
-                tokens := draw.integers(0, VOCABULARY, draw.integers(1, 6)).astype(np.int32),
-                np.full(len(tokens), -3.0 if self._logprobs else np.nan, np.float32),
+                tokens := draw.integers(0, self._vocabulary, draw.integers(1, 6)).astype(np.int32),
+                np.full(len(tokens), -3.0, np.float32),
                 (Span(0, version.number),),
                 float(reward),
                 "stop",
