@@ -2,9 +2,9 @@
 
 - Keys are relative to `{run}/` in the bucket. Failures that may pass (a restarting server, SlowDown, a cut
   connection) are retried with jitter until `deadline_s`; others are one `ServiceError` with its mend.
-- `put(once=True)` lets one writer win where the server honours `If-None-Match: *` (`puts_once`). Where it
-  does not, two writers at the same instant could both write; the learner's lineage, fenced in Redis, is what
-  then keeps them apart.
+- `put(once=True)` never replaces what stands there. Of writers at the very same instant one wins where the server
+  makes sure of it (`elects_one`: S3 does, rclone and Swift do not); elsewhere both could write, and the learner's
+  lineage, fenced in Redis, is what keeps them apart.
 - A server that was killed may leave part of an object that it never acknowledged. So whatever is found by
   listing is written manifest last, and every manifest carries digests that readers check.
 """
@@ -32,6 +32,7 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.services.endpoints import StoreEndpoint
 from echo_queue.services.store_errors import (
     KEYS_MEND,
+    LOG_MEND,
     AlreadyThere,
     MissingObject,
     ShortBody,
@@ -46,6 +47,7 @@ READ_TIMEOUT_S = 30.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 CONNECTIONS = 16
+RACES, RACERS = 3, 8
 DELETE_BATCH = 1000  # S3's own limit
 MULTIPART_BYTES = 64 << 20
 INDEX = "index.json"
@@ -91,7 +93,7 @@ class ObjectStore:
 
     @property
     def puts_once(self) -> bool:
-        """Whether the server honours put-once: known from the services' start, else tried now with two tiny puts."""
+        """Whether the server heeds `If-None-Match: *`: known from the services, else tried with two tiny puts."""
         if self._puts_once is None:
             key = f".probe/{uuid.uuid4().hex}"
             first, second = (self._put_conditionally(key, b"put-once?") for _ in range(2))
@@ -99,27 +101,34 @@ class ObjectStore:
             self._puts_once = first and not second
         return self._puts_once
 
+    def elects_one(self) -> bool:
+        """Whether, of writers at the very same instant, one wins. Swift heeds the header and yet lets several."""
+        keys = [f".probe/{uuid.uuid4().hex}" for _ in range(RACES)]
+        with ThreadPoolExecutor(RACERS) as pool:
+            wins = [sum(pool.map(self._put_conditionally, [key] * RACERS, [b"one?"] * RACERS)) for key in keys]
+        self.delete(keys)
+        return set(wins) == {1}
+
     # Objects ----------------------------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes | bytearray | memoryview, once: bool = False) -> bool:
         """Stores `data` whole. False if `once` and another object stands there already; it is left alone.
 
-        An object that holds the same bytes, or a torn beginning of them, is our own earlier try: True.
+        An object that holds the same bytes is our own earlier try, whose answer was lost: True.
         """
         if not once:
             self._persist(key, lambda: self._put(key, data))
             return True
-        if self.puts_once and self._put_conditionally(key, data):
-            return True
-        try:
-            present = self.get(key)
-        except MissingObject:
-            present = b""
-        if present == data:
-            return True
-        if not bytes(data).startswith(present):
-            return False
-        return self.put(key, data)
+        if not self.puts_once:
+            return self._put_after_looking(key, data)
+        give_up = time.monotonic() + self.deadline_s
+        while not self._put_conditionally(key, data):
+            with suppress(MissingObject):  # its writer may still be at it, or have failed: then it is our turn again
+                return self.get(key) == data
+            if time.monotonic() > give_up:
+                raise Unreachable(Problem("store.url", f"{key} neither exists nor can be made", LOG_MEND))
+            time.sleep(random.uniform(0, FIRST_PAUSE_S))
+        return True
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises `MissingObject`."""
@@ -222,6 +231,18 @@ class ObjectStore:
 
     def _put(self, key: str, data: Any, **condition: str) -> None:
         self._client.put_object(**self._at(key), Body=data, **condition)
+
+    def _put_after_looking(self, key: str, data: bytes | bytearray | memoryview) -> bool:
+        """The best that a server without put-once allows. A beginning of `data` is a put that a crash cut off."""
+        try:
+            present = self.get(key)
+        except MissingObject:
+            present = b""
+        if present != data and not bytes(data).startswith(present):
+            return False
+        if present != data:
+            self.put(key, data)
+        return True
 
     def _put_conditionally(self, key: str, data: Any) -> bool:
         """False if the server says that the object exists (412); 409 is a race still going on, so tried again."""

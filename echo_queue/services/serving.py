@@ -153,10 +153,10 @@ def serve(config: Config, stop: threading.Event | None = None) -> None:
 
 
 def _say_put_once(store: ObjectStore) -> bool:
-    if not store.puts_once:
+    if not (store.puts_once and store.elects_one()):
         log.info(
-            "the store at %s does not honour If-None-Match: two learners that publish one version at the same instant "
-            "could overwrite each other's objects; the lineage, fenced in Redis, decides whose are used",
+            "the store at %s cannot elect one of two writers at the same instant: two learners that publish one "
+            "version could overwrite each other's manifest; the lineage, fenced in Redis, decides whose is used",
             store.endpoint.url,
         )
     return store.puts_once

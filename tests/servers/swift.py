@@ -16,6 +16,16 @@ from echo_queue.services.process import port_for
 
 BIN = Path(sys.executable).parent
 READY_S = 60.0
+RINGS = """
+import sys
+from swift.common.ring import RingBuilder
+for path, port in zip(sys.argv[1::2], sys.argv[2::2]):
+    builder = RingBuilder(4, 1, 1)
+    builder.add_dev({"region": 1, "zone": 1, "ip": "127.0.0.1", "port": int(port), "device": "d1", "weight": 1,
+                     "replication_ip": "127.0.0.1", "replication_port": int(port)})
+    builder.rebalance()
+    builder.get_ring().save(path)
+"""
 KINDS = ("account", "container", "object")
 STORAGE = """[DEFAULT]
 swift_dir = {dir}
@@ -119,7 +129,6 @@ class Swift:
         words = {"dir": self.dir, "user": pwd.getpwuid(os.getuid()).pw_name}
         for kind in KINDS:
             (self.dir / f"{kind}.conf").write_text(STORAGE.format(kind=kind, port=self._ports[kind], **words))
-            self._ring(kind, self._ports[kind])
         filters = "".join(f"[filter:{name}]\nuse = egg:swift#{name.replace('-', '_')}\n" for name in FILTERS)
         cache = (
             "[filter:cache]\nuse = egg:swift#memcache\nmemcache_servers = 127.0.0.1:1\nerror_suppression_limit = 1\n"
@@ -128,11 +137,8 @@ class Swift:
         hashes = "[swift-hash]\nswift_hash_path_suffix = test\nswift_hash_path_prefix = test\n"
         policy = "[storage-policy:0]\nname = one\ndefault = yes\n"
         (self.dir / "swift.conf").write_text(hashes + policy)
-
-    def _ring(self, kind: str, port: int) -> None:
-        builder = str(self.dir / f"{kind}.builder")
-        for words in (["create", "4", "1", "1"], ["add", f"r1z1-127.0.0.1:{port}/d1", "1"], ["rebalance"]):
-            subprocess.run([str(BIN / "swift-ring-builder"), builder, *words], check=True, capture_output=True)
+        rings = [word for kind in KINDS for word in (str(self.dir / f"{kind}.ring.gz"), str(self._ports[kind]))]
+        subprocess.run([sys.executable, "-c", RINGS, *rings], check=True, capture_output=True)
 
     def _launch(self, kind: str) -> None:
         with (self.dir / f"{kind}.log").open("ab") as log:
