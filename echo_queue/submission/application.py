@@ -19,7 +19,7 @@ from echo_queue.queue import Queue
 from echo_queue.services.connect import connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, celery_broker_url
 from echo_queue.submission.expand import expand
-from echo_queue.submission.length import length_limit
+from echo_queue.submission.limits import limits_of
 from echo_queue.submission.reconcile import ReconcilerStep
 from echo_queue.submission.sending import choose, place
 from echo_queue.submission.shards import Writes
@@ -32,6 +32,7 @@ VISIBILITY_S = 900
 """Three times the longest task, the scan of a very large set. What a dead worker held comes back long before:
 the reconciler sends it again."""
 SOCKET_TIMEOUT_S = 30.0
+PUBLISH_RETRIES = {"max_retries": 12, "interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +61,18 @@ def settings(config: Config) -> dict[str, Any]:
         # Not rejected on a lost worker: a chunk that kills its process would come back at once, for ever.
         # The reconciler sends it again at its own pace.
         "task_reject_on_worker_lost": False,
+        # About as long as a restart of Redis takes; a message sent twice changes nothing.
+        "task_publish_retry_policy": {
+            "max_retries": 12,
+            "interval_start": 0.1,
+            "interval_step": 0.2,
+            "interval_max": 1.0,
+        },
         "task_ignore_result": True,  # the ledger in Redis is the result
         "task_store_errors_even_if_ignored": False,
         "worker_prefetch_multiplier": 1,  # chunks are long; a worker hoards none that another could do
         "worker_cancel_long_running_tasks_on_connection_loss": True,  # their messages are delivered again anyway
-        "worker_soft_shutdown_timeout": 10.0,  # SIGTERM: finish the chunk at hand
-        "worker_max_tasks_per_child": 1000,  # readers of foreign files may leak
+        "worker_soft_shutdown_timeout": 10.0,  # an impatient second signal still lets the chunk at hand end
         "worker_hijack_root_logger": False,
     }
 
@@ -84,8 +91,8 @@ def build(config: Config) -> Celery:
 
     def expand_chunk(set: str, number: int, source: str, first: int, last: int) -> None:
         """Chunk `number` of a set: rows first … last of `source`, for people to read; the ledger knows the rest."""
-        limit = length_limit(Path(config.base_model), config.model.max_prompt_tokens)
-        expand(process.queue(), process.store(), limit, set, number)
+        limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+        expand(process.queue(), process.store(), limits, set, number)
 
     def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> None:
         """Submits a prompt set; what is not given is as in the configuration's [prompts]."""

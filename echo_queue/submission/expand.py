@@ -13,12 +13,12 @@ import orjson
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Chunk, Queue
 from echo_queue.submission import shards
-from echo_queue.submission.length import LengthLimit, refuse_long
+from echo_queue.submission.limits import Limits, refuse_unfit
 from echo_queue.submission.rows import BadRow
 from echo_queue.submission.sources import open_source
 
 
-def expand(queue: Queue, store: shards.Writes, limit: LengthLimit | None, name: str, number: int) -> bool:
+def expand(queue: Queue, store: shards.Writes, limits: Limits | None, name: str, number: int) -> bool:
     """Makes chunk `number` of set `name` part of the backlog; False if there was nothing to do or it was refused.
 
     Raises `ServiceError` when Redis or the store fails.
@@ -29,7 +29,7 @@ def expand(queue: Queue, store: shards.Writes, limit: LengthLimit | None, name: 
     try:
         source = open_source(source_name)
         rows = source.read(chunk)
-        refuse_long(limit, source, chunk, rows)
+        refuse_unfit(limits, source, chunk, rows)
         shard = shards.write(store, name, number, chunk.first, rows)
     except ServiceError:
         raise

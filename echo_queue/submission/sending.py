@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import ConfigError, Problem, ServiceError
 from echo_queue.queue import Chunk, PromptSet, Queue
-from echo_queue.submission.length import length_limit, refuse_long
+from echo_queue.submission.limits import limits_of, refuse_unfit
 from echo_queue.submission.sources import open_source, spell
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
 def place(config: Config, queue: Queue, app: "Celery", prompts: Prompts, report: Report = lambda _: None) -> Submitted:
     """Scans, declares and sends; does not wait. Raises `PromptError` before anything is declared, `ServiceError`."""
     source = open_source(spell(prompts.source, prompts.options))
-    limit = length_limit(Path(config.base_model), config.model.max_prompt_tokens)
+    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
     chunks: list[Chunk] = []
     for chunk, rows in source.scan(prompts.chunk):
-        refuse_long(limit, source, chunk, rows)
+        refuse_unfit(limits, source, chunk, rows)
         chunks.append(chunk)
         report(Progress(prompts.set, scanned=chunk.first + chunk.count))
     declared = PromptSet(prompts.set, source.name, prompts.epochs, prompts.priority, prompts.order, config.run.seed)

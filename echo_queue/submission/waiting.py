@@ -3,10 +3,11 @@
 import random
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError, Problem, PromptError
+from echo_queue.errors import DeadlineError, Problem, PromptError, ServiceError
 from echo_queue.queue import Arrival, Queue
 from echo_queue.submission.expand import problems_of
 from echo_queue.submission.reconcile import Reconciler, messages_waiting
@@ -41,7 +42,9 @@ def arrive(config: Config, queue: Queue, app: "Celery", name: str, report: Repor
         if now - moved > config.submission.deadline_s:
             raise _nothing_arrives(config, app, name, arrival)
         if now - reconciled > config.submission.reconcile_s:
-            reconciler.look()
+            # A broker that is away for now: Redis itself answers to `arrival`, or ends this wait.
+            with suppress(ServiceError):
+                reconciler.look()
             reconciled = now
         time.sleep(LOOK_EVERY_S * random.uniform(0.5, 1.0))
     if arrival.failed:

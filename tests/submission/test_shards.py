@@ -4,22 +4,26 @@ import pytest
 
 from echo_queue.errors import ServiceError
 from echo_queue.records import PromptRow, Shard, Task
+from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.store import ObjectStore
 from echo_queue.submission.shards import ShardReader, write
 
 
-class Objects:
-    """Objects in a dictionary: the reader and writer use `put` and `get` only, which the store's own tests cover."""
+class Counted(ObjectStore):
+    """Knows what was fetched."""
 
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-        self.fetched: list[str] = []
-
-    def put(self, key: str, data: bytes) -> None:
-        self.data[key] = data
+    fetched: list[str]
 
     def get(self, key: str) -> bytes:
         self.fetched.append(key)
-        return self.data[key]
+        return super().get(key)
+
+
+@pytest.fixture
+def store(shared_store: StoreEndpoint, run_name: str) -> Counted:
+    store = Counted(shared_store, run_name)
+    store.fetched = []
+    return store
 
 
 def task(shard: Shard, index: int) -> Task:
@@ -30,22 +34,19 @@ def rows(first: int, count: int) -> list[PromptRow]:
     return [PromptRow(f"p{index}\u2028\x85", {"n": index}) for index in range(first, first + count)]
 
 
-def test_a_reader_gives_each_task_its_prompt() -> None:
-    store = Objects()
+def test_a_reader_gives_each_task_its_prompt(store: Counted) -> None:
     shard = write(store, "s", 3, 30, rows(30, 10))
     reader = ShardReader(store)
     assert [reader.row(task(shard, index)) for index in range(30, 40)] == rows(30, 10)
     assert store.fetched == [shard.object]
 
 
-def test_writing_a_chunk_twice_makes_one_object() -> None:
-    store = Objects()
+def test_writing_a_chunk_twice_makes_one_object(store: Counted) -> None:
     assert write(store, "s", 0, 0, rows(0, 5)) == write(store, "s", 0, 0, rows(0, 5))
-    assert len(store.data) == 1
+    assert len(list(store.list())) == 1
 
 
-def test_the_shards_used_last_are_kept() -> None:
-    store = Objects()
+def test_the_shards_used_last_are_kept(store: Counted) -> None:
     shards = [write(store, "s", number, number * 2, rows(number * 2, 2)) for number in range(3)]
     reader = ShardReader(store, cache_shards=2)
     for number in (0, 1, 0, 2, 0, 1):
@@ -53,9 +54,8 @@ def test_the_shards_used_last_are_kept() -> None:
     assert store.fetched == [shards[number].object for number in (0, 1, 2, 1)]
 
 
-def test_a_damaged_shard_is_never_read() -> None:
-    store = Objects()
+def test_a_damaged_shard_is_never_read(store: Counted) -> None:
     shard = write(store, "s", 0, 0, rows(0, 5))
-    store.data[shard.object] = store.data[shard.object].replace(b"p3", b"q3")
+    store.put(shard.object, store.get(shard.object).replace(b"p3", b"q3"))
     with pytest.raises(ServiceError, match="not the ones written"):
         ShardReader(store).row(task(shard, 0))

@@ -14,10 +14,10 @@ from echo_queue.records import PromptRow
 from echo_queue.submission import submit
 from echo_queue.submission.application import build
 from echo_queue.submission.expand import expand
-from echo_queue.submission.length import length_limit
+from echo_queue.submission.limits import limits_of
 from echo_queue.submission.sending import choose, place
 from tests.submission.conftest import Site, until
-from tests.submission.test_length import make_model
+from tests.submission.test_limits import make_model
 
 ROWS = [{"prompt": f"prompt {index}", "answer": index} for index in range(950)]
 EXPECTED = {(0, index): PromptRow(f"prompt {index}", {"answer": index}) for index in range(950)}
@@ -31,6 +31,7 @@ def write(path: Path, rows: list[dict[str, object]]) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(site: Site, tmp_path: Path) -> None:
     site.celery()
     for path in (tmp_path / "prompts.jsonl", tmp_path / "prompts.parquet"):
@@ -66,22 +67,23 @@ def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(
     assert "lost and were sent again" not in site.log(0).read_text()
 
 
+@pytest.mark.slow
 def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp_path: Path) -> None:
-    source = write(tmp_path / "prompts.jsonl", ROWS * 20)
+    source = write(tmp_path / "prompts.jsonl", ROWS * 10)
     config = site.config(prompts__chunk=50)
     queue = Queue.connect(config, "submitter")
     place(config, queue, build(config), choose(config, source))
-    for _ in range(3):
+    for _ in range(2):
         before = arrived(queue)
         worker = site.celery(processes=2)
-        until(lambda before=before: arrived(queue) > before, "some chunks")
+        until(lambda before=before: arrived(queue) > before + 40, "some chunks")
         site.kill(worker)
-    assert arrived(queue) < 380, "the kills came too late to show anything"
+    assert arrived(queue) < 190, "the kills came too late to show anything"
     # What the broker still knows is forgotten as well: only the ledger is left.
     site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
     site.celery(processes=2)
     until(lambda: (arrival := queue.arrival("prompts")) and arrival.settled, "the reconciler")
-    assert sorted(site.rows()) == [(0, index) for index in range(19_000)]
+    assert sorted(site.rows()) == [(0, index) for index in range(9_500)]
     assert site.admin.audit().ok
 
 
@@ -113,9 +115,9 @@ def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(si
     config = site.config()
     queue, app = Queue.connect(config, "submitter"), build(config)
     place(config, queue, app, choose(config, source))
-    limit = length_limit(make_model(tmp_path / "model"), 256)
-    assert expand(queue, site.store, limit, "prompts", 0)
-    assert not expand(queue, site.store, limit, "prompts", 1)
+    limits = limits_of(make_model(tmp_path / "model"), 256)
+    assert expand(queue, site.store, limits, "prompts", 0)
+    assert not expand(queue, site.store, limits, "prompts", 1)
     with pytest.raises(PromptError, match=r"prompts\.jsonl:121: its prompt has 401 tokens") as error:
         wait(site, queue)
     assert len(error.value.problems) == 1

@@ -1,4 +1,4 @@
-"""Prompt lengths, asked of the model's own tokenizer."""
+"""Prompt limits, asked of the model's own files."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.jsonl import JsonLines
-from echo_queue.submission.length import LengthLimit, length_limit, refuse_long
+from echo_queue.submission.limits import Limits, limits_of, refuse_unfit
 
 LIMIT = 12
 
@@ -31,45 +31,58 @@ def make_model(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def limit(tmp_path_factory: pytest.TempPathFactory) -> LengthLimit:
-    found = length_limit(make_model(tmp_path_factory.mktemp("model")), LIMIT)
+def limits(tmp_path_factory: pytest.TempPathFactory) -> Limits:
+    found = limits_of(make_model(tmp_path_factory.mktemp("model")), LIMIT)
     assert found is not None
     return found
 
 
 @settings(max_examples=300)
 @given(texts=st.lists(st.text(max_size=20), min_size=1, max_size=8))
-def test_the_quick_bound_never_differs_from_counting(limit: LengthLimit, texts: list[str]) -> None:
-    counted = [(place, len(limit.tokenizer.encode(text))) for place, text in enumerate(texts)]
+def test_the_quick_bound_never_differs_from_counting(limits: Limits, texts: list[str]) -> None:
+    counted = [(place, len(limits.tokenizer.encode(text))) for place, text in enumerate(texts)]
     expected = [(place, tokens) for place, tokens in counted if tokens > LIMIT]
-    assert list(limit.excess([PromptRow(text, {}) for text in texts])) == expected
+    assert list(limits.excess([PromptRow(text, {}) for text in texts])) == expected
 
 
-def test_bytes_bound_tokens_for_a_byte_level_tokenizer_only(limit: LengthLimit, tmp_path: Path) -> None:
-    assert limit.certain_bytes == LIMIT - 1
+def test_bytes_bound_tokens_for_a_byte_level_tokenizer_only(limits: Limits, tmp_path: Path) -> None:
+    assert limits.certain_bytes == LIMIT - 1
     words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     words.save(str(tmp_path / "tokenizer.json"))
-    found = length_limit(tmp_path, LIMIT)
+    found = limits_of(tmp_path, LIMIT)
     assert found is not None
     assert found.certain_bytes == -1
 
 
-def test_contents_of_messages_count(limit: LengthLimit) -> None:
+def test_contents_of_messages_count(limits: Limits) -> None:
     messages = [{"role": "user", "content": "xyzq" * 4}, {"role": "user", "content": "!"}]
-    assert [place for place, _ in limit.excess([PromptRow("short", {}), PromptRow(messages, {})])] == [1]
+    assert [place for place, _ in limits.excess([PromptRow("short", {}), PromptRow(messages, {})])] == [1]
 
 
-def test_prompts_that_are_too_long_are_named_by_line(limit: LengthLimit, tmp_path: Path) -> None:
+def test_prompts_that_are_too_long_are_named_by_line(limits: Limits, tmp_path: Path) -> None:
     rows = [PromptRow("short", {}), PromptRow("xyzq" * 20, {})]
     with pytest.raises(PromptError, match=r"p\.jsonl:42: its prompt has 81 tokens, the model takes 12"):
-        refuse_long(limit, JsonLines(tmp_path / "p.jsonl"), Chunk(4, 40, 2), rows)
+        refuse_unfit(limits, JsonLines(tmp_path / "p.jsonl"), Chunk(4, 40, 2), rows)
+
+
+def test_chat_messages_need_a_chat_template(limits: Limits, tmp_path: Path) -> None:
+    source, chunk, rows = (
+        JsonLines(tmp_path / "p.jsonl"),
+        Chunk(0, 0, 1),
+        [PromptRow([{"role": "user", "content": "x"}], {})],
+    )
+    with pytest.raises(PromptError, match=r"p\.jsonl:1: .* the model has no chat template"):
+        refuse_unfit(limits, source, chunk, rows)
+    model = make_model(tmp_path / "chat")
+    (model / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    refuse_unfit(limits_of(model, LIMIT), source, chunk, rows)
 
 
 def test_a_model_without_a_tokenizer_file_sets_no_limit(tmp_path: Path) -> None:
-    assert length_limit(tmp_path / "Qwen" / "Qwen3-4B", LIMIT) is None
+    assert limits_of(tmp_path / "Qwen" / "Qwen3-4B", LIMIT) is None
 
 
 def test_a_damaged_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ServiceError, match=r"tokenizer\.json: is no tokenizer"):
-        length_limit(tmp_path, LIMIT)
+        limits_of(tmp_path, LIMIT)
