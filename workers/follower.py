@@ -56,6 +56,8 @@ class Follower(threading.Thread):
                     self._stage(published)
                 cursor, pause_s = self._queue.wait(cursor, LISTEN_S, ("published", "resumed")), FIRST_PAUSE_S
             except Exception as error:
+                if self._closed:
+                    return
                 self._report(error)
                 time.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
