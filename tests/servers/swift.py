@@ -109,8 +109,8 @@ class Swift:
         self._processes.clear()
 
     def kill(self) -> None:
-        """SIGKILL to all of it."""
-        for process in self._processes:
+        """SIGKILL to all of it, the proxy first: without its servers it says that buckets are missing."""
+        for process in reversed(self._processes):
             process.kill()
             process.wait()
         self._processes.clear()
