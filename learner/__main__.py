@@ -22,8 +22,11 @@ def main() -> int:
         signal.signal(number, lambda *_: leaving.set())
     try:
         config = load(arguments.config)
-        from learner.train import train  # after the configuration is known to be right: torch takes seconds
+        from transformers.utils.logging import disable_progress_bar  # only now: torch takes seconds to import
 
+        from learner.train import train
+
+        disable_progress_bar()
         train(config, leaving)
     except EchoQueueError as error:
         show(error.problems)

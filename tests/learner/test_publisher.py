@@ -1,0 +1,82 @@
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from echo_queue.queue import Beat, QueuePolicy, Status, WorkerStatus
+from echo_queue.records import Version
+from learner.publisher import Publisher, publication_period
+
+WEIGHTS = {"weight": torch.zeros(3)}
+STATUS = Status(
+    learner=Version(1, 0), published=None, policy=QueuePolicy(s=1, batch=1), window=1.0, finished=False, submitted=0,
+    backlog=0, tasks=0, retry=0, flying=0, ready=0, drained=0, replay=0, uncommitted=0, trained=0, dead=0, counts={},
+    workers=(),
+)  # fmt: skip
+
+
+def serving(*versions: int | None) -> Status:
+    """A status in which workers serve these versions; None has gone silent."""
+    beats = (None if number is None else Beat("engine", Version(1, number), "generating") for number in versions)
+    workers = tuple(WorkerStatus(f"w{n}", 0, beat) for n, beat in enumerate(beats))
+    return replace(STATUS, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("t_bcast_s", "t_train_s", "s", "kappa"),
+    [(0.0, 1.0, 4, 1), (0.9, 1.0, 4, 1), (1.1, 1.0, 4, 2), (3.5, 1.0, 4, 4), (99.0, 1.0, 4, 5), (99.0, 1.0, 0, 1)],
+)
+def test_kappa_is_the_smallest_that_dissemination_sustains(
+    t_bcast_s: float, t_train_s: float, s: int, kappa: int
+) -> None:
+    assert publication_period(t_bcast_s, t_train_s, s) == kappa
+
+
+def test_training_goes_on_while_a_copy_is_published_and_only_one_is_under_way() -> None:
+    seen: list[tuple[int, float]] = []
+    may_go = threading.Event()
+
+    def publish(version: Version, weights: Mapping[str, Tensor]) -> None:
+        may_go.wait(10)
+        seen.append((version.number, float(weights["weight"].sum())))
+
+    weights = {"weight": torch.zeros(3)}
+    publisher = Publisher(publish)
+    assert publisher.hand_over(Version(1, 1), weights) < 1.0
+    weights["weight"] += 1
+    assert seen == []
+    threading.Timer(0.1, may_go.set).start()
+    assert publisher.hand_over(Version(1, 2), weights) > 0.0
+    assert seen[0] == (1, 0.0)
+    publisher.wait()
+    assert seen[1] == (2, 3.0)
+    publisher.close()
+
+
+def test_a_failure_in_the_background_reaches_the_learner() -> None:
+    def publish(_version: Version, _weights: Mapping[str, Tensor]) -> None:
+        raise ValueError("disk full")
+
+    publisher = Publisher(publish)
+    publisher.hand_over(Version(1, 1), WEIGHTS)
+    with pytest.raises(ValueError, match="disk full"):
+        publisher.wait()
+    publisher.close()
+
+
+def test_a_version_has_arrived_once_every_living_worker_serves_it() -> None:
+    publisher = Publisher(lambda *_: None)
+    publisher.hand_over(Version(1, 3), WEIGHTS)
+    publisher.wait()
+    stored_s = publisher.t_bcast_s
+    publisher.observe(serving(3, 2))
+    assert publisher.t_bcast_s == stored_s
+    publisher.observe(serving(3, None, 4))
+    arrived_s = publisher.t_bcast_s
+    assert arrived_s > stored_s
+    publisher.observe(serving(4, 4))
+    assert publisher.t_bcast_s == arrived_s, "measured once per version"
+    publisher.close()
