@@ -1,0 +1,141 @@
+"""What the bound S and pacing do to the age of the data, in the real pipeline on this machine (`design.md` of ECHO-2).
+
+For each S the quick start runs twice, with pacing and without, from the same base model, and reports: the largest
+and mean lag of anything trained, the learner's idle share, and the share of groups sent back. A run counts from its
+`SKIP`-th update on, so that start-up and the first fill of the window are left out of the idle share; the largest
+lag counts every update.
+
+    python -m benchmarks.staleness [--updates 60] [--bounds 0,1,2,4,8] [--plot docs/staleness.png] [--json]
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import matplotlib
+import orjson
+
+from echo_queue import telemetry
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+CONFIG = Path("configs/quickstart.toml")
+WORK = Path("runs/benchmarks/staleness")
+SKIP = 10
+RUN_DEADLINE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. Shares are of the learner's time and of the groups that reached it."""
+
+    s: int
+    pace: bool
+    max_lag: int
+    mean_lag: float
+    idle_share: float
+    sent_back_share: float
+    reward_last: float
+
+
+def echo_queue(command: str, name: str, **overrides: object) -> None:
+    """Runs `echo-queue COMMAND` on the quick start with `overrides` (SECTION__KEY) in a directory of its own."""
+    values = {"RUN__NAME": name, "RUN__DIR": WORK / name, **overrides}
+    environment = os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()}
+    subprocess.run(
+        [sys.executable, "-m", "echo_queue.cli", command, str(CONFIG)],
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=RUN_DEADLINE_S,
+    )
+
+
+def measure(s: int, pace: bool, updates: int) -> Row:
+    name = f"s{s}-{'pace' if pace else 'fill'}"
+    echo_queue(
+        "run",
+        name,
+        STALENESS__S=s,
+        STALENESS__PACE=str(pace).lower(),
+        LEARNER__MAX_UPDATES=updates,
+        MODEL__BASE=WORK / "base" / "base",
+    )
+    history = telemetry.read(WORK / name / "metrics.jsonl")
+    steady = telemetry.summarise(history[SKIP:])
+    return Row(
+        s=s,
+        pace=pace,
+        max_lag=telemetry.summarise(history).max_lag,
+        mean_lag=steady.mean_lag,
+        idle_share=steady.idle_share,
+        sent_back_share=steady.sent_back_share,
+        reward_last=steady.reward_last,
+    )
+
+
+def targets(rows: list[Row]) -> dict[str, bool]:
+    """The promises that the runs at hand can show."""
+    by = {(row.s, row.pace): row for row in rows}
+    held = {"no lag beyond S": all(row.max_lag <= row.s for row in rows)}
+    if (4, True) in by:
+        held["S = 4: less than 2 % sent back"] = by[4, True].sent_back_share < 0.02
+    if (8, True) in by and (8, False) in by:
+        paced, filled = by[8, True], by[8, False]
+        held["S = 8: pacing halves the mean lag"] = paced.mean_lag <= filled.mean_lag / 2
+        held["S = 8: pacing costs at most 3 points of idle time"] = paced.idle_share - filled.idle_share <= 0.03
+    return held
+
+
+def plot(rows: list[Row], path: Path) -> None:
+    figure, (lag, idle) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for pace, label, marker in ((True, "paced", "o"), (False, "window filled", "s")):
+        line = [row for row in rows if row.pace == pace]
+        lag.plot([row.s for row in line], [row.mean_lag for row in line], marker=marker, label=label)
+        idle.plot([row.s for row in line], [100 * row.idle_share for row in line], marker=marker, label=label)
+    bounds = sorted({row.s for row in rows})
+    lag.plot(bounds, bounds, color="grey", linestyle=":", label="the bound")
+    lag.set(title="Mean lag of what was trained", xlabel="S (updates)", ylabel="updates", xticks=bounds)
+    idle.set(title="Learner idle", xlabel="S (updates)", ylabel="% of its time", xticks=bounds, ylim=(0, None))
+    lag.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def table(rows: list[Row]) -> str:
+    head = f"{'S':>3}  {'':<7} {'max lag':>7} {'mean lag':>9} {'idle':>7} {'sent back':>10} {'reward':>7}"
+    body = (
+        f"{row.s:>3}  {'paced' if row.pace else 'filled':<7} {row.max_lag:>7} {row.mean_lag:>9.2f}"
+        f" {row.idle_share:>7.1%} {row.sent_back_share:>10.2%} {row.reward_last:>7.2f}"
+        for row in rows
+    )
+    return "\n".join((head, *body))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=60)
+    parser.add_argument("--bounds", default="0,1,2,4,8")
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    shutil.rmtree(WORK, ignore_errors=True)
+    echo_queue("init-model", "base")
+    rows = [measure(int(s), pace, arguments.updates) for s in arguments.bounds.split(",") for pace in (True, False)]
+    held = targets(rows)
+    print(table(rows))
+    for promise, kept in held.items():
+        print(f"{'ok  ' if kept else 'FAIL'} {promise}")
+    if arguments.plot:
+        plot(rows, arguments.plot)
+    if arguments.json:
+        print(orjson.dumps({"rows": [asdict(row) for row in rows], "targets": held, "ok": all(held.values())}).decode())
+    return 0 if all(held.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
