@@ -1,23 +1,23 @@
-"""Publishes weights while training goes on, one version at a time, and measures how long they take to arrive.
+"""Publishes weights while training goes on, and measures how long they take to arrive.
 
 - A snapshot is copied before `hand_over` returns, so that the next update cannot change it.
+- One version is under way at a time; the newest one handed over meanwhile waits, older ones are left out. The learner
+  is never held up: what admission needs published, it waits for itself.
 - A version is served once every living worker's heartbeat names it or a newer one; the time since the end of its
   update is T_bcast, as coarse as heartbeats are. Without workers it is the time that publishing took.
 - A failure in the background surfaces at the next call.
 """
 
-import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 from torch import Tensor
 
 from echo_queue.queue import Status
 from echo_queue.records import Version
-
-log = logging.getLogger(__name__)
 
 SMOOTHING = 0.3
 """Weight of the newest measurement of T_bcast."""
@@ -30,53 +30,85 @@ def publication_period(t_bcast_s: float, t_train_s: float, s: int) -> int:
     return min(max(1, math.ceil(t_bcast_s / max(t_train_s, 1e-6))), s + 1)
 
 
-class Publisher:
+class Snapshot(NamedTuple):
+    version: Version
+    weights: Mapping[str, Tensor]
+    updated: float
+    """When its update ended."""
+
+
+class Publisher(threading.Thread):
     """`publish` stores the weights of a version and moves the pointer to it."""
 
     def __init__(self, publish: Publish) -> None:
-        self._publish = publish
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="publisher")
-        self._under_way: Future[None] | None = None
-        self._arriving: tuple[Version, float] | None = None
+        super().__init__(name="publisher", daemon=True)
         self.t_bcast_s = 0.0
+        self._publish = publish
+        self._changed = threading.Condition()
+        self._waiting: Snapshot | None = None
+        self._under_way: Snapshot | None = None
+        self._arriving: Snapshot | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
 
-    def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> float:
-        """Publishes a copy of `weights` in the background. Returns the seconds it had to wait for the one before."""
-        waited_s = self.wait()
-        copies = {name: tensor.clone() for name, tensor in weights.items()}
-        self._under_way = self._pool.submit(self._run, version, copies, time.monotonic())
-        return waited_s
+    def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> None:
+        """Publishes a copy of `weights` in the background, as soon as nothing else is under way."""
+        snapshot = Snapshot(version, {name: tensor.clone() for name, tensor in weights.items()}, time.monotonic())
+        with self._changed:
+            self.check()
+            self._waiting = snapshot
+            self._changed.notify_all()
 
-    def wait(self) -> float:
-        """Until nothing is under way; raises what went wrong there. Returns the seconds spent."""
-        began = time.monotonic()
-        if self._under_way is not None:
-            under_way, self._under_way = self._under_way, None
-            under_way.result()
-        return time.monotonic() - began
+    def wait(self) -> None:
+        """Until all that was handed over is published."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or not (self._waiting or self._under_way))
+        self.check()
 
     def check(self) -> None:
-        """Raises what went wrong in the background, without waiting."""
-        if self._under_way is not None and self._under_way.done():
-            self.wait()
-
-    def observe(self, status: Status) -> None:
-        """Looks whether the version on its way has arrived everywhere. May be called from another thread."""
-        arriving = self._arriving
-        serving = [worker.beat.version for worker in status.workers if worker.beat is not None]
-        if arriving is not None and serving and min(serving) >= arriving[0]:
-            self._arriving = None
-            self._measure(time.monotonic() - arriving[1])
+        """Raises what went wrong in the background."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True)
+        """What is under way is finished, what waits is dropped."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.join()
 
-    def _run(self, version: Version, weights: Mapping[str, Tensor], updated: float) -> None:
-        self._publish(version, weights)
+    def run(self) -> None:
+        while snapshot := self._next():
+            try:
+                self._publish(snapshot.version, snapshot.weights)
+                self._published(snapshot)
+            except BaseException as error:
+                self._failure = error
+            with self._changed:
+                self._under_way = None
+                self._changed.notify_all()
+
+    def _next(self) -> Snapshot | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed or self._failure)
+            if self._closed or self._failure:
+                return None
+            self._under_way, self._waiting = self._waiting, None
+            return self._under_way
+
+    def observe(self, status: Status) -> None:
+        """Looks whether the version on its way has arrived everywhere. May be called from any thread."""
+        arriving = self._arriving
+        serving = [worker.beat.version for worker in status.workers if worker.beat is not None]
+        if arriving is not None and serving and min(serving) >= arriving.version:
+            self._arriving = None
+            self._measure(time.monotonic() - arriving.updated)
+
+    def _published(self, snapshot: Snapshot) -> None:
         if self.t_bcast_s == 0.0:
-            self._measure(time.monotonic() - updated)
+            self._measure(time.monotonic() - snapshot.updated)
         if self._arriving is None:
-            self._arriving = (version, updated)
+            self._arriving = snapshot._replace(weights={})
 
     def _measure(self, seconds: float) -> None:
         self.t_bcast_s = seconds if self.t_bcast_s == 0.0 else (1 - SMOOTHING) * self.t_bcast_s + SMOOTHING * seconds

@@ -19,7 +19,7 @@ SENT_BACK = ("late", "abandoned", "cancelled")
 
 
 class Seconds(NamedTuple):
-    """Of one update: without groups or blocked by a publication, learning, and keeping what was learned."""
+    """Of one update: gathering its groups, learning, and keeping what was learned."""
 
     wait: float
     train: float

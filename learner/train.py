@@ -1,9 +1,10 @@
-"""The learner: drain → learn → advance → checkpoint → commit → publish, and again.
+"""The learner: drain → learn → advance → publish → checkpoint → commit, and again.
 
 - Nothing older than S updates is trained, and nothing is trained twice: what counts as trained is what the
   newest checkpoint and its ancestors hold. A restart at any instant goes on from there.
-- Order is safety: a checkpoint is durable before its groups are committed; a version is published only after the
-  queue knows it; the final model is written before the run is marked finished.
+- Order is safety: the queue knows a version before it is published, a checkpoint is durable before its groups are
+  committed, the final model is written before the run is marked finished. A version published and then lost with the
+  learner is abandoned by the next one's lineage.
 - Every wait ends at `queue.stall_deadline_s` with an error that names what was waited for.
 
 What is simple here, on purpose: one process and one device; one optimizer step per batch; oldest groups first.
@@ -61,6 +62,7 @@ def train(config: Config, leaving: threading.Event) -> None:
     learner = Learner(config, store, queue)
     housekeeper = Housekeeper(_connect_queue(config, store), config.queue.lease_s, learner.publisher.observe)
     housekeeper.start()
+    learner.publisher.start()
     try:
         learner.run(leaving)
     finally:
@@ -95,7 +97,7 @@ class Learner:
             "lineage %d begins at version %d with %d groups in hand",
             *(self.lineage, self.version, len(self.gathering.pending)),
         )
-        blocked_s = self._hand_over()
+        self._hand_over()
         while not leaving.is_set() and not self._enough():
             began = time.monotonic()
             batch = self.gathering.gather(self.version, leaving)
@@ -105,11 +107,12 @@ class Learner:
             learned = self._learn(batch.groups)
             trained = time.monotonic()
             self._advance(batch, trained - gathered)
+            if self._publication_due():
+                self._hand_over()
             if self._checkpoint_due():
                 self._save()
-            saved = time.monotonic()
-            waited_s, blocked_s = gathered - began + blocked_s, self._hand_over() if self._publication_due() else 0.0
-            self._record(batch.groups, learned, Seconds(waited_s, trained - gathered, saved - trained))
+            kept = time.monotonic()
+            self._record(batch.groups, learned, Seconds(gathered - began, trained - gathered, kept - trained))
         self._save()
         if leaving.is_set():
             self.publisher.wait()
@@ -146,10 +149,10 @@ class Learner:
         self.trained.clear()
         checkpoint.prune(self.store, self.saved, self.config.learner.keep_checkpoints)
 
-    def _hand_over(self) -> float:
-        """This version's weights are on their way to the workers. Returns the seconds this was held up."""
+    def _hand_over(self) -> None:
+        """This version's weights are on their way to the workers."""
         self.published = self.version
-        return self.publisher.hand_over(Version(self.lineage, self.version), self.policy.weights())
+        self.publisher.hand_over(Version(self.lineage, self.version), self.policy.weights())
 
     def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         """In the publisher's thread: stored whole, then pointed at."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from echo_queue.queue import Beat, QueuePolicy, Status, WorkerStatus
 from echo_queue.records import Version
-from learner.publisher import Publisher, publication_period
+from learner.publisher import Publish, Publisher, publication_period
 
 WEIGHTS = {"weight": torch.zeros(3)}
 STATUS = Status(
@@ -35,24 +35,32 @@ def test_kappa_is_the_smallest_that_dissemination_sustains(
     assert publication_period(t_bcast_s, t_train_s, s) == kappa
 
 
-def test_training_goes_on_while_a_copy_is_published_and_only_one_is_under_way() -> None:
+def started(publish: Publish) -> Publisher:
+    publisher = Publisher(publish)
+    publisher.start()
+    return publisher
+
+
+def test_training_goes_on_while_a_copy_is_published_and_the_newest_follows() -> None:
     seen: list[tuple[int, float]] = []
-    may_go = threading.Event()
+    under_way, may_go = threading.Event(), threading.Event()
 
     def publish(version: Version, weights: Mapping[str, Tensor]) -> None:
+        under_way.set()
         may_go.wait(10)
         seen.append((version.number, float(weights["weight"].sum())))
 
     weights = {"weight": torch.zeros(3)}
-    publisher = Publisher(publish)
-    assert publisher.hand_over(Version(1, 1), weights) < 1.0
-    weights["weight"] += 1
+    publisher = started(publish)
+    publisher.hand_over(Version(1, 1), weights)
+    under_way.wait(10)
+    for number in (2, 3):
+        weights["weight"] += 1
+        publisher.hand_over(Version(1, number), weights)
     assert seen == []
-    threading.Timer(0.1, may_go.set).start()
-    assert publisher.hand_over(Version(1, 2), weights) > 0.0
-    assert seen[0] == (1, 0.0)
+    may_go.set()
     publisher.wait()
-    assert seen[1] == (2, 3.0)
+    assert seen == [(1, 0.0), (3, 6.0)]
     publisher.close()
 
 
@@ -60,15 +68,17 @@ def test_a_failure_in_the_background_reaches_the_learner() -> None:
     def publish(_version: Version, _weights: Mapping[str, Tensor]) -> None:
         raise ValueError("disk full")
 
-    publisher = Publisher(publish)
+    publisher = started(publish)
     publisher.hand_over(Version(1, 1), WEIGHTS)
     with pytest.raises(ValueError, match="disk full"):
         publisher.wait()
+    with pytest.raises(ValueError, match="disk full"):
+        publisher.hand_over(Version(1, 2), WEIGHTS)
     publisher.close()
 
 
 def test_a_version_has_arrived_once_every_living_worker_serves_it() -> None:
-    publisher = Publisher(lambda *_: None)
+    publisher = started(lambda *_: None)
     publisher.hand_over(Version(1, 3), WEIGHTS)
     publisher.wait()
     stored_s = publisher.t_bcast_s

@@ -131,6 +131,7 @@ def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
     stage.work(config)
     older = Learner(config, stage.store(config), queue)
     Learner(config, stage.store(config), stage.queue(config))
+    older.publisher.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())
     older.publisher.close()
