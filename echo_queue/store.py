@@ -5,8 +5,8 @@
 - `put(once=True)` never replaces what stands there. Of writers at the very same instant one wins where the server
   makes sure of it (`elects_one`: S3 does, rclone and Swift do not); elsewhere both could write, and the learner's
   lineage, fenced in Redis, is what keeps them apart.
-- A server that was killed may leave part of an object that it never acknowledged. So whatever is found by
-  listing is written manifest last, and every manifest carries digests that readers check.
+- Some servers, when killed, leave part of an object that they never acknowledged. So whatever is found by listing
+  is written manifest last, and every manifest carries digests that readers check.
 """
 
 import random

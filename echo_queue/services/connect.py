@@ -23,7 +23,7 @@ from echo_queue.services import s3_server
 from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
 from echo_queue.services.process import ServerProcess
 from echo_queue.services.redis_errors import explain, may_pass
-from echo_queue.services.redis_server import find_program
+from echo_queue.services.redis_server import DISK_FULL_SIGNS, explain_end, find_program
 from echo_queue.services.secrets import Role
 from echo_queue.services.store_errors import Unreachable
 from echo_queue.store import ObjectStore
@@ -41,7 +41,11 @@ T = TypeVar("T")
 
 def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S) -> redis.Redis:
     """A tested connection as `role`'s user (RESP2, bytes, no retries of its own)."""
-    return _patiently(lambda: _open_redis(redis_endpoint(config, role)), deadline_s)
+    try:
+        return _patiently(lambda: _open_redis(redis_endpoint(config, role)), deadline_s)
+    except ServiceError:
+        _blame_disk(config)
+        raise
 
 
 def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:
@@ -69,6 +73,17 @@ def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
         client.close()
         raise (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url)) from None
     return client
+
+
+def _blame_disk(config: Config) -> None:
+    """An embedded server whose disk is full ends, because it acknowledges nothing that it cannot keep."""
+    server = ServerProcess(services_dir(config) / "redis")
+    if (
+        config.redis.url == EMBEDDED
+        and not server.alive()
+        and any(sign in server.log_tail() for sign in DISK_FULL_SIGNS)
+    ):
+        raise ServiceError(explain_end("Redis server", server.dir, server.log_tail())) from None
 
 
 def redis_client(endpoint: RedisEndpoint) -> redis.Redis:

@@ -110,8 +110,10 @@ class ServerProcess:
             self._child = self.pid = None
 
     def _held(self) -> bool:
+        if not self._lock.exists():
+            return False
         # A shared lock, so that two who only look do not take each other for a server.
-        with self._lock.open("a+") as lock:
+        with self._lock.open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -25,6 +25,7 @@ HOST = "127.0.0.1"
 START_DEADLINE_S = 60.0
 STOP_GRACE_S = 10.0
 PORT_ATTEMPTS = 3
+DISK_FULL_SIGNS = ("No space left", "no space left", "Short write while writing to the AOF", "File too large")
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class RedisServer:
 
 def explain_end(what: str, directory: Path, log: str) -> Problem:
     """Why a server ended, from the last lines of its log."""
-    if "No space left" in log or "disk space" in log or "File too large" in log:
+    if any(sign in log for sign in DISK_FULL_SIGNS):
         return Problem(
             str(directory), f"the {what} ended because its disk is full", "free space there, then start again"
         )

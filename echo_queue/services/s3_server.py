@@ -1,8 +1,8 @@
 """The embedded S3 server: rclone serving one directory, on the loopback interface, with generated keys.
 
-An acknowledged object survives any end of the server. One that was being written when the server was killed
-may remain under its name, cut short: readers go by manifests and digests (`echo_queue.store`). rclone does
-not honour `If-None-Match`, which `ObjectStore.puts_once` finds out.
+An acknowledged object survives any end of the server, and an object is under its name whole or not at all:
+rclone writes beside it and renames; what a killed server left beside is removed at the next start. rclone
+does not heed `If-None-Match`, which `ObjectStore.puts_once` finds out.
 """
 
 import os
@@ -22,6 +22,7 @@ HOST = "127.0.0.1"
 START_DEADLINE_S = 15.0
 STOP_GRACE_S = 10.0
 PORT_ATTEMPTS = 3
+UNFINISHED = ".rclone_temp_put_*"
 
 
 class S3Server:
@@ -63,6 +64,8 @@ class S3Server:
             self._await_ready(deadline_s)
             return False
         program = find_program()
+        for leftover in self.objects.rglob(UNFINISHED):
+            leftover.unlink()
         for attempt in range(PORT_ATTEMPTS):
             self.port = port_for(self.dir)
             remember_port(self.dir, self.port)

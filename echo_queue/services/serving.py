@@ -16,12 +16,12 @@ from functools import partial
 import redis
 
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError
+from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.queue import Queue
 from echo_queue.queue.acl import rules
 from echo_queue.services.connect import connect_redis, connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
-from echo_queue.services.redis_server import RedisServer, User
+from echo_queue.services.redis_server import RedisServer, User, explain_end
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import ROLES, Generated, generate
 from echo_queue.store import ObjectStore
@@ -110,25 +110,20 @@ class Watched:
         )
 
     def look(self) -> None:
+        """Raises `ServiceError` once the server has ended too often."""
         if self.server.alive() or time.monotonic() < self._again_at:
             return
-        self._note_end()
+        now, log_tail = time.monotonic(), self.server.process.log_tail()
+        recent = sum(now - end < ENDS_WINDOW_S for end in self._ends)
+        if recent == ENDS_MAX:
+            raise ServiceError(explain_end(self.name, self.server.dir, log_tail))
+        self._ends.append(now)
+        self._again_at = now + min(FIRST_PAUSE_S * 2**recent, LONGEST_PAUSE_S)
+        log.warning("%s ended; starting it again. Its last words: %s", self.name, log_tail[-500:])
         try:
             self.start()
         except EchoQueueError as error:
-            if self._too_many():
-                raise
             log.warning("%s did not start again: %s", self.name, error)
-
-    def _note_end(self) -> None:
-        now = time.monotonic()
-        self._ends.append(now)
-        recent = sum(now - end < ENDS_WINDOW_S for end in self._ends)
-        self._again_at = now + min(FIRST_PAUSE_S * 2**recent, LONGEST_PAUSE_S)
-        log.warning("%s ended; starting it again. Its last words: %s", self.name, self.server.process.log_tail()[-500:])
-
-    def _too_many(self) -> bool:
-        return len(self._ends) == ENDS_MAX and self._ends[-1] - self._ends[0] < ENDS_WINDOW_S
 
 
 def users(config: Config, secrets: Generated) -> list[User]:

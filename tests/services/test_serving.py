@@ -1,0 +1,188 @@
+"""Promises of `Services` and of connections to them: embedded, per role, kept up."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+import redis
+
+from echo_queue import services
+from echo_queue.config import Config
+from echo_queue.errors import ServiceError
+from echo_queue.services import serving
+from echo_queue.services.connect import check, connect_redis, connect_store
+from echo_queue.services.endpoints import celery_broker_url, redis_endpoint, services_dir
+from echo_queue.services.secrets import ROLES
+from echo_queue.services.serving import Services
+
+Configure = Callable[..., Config]
+SERVE = """
+import sys; from pathlib import Path; from echo_queue import services; from echo_queue.config import load
+services.serve(load(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+def config(configure: Configure) -> Config:
+    return configure()
+
+
+@pytest.fixture
+def running(config: Config) -> Iterator[Services]:
+    """Services of `config`, watched as `serve` does."""
+    kept, stop = Services(config), threading.Event()
+    kept.start()
+
+    def watch() -> None:
+        while not stop.wait(serving.WATCH_S):
+            kept.watch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    yield kept
+    stop.set()
+    watcher.join()
+    kept.stop()
+
+
+def pid_of(config: Config, service: str) -> int:
+    return int(orjson.loads((services_dir(config) / f"{service}.json").read_bytes())["pid"])
+
+
+def until(condition: Callable[[], object], what: str, deadline_s: float = 30.0) -> None:
+    give_up = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < give_up, f"waited {deadline_s:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("running")
+def test_every_role_connects_as_itself_and_finds_the_queues_functions(config: Config) -> None:
+    assert check(config) == []
+    for role in ROLES:
+        with connect_redis(config, role) as client:
+            assert client.ping()
+    with connect_redis(config, "admin") as admin:
+        assert admin.acl_whoami() == "admin"
+        assert admin.function_list()
+    with connect_redis(config, "monitor") as monitor, pytest.raises(redis.exceptions.NoPermissionError):
+        monitor.set("eq:{test}:state", "x")
+    assert redis.Redis.from_url(celery_broker_url(config)).ping()
+
+
+@pytest.mark.usefixtures("running")
+def test_a_role_is_told_no_password_but_its_own(config: Config) -> None:
+    told = {role: redis_endpoint(config, role).password for role in ROLES}
+    assert len(set(told.values())) == len(ROLES)
+    assert (services_dir(config) / "secrets.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("service", ["redis", "store"])
+@pytest.mark.usefixtures("running")
+def test_a_killed_server_is_up_again_with_its_data_and_connections_go_on(config: Config, service: str) -> None:
+    client, store = connect_redis(config, "admin"), connect_store(config)
+    client.set("kept", "1")
+    store.put("kept", b"1")
+    killed = pid_of(config, service)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: pid_of(config, service) != killed, f"{service} to be started again")
+    assert (client.get("kept"), store.get("kept")) == (b"1", b"1")
+
+
+def test_a_stopped_run_continues_with_its_data(config: Config) -> None:
+    for lap in range(2):
+        kept = Services(config)
+        kept.start()
+        with connect_redis(config, "admin") as client:
+            assert client.incr("laps") == lap + 1
+        connect_store(config).put(f"laps/{lap}", b"")
+        assert len(list(connect_store(config).list("laps/"))) == lap + 1
+        kept.stop()
+
+
+def test_services_whose_keeper_was_killed_are_found_again(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
+    keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
+    until((services_dir(config) / "store.json").exists, "the services")
+    pids = [pid_of(config, service) for service in ("redis", "store")]
+    keeper.kill()
+    keeper.wait()
+    assert check(config) == []
+    again = Services(config)
+    again.start()
+    assert [pid_of(config, service) for service in ("redis", "store")] == pids
+    again.stop()
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        connect_redis(config, "admin", deadline_s=0)
+
+
+def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
+    keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
+    until((services_dir(config) / "store.json").exists, "the services")
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait(20) == 0
+    for service in ("redis", "store"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid_of(config, service), 0)
+
+
+def test_a_server_that_keeps_ending_is_given_up_with_the_reason(
+    configure: Configure, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "ENDS_MAX", 2)
+    config = configure(small_disk / "run")
+    kept = Services(config)
+    kept.start()
+    with pytest.raises(ServiceError, match="disk is full"):
+        while True:
+            try:
+                with connect_redis(config, "admin", deadline_s=0) as client:
+                    client.append("big", bytes(1 << 20))
+            except (redis.RedisError, ServiceError):
+                time.sleep(0.02)
+            kept.watch()
+    with pytest.raises(ServiceError, match="disk is full"):
+        connect_redis(config, "worker", deadline_s=0)
+    kept.stop()
+
+
+def test_a_store_on_a_full_disk_says_so_and_keeps_what_it_has(configure: Configure, small_disk: Path) -> None:
+    config = configure(small_disk / "run")
+    kept = Services(config)
+    kept.start()
+    store, written = connect_store(config), 0
+    with pytest.raises(ServiceError, match=r"is full[^→]*→ free space"):
+        while True:
+            store.put(f"fill/{written}", bytes(1 << 20))
+            written += 1
+    assert [stored.size for stored in store.list("fill/")] == [1 << 20] * written
+    kept.stop()
+
+
+def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(config: Config) -> None:
+    kept = Services(config)
+    kept.start()
+    connect_store(config).put("x/whole", b"1")
+    kept.stop()
+    unfinished = services_dir(config) / "store" / "objects" / "echo-queue" / "test" / "x" / ".rclone_temp_put_1"
+    unfinished.write_bytes(b"half")
+    kept = Services(config)
+    kept.start()
+    assert [stored.key for stored in connect_store(config).list("x/")] == ["x/whole"]
+    kept.stop()
+
+
+def test_embedded_services_that_do_not_run_are_no_problem_for_a_check(config: Config) -> None:
+    assert services.check(config) == []
+    with pytest.raises(ServiceError, match="echo-queue services"):
+        connect_redis(config, "worker", deadline_s=0)
