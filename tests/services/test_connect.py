@@ -9,11 +9,11 @@ import redis
 
 from echo_queue.config import Config
 from echo_queue.errors import ServiceError
-from echo_queue.services import s3_server
 from echo_queue.services.connect import check, connect_redis, connect_store
 from echo_queue.services.process import port_for
 from echo_queue.services.redis_errors import explain, may_pass
 from echo_queue.services.redis_server import RedisServer, User, find_program
+from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import external_redis_password, external_store_keys
 from tests.servers.s3 import BUCKET, KEYS, Server
 
@@ -193,7 +193,8 @@ def test_each_failure_of_redis_has_its_mend(error: redis.RedisError, word: str, 
 
 
 def test_keys_of_the_embedded_store_are_not_among_its_arguments(tmp_path: Path) -> None:
-    server = s3_server.S3Server(tmp_path / "s3", KEYS)
+    server = S3Server(tmp_path / "s3", KEYS)
     server.start()
-    assert KEYS.secret_key not in Path(f"/proc/{server.pid}/cmdline").read_text()
+    arguments = Path(f"/proc/{server.pid}/cmdline").read_text()
     server.stop()
+    assert KEYS.secret_key not in arguments

@@ -23,6 +23,7 @@ from echo_queue.services.secrets import ROLES
 from echo_queue.services.serving import Services
 
 Configure = Callable[..., Config]
+Start = Callable[[Config], Services]
 SERVE = """
 import sys; from pathlib import Path; from echo_queue import services; from echo_queue.config import load
 services.serve(load(Path(sys.argv[1])))
@@ -35,10 +36,24 @@ def config(configure: Configure) -> Config:
 
 
 @pytest.fixture
-def running(config: Config) -> Iterator[Services]:
+def start() -> Iterator[Start]:
+    """Starts services that are ended after the test, whatever becomes of it."""
+    started: list[Services] = []
+
+    def begin(config: Config) -> Services:
+        started.append(Services(config))
+        started[-1].start()
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def running(config: Config, start: Start) -> Iterator[Services]:
     """Services of `config`, watched as `serve` does."""
-    kept, stop = Services(config), threading.Event()
-    kept.start()
+    kept, stop = start(config), threading.Event()
 
     def watch() -> None:
         while not stop.wait(serving.WATCH_S):
@@ -49,7 +64,6 @@ def running(config: Config) -> Iterator[Services]:
     yield kept
     stop.set()
     watcher.join()
-    kept.stop()
 
 
 def pid_of(config: Config, service: str) -> int:
@@ -96,10 +110,9 @@ def test_a_killed_server_is_up_again_with_its_data_and_connections_go_on(config:
     assert (client.get("kept"), store.get("kept")) == (b"1", b"1")
 
 
-def test_a_stopped_run_continues_with_its_data(config: Config) -> None:
+def test_a_stopped_run_continues_with_its_data(config: Config, start: Start) -> None:
     for lap in range(2):
-        kept = Services(config)
-        kept.start()
+        kept = start(config)
         with connect_redis(config, "admin") as client:
             assert client.incr("laps") == lap + 1
         connect_store(config).put(f"laps/{lap}", b"")
@@ -107,7 +120,7 @@ def test_a_stopped_run_continues_with_its_data(config: Config) -> None:
         kept.stop()
 
 
-def test_services_whose_keeper_was_killed_are_found_again(config: Config, tmp_path: Path) -> None:
+def test_services_whose_keeper_was_killed_are_found_again(config: Config, start: Start, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
     keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
@@ -116,8 +129,7 @@ def test_services_whose_keeper_was_killed_are_found_again(config: Config, tmp_pa
     keeper.kill()
     keeper.wait()
     assert check(config) == []
-    again = Services(config)
-    again.start()
+    again = start(config)
     assert [pid_of(config, service) for service in ("redis", "store")] == pids
     again.stop()
     with pytest.raises(ServiceError, match="cannot be reached"):
@@ -137,12 +149,11 @@ def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: P
 
 
 def test_a_server_that_keeps_ending_is_given_up_with_the_reason(
-    configure: Configure, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, start: Start, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "ENDS_MAX", 2)
     config = configure(small_disk / "run")
-    kept = Services(config)
-    kept.start()
+    kept = start(config)
     with pytest.raises(ServiceError, match="disk is full"):
         while True:
             try:
@@ -156,10 +167,11 @@ def test_a_server_that_keeps_ending_is_given_up_with_the_reason(
     kept.stop()
 
 
-def test_a_store_on_a_full_disk_says_so_and_keeps_what_it_has(configure: Configure, small_disk: Path) -> None:
+def test_a_store_on_a_full_disk_says_so_and_keeps_what_it_has(
+    configure: Configure, start: Start, small_disk: Path
+) -> None:
     config = configure(small_disk / "run")
-    kept = Services(config)
-    kept.start()
+    kept = start(config)
     store, written = connect_store(config), 0
     with pytest.raises(ServiceError, match=r"is full[^→]*→ free space"):
         while True:
@@ -169,15 +181,13 @@ def test_a_store_on_a_full_disk_says_so_and_keeps_what_it_has(configure: Configu
     kept.stop()
 
 
-def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(config: Config) -> None:
-    kept = Services(config)
-    kept.start()
+def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(config: Config, start: Start) -> None:
+    kept = start(config)
     connect_store(config).put("x/whole", b"1")
     kept.stop()
     unfinished = services_dir(config) / "store" / "objects" / "echo-queue" / "test" / "x" / ".rclone_temp_put_1"
     unfinished.write_bytes(b"half")
-    kept = Services(config)
-    kept.start()
+    kept = start(config)
     assert [stored.key for stored in connect_store(config).list("x/")] == ["x/whole"]
     kept.stop()
 

@@ -1,0 +1,133 @@
+"""What the embedded store gives: start-up, MB/s of puts, gets and ranged reads; and what publishing weights adds.
+
+The baseline of publishing is two bare puts, of a snapshot's bytes and of a small manifest, by the same client:
+the ratio says what casting, digests and checking cost on top. Rounds are interleaved; figures are medians.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+import torch
+
+from echo_queue import weights
+from echo_queue.records import Published, Version
+from echo_queue.services.s3_server import S3Server
+from echo_queue.services.secrets import StoreKeys
+from echo_queue.store import ObjectStore
+
+MB = 1e6
+RANGE_BYTES = 16 << 20
+STREAMS = 8
+MANIFEST_BYTES = 5_000
+TARGET_START_S, TARGET_RANGED_MB_S = 5.0, 400.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    start_s: float
+    put_mb_s: float
+    get_mb_s: float
+    ranged_mb_s: float
+    put_4k_per_s: float
+    get_4k_per_s: float
+    snapshot_mb: float
+    publish_ms: float
+    bare_puts_ms: float
+    publish_ratio: float
+    fetch_ms: float
+
+
+def seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def measure(server: S3Server, megabytes: int, rounds: int) -> Figures:
+    start_s = seconds(server.start)
+    store = ObjectStore(server.endpoint("benchmark"), "run")
+    store.create_bucket()
+    size, big = megabytes << 20, os.urandom(megabytes << 20)
+    put_s = statistics.median(seconds(lambda: store.put("big", big)) for _ in range(rounds))
+    get_s = statistics.median(seconds(lambda: store.get("big")) for _ in range(rounds))
+    ranged_s = statistics.median(seconds(lambda: read_in_ranges(store, "big", size)) for _ in range(rounds))
+    small = os.urandom(4096)
+    small_put_s = seconds(lambda: [store.put(f"small/{number}", small) for number in range(200)]) / 200
+    small_get_s = seconds(lambda: [store.get(f"small/{number}") for number in range(200)]) / 200
+    return Figures(
+        start_s, size / MB / put_s, size / MB / get_s, size / MB / ranged_s, 1 / small_put_s, 1 / small_get_s,
+        *publishing(store, 10 * rounds),
+    )  # fmt: skip
+
+
+def read_in_ranges(store: ObjectStore, key: str, size: int) -> None:
+    with ThreadPoolExecutor(STREAMS) as pool:
+        starts = range(0, size, RANGE_BYTES)
+        list(pool.map(lambda start: store.get_range(key, start, min(RANGE_BYTES, size - start)), starts))
+
+
+def publishing(store: ObjectStore, rounds: int) -> tuple[float, float, float, float, float]:
+    """MB of a toy model in float32, ms to publish it, ms of two bare puts, their ratio, ms to fetch it."""
+    model = {f"layers.{number}.weight": torch.randn(128, 256) for number in range(18)}
+    snapshot = os.urandom(sum(tensor.nbytes for tensor in model.values()))
+    manifest = os.urandom(MANIFEST_BYTES)
+    published: list[Published] = []
+
+    def publish(number: int) -> None:
+        published.append(weights.publish(store, Version(0, number), model, "float32"))
+
+    def bare(number: int) -> None:
+        store.put(f"bare/{number}/snapshot", snapshot)
+        store.put(f"bare/{number}/manifest", manifest, once=True)
+
+    publish_s, bare_s, fetch_s = [], [], []
+    for number in range(rounds):
+        bare_s.append(seconds(lambda number=number: bare(number)))  # type: ignore[misc]
+        publish_s.append(seconds(lambda number=number: publish(number)))  # type: ignore[misc]
+        fetch_s.append(seconds(lambda: weights.fetch(store, published[-1])))
+    ours, baseline, fetch = (1e3 * statistics.median(times) for times in (publish_s, bare_s, fetch_s))
+    return len(snapshot) / MB, ours, baseline, ours / baseline, fetch
+
+
+def main() -> int:
+    """Prints the figures; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--megabytes", type=int, default=256, help="size of the large object, MiB")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as directory:
+        server = S3Server(Path(directory), StoreKeys("BENCHMARKBENCHMARKBE", "benchmark"))
+        try:
+            figures = measure(server, args.megabytes, args.rounds)
+        finally:
+            server.stop()
+    if args.json:
+        print(orjson.dumps(asdict(figures)).decode())
+    else:
+        print(
+            f"rclone serve s3, {args.megabytes} MiB object, {STREAMS} streams of {RANGE_BYTES >> 20} MiB ranges\n"
+            f"  start         {figures.start_s:8.2f} s      (target < {TARGET_START_S:.0f})\n"
+            f"  put           {figures.put_mb_s:8.0f} MB/s\n"
+            f"  get           {figures.get_mb_s:8.0f} MB/s\n"
+            f"  ranged        {figures.ranged_mb_s:8.0f} MB/s   (target > {TARGET_RANGED_MB_S:.0f})\n"
+            f"  put/get 4 KiB {figures.put_4k_per_s:8.0f} / {figures.get_4k_per_s:.0f} per second\n"
+            f"  publish       {figures.publish_ms:8.1f} ms of {figures.snapshot_mb:.1f} MB; two bare puts "
+            f"{figures.bare_puts_ms:.1f} ms; ratio {figures.publish_ratio:.2f}\n"
+            f"  fetch         {figures.fetch_ms:8.1f} ms, verified"
+        )
+    return 0 if figures.start_s < TARGET_START_S and figures.ranged_mb_s > TARGET_RANGED_MB_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
