@@ -149,7 +149,7 @@ def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: P
 
 
 def test_a_server_that_keeps_ending_is_given_up_with_the_reason(
-    configure: Configure, start: Start, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, small_disk: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "ENDS_MAX", 2)
     config = configure(small_disk / "run")
@@ -168,7 +168,7 @@ def test_a_server_that_keeps_ending_is_given_up_with_the_reason(
 
 
 def test_a_store_on_a_full_disk_says_so_and_keeps_what_it_has(
-    configure: Configure, start: Start, small_disk: Path
+    configure: Configure, small_disk: Path, start: Start
 ) -> None:
     config = configure(small_disk / "run")
     kept = start(config)
