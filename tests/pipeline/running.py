@@ -13,6 +13,9 @@ from echo_queue.cli.watching import monitor
 from echo_queue.config import Config, load
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Status
+from echo_queue.services.connect import connect_store
+from echo_queue.services.serving import Services
+from learner.checkpoint import trained_ledger
 
 TINY = Path(__file__).with_name("tiny.toml")
 PROMPTS, UPDATES = 80, 20
@@ -164,9 +167,20 @@ def _command(pid: int) -> list[str]:
 
 
 def assert_every_prompt_was_trained_once(run: Running) -> None:
-    """By the learner's own record of ids; the bound S held for each."""
-    updates = run.updates()
-    ids = [task for update in updates for task in update.trained_ids]
-    assert len(ids) == len(set(ids)), "trained twice"
-    assert set(ids) == {f"sorting/0/{index}" for index in range(PROMPTS)}, "a prompt is missing"
-    assert max(int(lag) for update in updates for lag in update.lags) <= run.config.staleness.s
+    """By the ids that the checkpoints hold, which is the last authority, and by the queue; S held for each update.
+
+    The run is over and its services have ended: they are started again to be asked.
+    """
+    services = Services(run.config)
+    services.start()
+    try:
+        trained = trained_ledger(connect_store(run.config))
+        audit = monitor(run.config).audit()
+    finally:
+        services.stop()
+    assert sorted(trained) == sorted(f"sorting/0/{index}" for index in range(PROMPTS)), "not each once"
+    assert audit.ok
+    assert (audit.submitted, audit.trained) == (PROMPTS, PROMPTS)
+    recorded = [task for update in run.updates() for task in update.trained_ids]
+    assert len(recorded) == len(set(recorded)), "the metrics count a prompt twice"
+    assert max(int(lag) for update in run.updates() for lag in update.lags) <= run.config.staleness.s

@@ -36,24 +36,26 @@ def test_every_role_killed_in_one_run_is_started_again(start: Callable[..., Runn
 
 
 @pytest.mark.parametrize(
-    ("role", "moment"),
+    "kills",
     [
-        pytest.param("celery", submitted, id="celery-at-the-first-submit"),
-        pytest.param("worker", leased, id="worker-at-the-first-lease"),
-        pytest.param("learner", published, id="learner-right-after-a-publish"),
-        pytest.param("learner", checkpointed, id="learner-right-after-a-checkpoint"),
-        pytest.param("redis", trained(8), id="redis-in-mid-training"),
-        pytest.param("store", trained(4), id="store-before-a-checkpoint"),
-        pytest.param("redis", trained(19), id="redis-near-the-end"),
+        pytest.param(
+            [("celery", submitted), ("worker", leased), ("learner", published), ("store", trained(4))],
+            id="celery-at-the-first-submit-worker-at-the-first-lease-learner-after-a-publish-store-before-a-checkpoint",
+        ),
+        pytest.param(
+            [("learner", checkpointed), ("redis", trained(11)), ("redis", trained(19))],
+            id="learner-after-a-checkpoint-redis-in-mid-training-and-near-the-end",
+        ),
     ],
 )
-def test_a_role_and_the_supervisor_killed_then_run_again(
-    start: Callable[..., Running], role: str, moment: Moment
+def test_a_role_and_the_supervisor_are_killed_then_the_run_is_started_again(
+    start: Callable[..., Running], kills: list[tuple[str, Moment]]
 ) -> None:
     run = start()
-    run.until(moment)
-    run.kill(role)
-    run.kill("supervisor")
-    run.again()
+    for role, moment in kills:
+        run.until(moment)
+        run.kill(role)
+        run.kill("supervisor")
+        run.again()
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
