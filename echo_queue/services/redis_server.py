@@ -142,7 +142,9 @@ class RedisServer:
     def _write_acl(self) -> None:
         """Written anew at each start, so that an upgrade's rules apply to an old run."""
         lines = [user.line() for user in self.users]
-        lines.append("user default reset off" if self.users else "user default reset on nopass ~* &* +@all")
+        # Nobody can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without rights,
+        # every transaction and function call in it would be refused, and so forgotten.
+        lines.append(f"user default reset {'off' if self.users else 'on nopass'} ~* &* +@all")
         path = self.dir / "users.acl"
         draft = path.with_suffix(".new")
         draft.touch(mode=0o600)
