@@ -17,7 +17,14 @@ def write(config: Config, *, identity: bool | None = None) -> Path:
 
         updates = telemetry.read(config.run.dir / "metrics.jsonl")
         tensorboard.write(updates, config.run.dir / "tensorboard")
+    if identity is None and marker(config).exists():
+        identity = True
     return report.write(config, identity=identity)
+
+
+def marker(config: Config) -> Path:
+    """Written when a run has ended and its identity was found kept."""
+    return config.run.dir / "finished.json"
 
 
 def problem(config: Config) -> Problem | None:

@@ -166,14 +166,10 @@ def learner(path: Path) -> Role:
 
 
 def finished(config: Config) -> bool:
-    return _marker(config).exists()
+    return results.marker(config).exists()
 
 
 _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
-
-
-def _marker(config: Config) -> Path:
-    return config.run.dir / "finished.json"
 
 
 def _conclude(config: Config, found: Audit) -> int:
@@ -183,7 +179,7 @@ def _conclude(config: Config, found: Audit) -> int:
     summary = telemetry.summarise(telemetry.read(config.run.dir / "metrics.jsonl"))
     if found.ok:
         facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
-        _marker(config).write_bytes(orjson.dumps(facts))
+        results.marker(config).write_bytes(orjson.dumps(facts))
     console.print()
     console.print(
         f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "
@@ -203,7 +199,7 @@ def _say_where(console: Console, config: Config, page: Path) -> None:
 
 def _say_finished(config: Config) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    facts = orjson.loads(_marker(config).read_bytes())
+    facts = orjson.loads(results.marker(config).read_bytes())
     console.print(f"[bold]{config.run.name}[/] is finished: {facts['updates']:,} updates, {facts['finished']}")
     _say_where(console, config, config.run.dir / "report.html")
     console.print(f"  To run it anew, remove {config.run.dir} or name another run.dir.")
