@@ -20,9 +20,9 @@ from echo_queue.services.connect import connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, celery_broker_url
 from echo_queue.submission.expand import expand
 from echo_queue.submission.limits import limits_of
-from echo_queue.submission.reconcile import ReconcilerStep
 from echo_queue.submission.sending import choose, place
 from echo_queue.submission.shards import Writes
+from echo_queue.submission.steps import LeaveUnacked, ReconcilerStep
 
 CONFIG_VARIABLE = "ECHO_QUEUE_CONFIG"
 CHANNEL = "promptsets"
@@ -32,7 +32,6 @@ VISIBILITY_S = 900
 """Three times the longest task, the scan of a very large set. What a dead worker held comes back long before:
 the reconciler sends it again."""
 SOCKET_TIMEOUT_S = 30.0
-PUBLISH_RETRIES = {"max_retries": 12, "interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +56,10 @@ def settings(config: Config) -> dict[str, Any]:
         "accept_content": ["json"],
         "task_serializer": "json",
         "event_serializer": "json",
-        "task_acks_late": True,  # a task whose worker dies is not forgotten
-        # Not rejected on a lost worker: a chunk that kills its process would come back at once, for ever.
-        # The reconciler sends it again at its own pace.
-        "task_reject_on_worker_lost": False,
+        # Acknowledged when begun. Late acknowledgement would bring a chunk that kills its process back at once, for
+        # ever; and with Kombu 5.7 one that ends while Redis restarts ends the whole worker. What a dead worker had
+        # begun is sent again by the reconciler, at its own pace.
+        "task_acks_late": False,
         # About as long as a restart of Redis takes; a message sent twice changes nothing.
         "task_publish_retry_policy": {
             "max_retries": 12,
@@ -70,8 +69,8 @@ def settings(config: Config) -> dict[str, Any]:
         },
         "task_ignore_result": True,  # the ledger in Redis is the result
         "task_store_errors_even_if_ignored": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,  # the chunk at hand may as well end
         "worker_prefetch_multiplier": 1,  # chunks are long; a worker hoards none that another could do
-        "worker_cancel_long_running_tasks_on_connection_loss": True,  # their messages are delivered again anyway
         "worker_soft_shutdown_timeout": 10.0,  # an impatient second signal still lets the chunk at hand end
         "worker_hijack_root_logger": False,
     }
@@ -104,7 +103,7 @@ def build(config: Config) -> Celery:
 
     app.task(expand_chunk, name=EXPAND_CHUNK)
     app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET)
-    app.steps["worker"].add(ReconcilerStep)
+    app.steps["consumer"].update((LeaveUnacked, ReconcilerStep))
     app.echo_queue = config
     return app
 

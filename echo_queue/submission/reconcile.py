@@ -4,27 +4,15 @@ A chunk is presumed lost if it was waiting at two looks in a row and at both not
 for a worker. A chunk that is merely slow is then sent twice, which changes nothing.
 """
 
-import logging
-import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from celery import Celery, bootsteps
+from celery import Celery
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
-from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Queue
-from echo_queue.services.connect import connect_redis
 from echo_queue.submission.sending import send
-
-if TYPE_CHECKING:
-    from echo_queue.config import Config
-
-PATIENCE_S = 1.0
-"""A look happens within the Celery worker's own loop, which must not stand still for long."""
-
-log = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 
@@ -74,33 +62,3 @@ def messages_waiting(app: Celery) -> int:
             return int(connection.default_channel.client.llen(CHANNEL))
     except (OperationalError, RedisError) as error:
         raise ServiceError(Problem("Celery's broker", str(error), "check redis.url")) from None
-
-
-class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Part of every Celery worker: looks every `submission.reconcile_s`, not at the same time as others."""
-
-    requires = ("celery.worker.components:Timer",)
-
-    def __init__(self, worker: Any, **options: Any) -> None:
-        super().__init__(worker, **options)
-        config: Config = worker.app.echo_queue
-        self._every_s = config.submission.reconcile_s
-        queue = Queue(connect_redis(config, "submitter"), config.run.name, deadline_s=PATIENCE_S)
-        self._reconciler = Reconciler(queue, worker.app)
-        self._entry: Any = None
-
-    def start(self, worker: Any) -> None:
-        self._entry = worker.timer.call_after(self._every_s * random.uniform(0.5, 1.0), self._look, (worker,))
-
-    def stop(self, worker: Any) -> None:
-        if self._entry is not None:
-            self._entry.cancel()
-
-    def _look(self, worker: Any) -> None:
-        try:
-            if lost := self._reconciler.look():
-                log.warning("%d chunks had got lost and were sent again", lost)
-        except EchoQueueError as error:
-            log.warning("cannot look for lost chunks now\n%s", error)
-        finally:
-            self.start(worker)
