@@ -137,6 +137,7 @@ def _baseline_application(config: Config) -> "Celery":
 
     application = Celery("baseline", set_as_current=False)
     application.conf.update(settings(config))
+
     @functools.cache
     def client(process: int) -> "redis.Redis":
         return connect_redis(config, "admin")

@@ -29,8 +29,8 @@ CHANNEL = "promptsets"
 EXPAND_CHUNK = "echo_queue.submission.expand_chunk"
 SUBMIT_PROMPT_SET = "echo_queue.submission.submit_prompt_set"
 VISIBILITY_S = 900
-"""Three times the longest task, the scan of a very large set. What a dead worker held comes back long before:
-the reconciler sends it again."""
+"""A message that is taken and not begun waits behind one task at most; the longest is the scan of a very large set.
+What a dead worker had taken comes back long before: the reconciler sends it again."""
 SOCKET_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
