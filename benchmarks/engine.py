@@ -28,8 +28,8 @@ REPEATS = 5
 
 def main() -> None:
     torch.set_num_threads(1)
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     print("samples  stops   engine tokens/s  generate tokens/s  ratio")
     for stops, stop_tokens in STOPS.items():
         for groups in (1, 2, 8, 16):

@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=500)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     config = load(options.config)
     folders = options.model or [Path(config.base_model), config.run.dir / "model"]
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:

@@ -81,7 +81,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=500)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    disable_progress_bar()  # type: ignore[no-untyped-call]
+    disable_progress_bar()
     outcomes = []
     for seed in options.seeds:
         outcomes.append(outcome := run(options.config, seed, options.prompts))

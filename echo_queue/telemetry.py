@@ -39,7 +39,7 @@ class UpdateMetrics:
     """Learner idle: waiting for admissible groups."""
     train_s: float
     save_s: float
-    """Checkpoint, commit and handing a snapshot to the publisher."""
+    """Before this update: keeping what the one before had learned (checkpoint, commit, a snapshot handed over)."""
     window: float
     depths: dict[str, int]
     """Queue depths after the update: backlog, tasks, retry, replay, trained, dead."""

@@ -19,11 +19,11 @@ SENT_BACK = ("late", "abandoned", "cancelled")
 
 
 class Seconds(NamedTuple):
-    """Of one update: gathering its groups, learning, and keeping what was learned."""
+    """Of one update, in order: keeping what the one before had learned, gathering groups, learning."""
 
+    save: float
     wait: float
     train: float
-    save: float
 
 
 def describe(

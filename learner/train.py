@@ -11,7 +11,6 @@ What is simple here, on purpose: one process and one device; one optimizer step 
 """
 
 import logging
-import math
 import shutil
 import threading
 import time
@@ -54,7 +53,7 @@ def train(config: Config, leaving: threading.Event) -> None:
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
     queue = _connect_queue(config, store)
-    queue.configure(queue_policy(config))
+    queue.configure(QueuePolicy.of(config))
     if queue.status().finished:
         log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
         return
@@ -98,6 +97,7 @@ class Learner:
             *(self.lineage, self.version, len(self.gathering.pending)),
         )
         self._hand_over()
+        kept_s = 0.0
         while not leaving.is_set() and not self._enough():
             began = time.monotonic()
             batch = self.gathering.gather(self.version, leaving)
@@ -109,10 +109,11 @@ class Learner:
             self._advance(batch, trained - gathered)
             if self._publication_due():
                 self._hand_over()
+            # Before the checkpoint: an update that is committed has left its record.
+            self._record(batch.groups, learned, Seconds(kept_s, gathered - began, trained - gathered))
             if self._checkpoint_due():
                 self._save()
-            kept = time.monotonic()
-            self._record(batch.groups, learned, Seconds(gathered - began, trained - gathered, kept - trained))
+            kept_s = time.monotonic() - trained
         self._save()
         if leaving.is_set():
             self.publisher.wait()
@@ -195,20 +196,6 @@ class Learner:
             mend = "restore Redis' data; or begin a run of another name with this one's model as model.base"
             raise ServiceError(Problem("redis.url", what, mend))
         return lineage
-
-
-def queue_policy(config: Config) -> QueuePolicy:
-    """The run's rules as the queue keeps them."""
-    return QueuePolicy(
-        s=config.staleness.s,
-        batch=config.learner.batch_groups,
-        kappa=1 if config.staleness.kappa == "auto" else config.staleness.kappa,
-        lease_ms=math.ceil(1000 * config.queue.lease_s),
-        max_attempts=config.queue.max_attempts,
-        pace=config.staleness.pace,
-        late=config.staleness.late,
-        late_deadline_ms=math.ceil(1000 * config.staleness.late_deadline_s),
-    )
 
 
 def export(policy: Policy, base: str, folder: Path) -> None:

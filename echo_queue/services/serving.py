@@ -1,6 +1,7 @@
 """Keeps the embedded services of a run up, and makes both kinds ready for it.
 
-- Endpoint files appear only when a service is ready: Redis answers and has the queue's functions, the bucket is there.
+- Endpoint files appear only when a service is ready: Redis answers and has the queue's functions and the run's
+  rules, the bucket is there.
 - A server that ends is started again, with its data and on its port; one that keeps ending is given up
   with the reason from its log. On stop, the store ends first and Redis last.
 """
@@ -17,7 +18,7 @@ import redis
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, ServiceError
-from echo_queue.queue import Queue
+from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.queue.acl import rules
 from echo_queue.services.connect import connect_redis, connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
@@ -83,7 +84,9 @@ class Services:
 
     def _install(self, client: redis.Redis) -> None:
         with client:
-            Queue(client, self.config.run.name).install()
+            queue = Queue(client, self.config.run.name)
+            queue.install()
+            queue.configure(QueuePolicy.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name)

@@ -36,7 +36,7 @@ def train_tokenizer(
         show_progress=False,
     )
     tokenizer.train_from_iterator([*prompts, *answers], trainer)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=EOS,

@@ -59,7 +59,7 @@ def warm_up(
     for step, (tokens, targets) in zip(range(1, settings.warmup_steps + 1), batches, strict=False):
         loss = _loss(model, tokens, targets)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -76,7 +76,7 @@ def _loss(model: PreTrainedModel, tokens: Tensor, targets: Tensor) -> Tensor:
     hidden = model.base_model(tokens).last_hidden_state[:, :-1]
     targets = targets[:, 1:]
     trained = targets != IGNORED
-    head: torch.nn.Module = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head: torch.nn.Module = model.get_output_embeddings()
     return F.cross_entropy(head(hidden[trained]), targets[trained])
 
 

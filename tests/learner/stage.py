@@ -13,12 +13,11 @@ from transformers import PreTrainedTokenizerFast
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Beat, Chunk, PromptSet, Queue
+from echo_queue.queue import Beat, Chunk, PromptSet, Queue, QueuePolicy
 from echo_queue.records import Group, Sample, Shard, Span, Task, Version
 from echo_queue.services.connect import connect_store
 from echo_queue.services.serving import Services
 from echo_queue.store import ObjectStore
-from learner.train import queue_policy
 from tests.learner.synthetic import VOCABULARY, tiny_model
 
 DEADLINE_S = 60.0
@@ -69,7 +68,7 @@ class Stage:
     def submit(self, config: Config, prompts: int) -> None:
         """A set of that many prompts; nobody reads them."""
         queue = self.queue(config)
-        queue.configure(queue_policy(config))
+        queue.configure(QueuePolicy.of(config))
         queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
         queue.submit("set", 0, Shard("nowhere", 0, prompts))
 

@@ -182,5 +182,5 @@ def assert_every_prompt_was_trained_once(run: Running) -> None:
     assert audit.ok
     assert (audit.submitted, audit.trained) == (PROMPTS, PROMPTS)
     recorded = [task for update in run.updates() for task in update.trained_ids]
-    assert len(recorded) == len(set(recorded)), "the metrics count a prompt twice"
+    assert sorted(recorded) == sorted(trained), "the metrics tell another story than the checkpoints"
     assert max(int(lag) for update in run.updates() for lag in update.lags) <= run.config.staleness.s

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 GROW_COLUMNS = 128
 
 
-class KVLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class KVLayer(CacheLayerMixin):
     """Keys and values [rows, heads, capacity, head_dim], of which the first `length` columns are filled."""
 
     def __init__(self, capacity: int) -> None:

@@ -62,7 +62,7 @@ class Qwen3Step:
         backbone: Any = model.base_model
         self._embedding: Tensor = backbone.embed_tokens.weight
         self._norm: Tensor = backbone.norm.weight
-        self._head: Tensor = model.get_output_embeddings().weight  # type: ignore[no-untyped-call]
+        self._head: Tensor = model.get_output_embeddings().weight
         self._rotary = backbone.rotary_emb
         self._layers = [
             _Layer(
