@@ -314,6 +314,13 @@ def contradictions(config: Config) -> Iterator[Problem]:
             "GRPO compares the samples of one prompt; one sample has no advantage",
             "set 2 or more",
         )
+    if config.rollout.top_p <= 1 - config.learner.clip_low:
+        yield Problem(
+            "rollout.top_p",
+            "the learner's policy is the whole distribution, the samples' is the nucleus: their ratio may be as low as "
+            "top_p on fresh data, and learner.clip_low would cut it off",
+            f"set top_p above {1 - config.learner.clip_low:g}; 1 makes the ratio exact",
+        )
     if config.environment.kind == "function" and ":" not in config.environment.function:
         yield Problem("environment.function", "no function named", 'write "module:function"')
     if config.environment.kind != "function" and config.environment.function:

@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from echo_queue.cli.problems import show
+from echo_queue.cli.output import print_problems
 from echo_queue.config import load
 from echo_queue.errors import EchoQueueError
 
@@ -29,7 +29,7 @@ def main() -> int:
         disable_progress_bar()
         train(config, leaving)
     except EchoQueueError as error:
-        show(error.problems)
+        print_problems(error.problems)
         return 2
     return 0
 

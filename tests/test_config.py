@@ -42,6 +42,11 @@ def test_kappa_may_be_one_more_than_s_and_no_more(tmp_path: Path, s: int) -> Non
     assert "staleness.kappa" in problems(tmp_path, BASE + f"[staleness]\ns = {s}\nkappa = {s + 2}\n")
 
 
+def test_a_nucleus_that_clipping_would_cut_off_is_refused(tmp_path: Path) -> None:
+    assert not problems(tmp_path, BASE + "[rollout]\ntop_p = 0.9\n")
+    assert "rollout.top_p" in problems(tmp_path, BASE + "[rollout]\ntop_p = 0.8\n")
+
+
 def test_a_union_is_one_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
     assert list(found) == ["staleness.kappa"]

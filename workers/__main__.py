@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from echo_queue.cli.problems import show
+from echo_queue.cli.output import print_problems
 from echo_queue.config import Config, load
 from echo_queue.errors import EchoQueueError
 from workers.leaving import on_signals
@@ -30,7 +30,7 @@ def main() -> int:
     try:
         start(load(arguments.config), name, leaving)
     except EchoQueueError as error:
-        show(error.problems)
+        print_problems(error.problems)
         return 2
     return 0
 

@@ -16,7 +16,7 @@ def main() -> None:
     try:
         app()
     except EchoQueueError as error:
-        from echo_queue.cli.problems import show
+        from echo_queue.cli.output import print_problems
 
-        show(error.problems)
+        print_problems(error.problems)
         sys.exit(2)

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from echo_queue.cli.commands import print_json
+from echo_queue.cli.output import print_json
 from echo_queue.cli.watching import monitor
 from echo_queue.config import Config
 from echo_queue.queue import Audit, Queue

@@ -1,11 +1,9 @@
 """The commands. Each takes the TOML file of a run first and is as thin as it can be."""
 
 import logging
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 
 from echo_queue import config as configuration
@@ -26,10 +24,6 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 ONE_MACHINE, ROLES, WATCH, BESIDES = "Everything on this machine", "One role", "Look", "Before a run"
-
-
-def print_json(document: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 @app.command(rich_help_panel=ONE_MACHINE)

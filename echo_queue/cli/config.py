@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from echo_queue import config as configuration
-from echo_queue.cli import problems as printed
+from echo_queue.cli.output import print_json, print_problems
 from echo_queue.errors import Problem
 
 LEAST_FREE_BYTES = 1 << 30
@@ -57,12 +57,10 @@ def check(path: Path, *, as_json: bool) -> int:
     """Exit code: 2 where there is a problem."""
     config, problems = problems_of(path)
     if as_json:
-        from echo_queue.cli.commands import print_json
-
         values = config.model_dump(mode="json") if config else None
         print_json({"ok": not problems, "problems": problems, "config": values})
     elif problems:
-        printed.show(problems)
+        print_problems(problems)
     else:
         Console(highlight=False).print(f"[green]✓[/] {path}: nothing wrong", soft_wrap=True)
     return 2 if problems else 0

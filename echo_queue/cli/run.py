@@ -25,7 +25,7 @@ from echo_queue.cli.roles import command
 from echo_queue.cli.screen import Screen
 from echo_queue.cli.watching import Watcher, monitor
 from echo_queue.config import Config
-from echo_queue.errors import ConfigError, DeadlineError, Problem, ServiceError
+from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError
 from echo_queue.queue.types import Audit, Status
 from echo_queue.report import duration
 from echo_queue.services.connect import connect_store
@@ -44,8 +44,8 @@ STALL_MARGIN_S = 60.0
 def run(path: Path) -> int:
     """Exit code: 0 when the run is finished, 1 when the queue's identity is broken, 130 when it was stopped."""
     config, problems = problems_of(path)
-    if config and (missing := results.problem(config)):
-        problems += (missing,)
+    if config:
+        problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
     if config is None or problems:
         raise ConfigError(*problems)
     if finished(config):
@@ -64,6 +64,17 @@ def run(path: Path) -> int:
             for number, handler in before.items():
                 signal.signal(number, handler)
     return _conclude(config, found)
+
+
+def unfit_prompts(config: Config) -> tuple[Problem, ...]:
+    """What the first prompts have wrong; the others are looked at when they are submitted."""
+    from echo_queue.submission.sending import glance
+
+    try:
+        glance(config)
+    except EchoQueueError as error:
+        return error.problems
+    return ()
 
 
 class Pipeline:

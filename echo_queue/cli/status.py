@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 
 from echo_queue.cli import view
-from echo_queue.cli.commands import print_json
+from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.cli.watching import Watcher, monitor
 from echo_queue.config import Config

@@ -7,7 +7,8 @@ for `.delay(…)`) and `app` (what the `celery` program looks for) belong to the
 from typing import TYPE_CHECKING, Any
 
 from echo_queue.errors import EchoQueueError
-from echo_queue.submission.sending import Progress, Submitted, submit
+from echo_queue.submission.progress import Progress, Submitted
+from echo_queue.submission.submitting import submit
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -21,7 +22,8 @@ __all__ = ["Progress", "Submitted", "submit", "submit_prompt_set"]
 def __getattr__(name: str) -> Any:
     if name not in ("app", "submit_prompt_set"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from echo_queue.submission.application import SUBMIT_PROMPT_SET, from_environment
+    from echo_queue.submission.application import from_environment
+    from echo_queue.submission.messages import SUBMIT_PROMPT_SET
 
     if name == "app":
         try:

@@ -20,14 +20,12 @@ from echo_queue.services.connect import connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, celery_broker_url
 from echo_queue.submission.expand import expand
 from echo_queue.submission.limits import limits_of
+from echo_queue.submission.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
 from echo_queue.submission.sending import choose, place
 from echo_queue.submission.shards import Writes
 from echo_queue.submission.steps import LeaveUnacked, ReconcilerStep
 
 CONFIG_VARIABLE = "ECHO_QUEUE_CONFIG"
-CHANNEL = "promptsets"
-EXPAND_CHUNK = "echo_queue.submission.expand_chunk"
-SUBMIT_PROMPT_SET = "echo_queue.submission.submit_prompt_set"
 VISIBILITY_S = 900
 """A message that is taken and not begun waits behind one task at most; the longest is the scan of a very large set.
 What a dead worker had taken comes back long before: the reconciler sends it again."""

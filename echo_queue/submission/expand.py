@@ -14,8 +14,8 @@ from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Chunk, Queue
 from echo_queue.submission import shards
 from echo_queue.submission.limits import Limits, refuse_unfit
+from echo_queue.submission.opening import open_source
 from echo_queue.submission.rows import BadRow
-from echo_queue.submission.sources import open_source
 
 
 def expand(queue: Queue, store: shards.Writes, limits: Limits | None, name: str, number: int) -> bool:

@@ -7,12 +7,9 @@ for a worker. A chunk that is merely slow is then sent twice, which changes noth
 from dataclasses import dataclass
 
 from celery import Celery
-from kombu.exceptions import OperationalError
-from redis import RedisError
 
-from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Queue
-from echo_queue.submission.sending import send
+from echo_queue.submission.messages import messages_waiting, send
 
 Key = tuple[str, int]
 
@@ -50,15 +47,3 @@ class Reconciler:
             again = [chunk for chunk in ledger.waiting if (ledger.name, chunk.number) in lost]
             send(self._app, ledger.name, ledger.source, again)
         return len(lost)
-
-
-def messages_waiting(app: Celery) -> int:
-    """Messages in the broker that no worker has taken. Raises `ServiceError`."""
-    from echo_queue.submission.application import CHANNEL
-
-    try:
-        with app.pool.acquire(block=True) as connection:
-            # Kombu's own passive declaration forgets the key prefix in one of its commands.
-            return int(connection.default_channel.client.llen(CHANNEL))
-    except (OperationalError, RedisError) as error:
-        raise ServiceError(Problem("Celery's broker", str(error), "check redis.url")) from None

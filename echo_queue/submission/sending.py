@@ -1,67 +1,27 @@
-"""From a source to the queue: scan, declare, one message per chunk, and wait until all have arrived.
+"""From a source to the queue: scan, declare, one message per chunk.
 
 Nothing is declared before every row was checked, and nothing is sent before it is declared: from then on
 the ledger in Redis knows what is missing, and any Celery worker finishes what this process began.
 """
 
 import gc
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
-from echo_queue.errors import ConfigError, Problem, ServiceError
+from echo_queue.errors import ConfigError, Problem
 from echo_queue.queue import Chunk, PromptSet, Queue
 from echo_queue.submission.limits import limits_of, refuse_unfit
-from echo_queue.submission.sources import open_source, spell
+from echo_queue.submission.messages import send
+from echo_queue.submission.opening import open_source
+from echo_queue.submission.progress import Progress, Report, Submitted
+from echo_queue.submission.sources import spell
 
-if TYPE_CHECKING:
-    from celery import Celery
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """A set as the queue knows it. `new` is False where it was submitted before."""
-
-    set: str
-    prompts: int
-    chunks: int
-    new: bool
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a submission is. `scanned` prompts are read and checked, `arrived` of them are in the backlog."""
-
-    set: str
-    scanned: int
-    arrived: int = 0
-    failed_chunks: int = 0
-
-
-Report = Callable[[Progress], None]
-
-
-def submit(
-    config: Config, source: str | None = None, *, wait: bool = True, progress: Report | None = None
-) -> Submitted:
-    """Submits the configured prompt set, or `source` under its name; `wait`: until all of it is in the backlog.
-
-    Raises `PromptError` for prompts that cannot be read or are too long, `ServiceError`, and
-    `DeadlineError` when nothing arrives for `submission.deadline_s`.
-    """
-    from echo_queue.submission.application import build
-    from echo_queue.submission.waiting import arrive
-
-    app, queue = build(config), Queue.connect(config, "submitter")
-    report = progress or (lambda _: None)
-    sent = place(config, queue, app, choose(config, source), report)
-    if wait:
-        arrive(config, queue, app, sent.set, report)
-    return sent
+GLANCE_ROWS = 1_000
 
 
 def choose(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Prompts:
@@ -80,7 +40,15 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
         raise ConfigError(*problems) from None
 
 
-def place(config: Config, queue: Queue, app: "Celery", prompts: Prompts, report: Report = lambda _: None) -> Submitted:
+def glance(config: Config) -> None:
+    """Checks the first rows of the configured set, before a run starts anything. Raises `PromptError`."""
+    source = open_source(spell(config.prompts.source, config.prompts.options))
+    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    for chunk, rows in islice(source.scan(min(config.prompts.chunk, GLANCE_ROWS)), 1):
+        refuse_unfit(limits, source, chunk, rows)
+
+
+def place(config: Config, queue: Queue, app: Celery, prompts: Prompts, report: Report = lambda _: None) -> Submitted:
     """Scans, declares and sends; does not wait. Raises `PromptError` before anything is declared, `ServiceError`."""
     source = open_source(spell(prompts.source, prompts.options))
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
@@ -99,21 +67,3 @@ def place(config: Config, queue: Queue, app: "Celery", prompts: Prompts, report:
     ledger = None if new else queue.ledger(prompts.set)
     send(app, declared.name, declared.source, ledger.waiting if ledger else chunks)
     return Submitted(prompts.set, total, len(chunks), new)
-
-
-def send(app: "Celery", name: str, source: str, chunks: Iterable[Chunk]) -> None:
-    """One message per chunk. Raises `ServiceError` if the broker cannot be reached."""
-    from kombu.exceptions import OperationalError
-    from redis import RedisError
-
-    from echo_queue.submission.application import EXPAND_CHUNK
-
-    try:
-        with app.producer_pool.acquire(block=True) as producer:
-            for chunk in chunks:
-                rows = {"first": chunk.first, "last": chunk.first + chunk.count - 1}
-                message = {"set": name, "number": chunk.number, "source": source, **rows}
-                app.send_task(EXPAND_CHUNK, kwargs=message, producer=producer)
-    except (OperationalError, RedisError) as error:
-        mend = "check redis.url and the rights of its user `celery`, then submit again: that adds nothing twice"
-        raise ServiceError(Problem("Celery's broker", str(error), mend)) from None

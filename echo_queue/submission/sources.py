@@ -49,27 +49,6 @@ def spell(source: str, options: Mapping[str, Any]) -> str:
     return f"{source} {orjson.dumps(options, option=orjson.OPT_SORT_KEYS).decode()}"
 
 
-def open_source(name: str) -> Source:
-    """The source that `name` means: a file, or `reasoning-gym:DATASET {options}`. Raises `PromptError`."""
-    if name.startswith(GENERATED):
-        from echo_queue.submission.generated import Generated
-
-        dataset, _, options = name.removeprefix(GENERATED).partition(" ")
-        return Generated(dataset, orjson.loads(options or "{}"))
-    path = Path(name).expanduser().absolute()
-    match path.suffix:
-        case ".jsonl":
-            from echo_queue.submission.jsonl import JsonLines
-
-            return JsonLines(path)
-        case ".parquet":
-            from echo_queue.submission.parquet import Parquet
-
-            return Parquet(path)
-    what = f"{name!r} is no source of prompts" if name else "no source is named"
-    raise PromptError(Problem("prompts.source", what, f"name a .jsonl or .parquet file, or {GENERATED}DATASET"))
-
-
 def unreadable(path: Path, error: OSError) -> PromptError:
     """Names the machine: the path may have been written on another one."""
     what = f"cannot be read on {socket.gethostname()}: {error.strerror or error}"

@@ -4,23 +4,22 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+
+from celery import Celery
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError, ServiceError
 from echo_queue.queue import Arrival, Queue
 from echo_queue.submission.expand import problems_of
-from echo_queue.submission.reconcile import Reconciler, messages_waiting
+from echo_queue.submission.messages import messages_waiting
+from echo_queue.submission.progress import Progress, Report
+from echo_queue.submission.reconcile import Reconciler
 from echo_queue.submission.rows import REPORTED_ROWS
-from echo_queue.submission.sending import Progress, Report
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 LOOK_EVERY_S = 0.2
 
 
-def arrive(config: Config, queue: Queue, app: "Celery", name: str, report: Report) -> None:
+def arrive(config: Config, queue: Queue, app: Celery, name: str, report: Report) -> None:
     """Returns when all of the set has arrived.
 
     Raises `PromptError` with what was refused once nothing more is under way, `DeadlineError` when for
@@ -51,7 +50,7 @@ def arrive(config: Config, queue: Queue, app: "Celery", name: str, report: Repor
         raise PromptError(*_refused(queue, name))
 
 
-def _nothing_arrives(config: Config, app: "Celery", name: str, arrival: Arrival) -> DeadlineError:
+def _nothing_arrives(config: Config, app: Celery, name: str, arrival: Arrival) -> DeadlineError:
     what = (
         f"{arrival.chunks - arrival.arrived - arrival.failed} of {arrival.chunks} chunks have not arrived, none in the "
         f"last {config.submission.deadline_s:.0f} s; {messages_waiting(app)} messages wait for a Celery worker"

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from echo_queue.cli.problems import show
+from echo_queue.cli.output import print_problems
 from echo_queue.config import load
 from echo_queue.errors import EchoQueueError
 from learner.base_model import make
@@ -20,7 +20,7 @@ def main() -> int:
     try:
         make(load(arguments.config), say=lambda line: print(line, flush=True))
     except EchoQueueError as error:
-        show(error.problems)
+        print_problems(error.problems)
         return 2
     return 0
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from echo_queue.config import Config, load
-from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.services.endpoints import store_endpoint
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.serving import Services
@@ -92,7 +91,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     config: Config = load(TINY, {"ECHO_QUEUE_RUN__DIR": str(directory / "run")})
     services = Services(config)
     services.start()
-    Queue.connect(config, "learner").configure(QueuePolicy(s=2, batch=4))
     yield directory
     services.stop()
 
@@ -102,6 +100,14 @@ def test_an_unreadable_prompt_file_names_its_line(served: Path, base: Path) -> N
     told = cli(served, "submit", TINY, "prompts.jsonl", "--set", "typo", ECHO_QUEUE_MODEL__BASE=str(base))
     assert told.count("✗") == 1
     assert "prompts.jsonl:3" in told
+
+
+def test_a_run_looks_at_its_first_prompts_before_it_starts_anything(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "one"}\n{"prompt": }\n')
+    source = {"ECHO_QUEUE_PROMPTS__SOURCE": "prompts.jsonl", "ECHO_QUEUE_PROMPTS__OPTIONS": "{}"}
+    told = cli(tmp_path, "run", TINY, **source)
+    assert told.count("✗") == 1
+    assert "prompts.jsonl:2" in told
 
 
 def test_a_prompt_file_that_is_not_there(served: Path, base: Path) -> None:

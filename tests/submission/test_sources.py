@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
 from echo_queue.submission.generated import original
-from echo_queue.submission.sources import open_source, spell
+from echo_queue.submission.opening import open_source
+from echo_queue.submission.sources import spell
 
 Write = Callable[[Path, Sequence[dict[str, object]]], Path]
 

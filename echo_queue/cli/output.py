@@ -1,7 +1,10 @@
-"""Prints problems for the person who must act: where, what, and the mend."""
+"""What commands print besides tables: problems for the person who must act, and documents for scripts."""
 
+import sys
 from collections.abc import Iterable
+from typing import Any
 
+import orjson
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -9,7 +12,7 @@ from rich.text import Text
 from echo_queue.errors import Problem
 
 
-def show(problems: Iterable[Problem], console: Console | None = None) -> None:
+def print_problems(problems: Iterable[Problem], console: Console | None = None) -> None:
     """On stderr, one paragraph per problem; a terminal wraps it under itself, elsewhere a line stays a line."""
     console = console or Console(stderr=True, highlight=False)
     for problem in problems:
@@ -21,3 +24,8 @@ def show(problems: Iterable[Problem], console: Console | None = None) -> None:
         else:
             console.print(head, soft_wrap=True)
             console.print(Text("    ") + mend, soft_wrap=True)
+
+
+def print_json(document: Any) -> None:
+    """One document on stdout."""
+    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -1,0 +1,29 @@
+"""From a source's name to the source. Readers of files and generators are imported when they are needed."""
+
+from pathlib import Path
+
+import orjson
+
+from echo_queue.errors import Problem, PromptError
+from echo_queue.submission.sources import GENERATED, Source
+
+
+def open_source(name: str) -> Source:
+    """The source that `name` means: a file, or `reasoning-gym:DATASET {options}`. Raises `PromptError`."""
+    if name.startswith(GENERATED):
+        from echo_queue.submission.generated import Generated
+
+        dataset, _, options = name.removeprefix(GENERATED).partition(" ")
+        return Generated(dataset, orjson.loads(options or "{}"))
+    path = Path(name).expanduser().absolute()
+    match path.suffix:
+        case ".jsonl":
+            from echo_queue.submission.jsonl import JsonLines
+
+            return JsonLines(path)
+        case ".parquet":
+            from echo_queue.submission.parquet import Parquet
+
+            return Parquet(path)
+    what = f"{name!r} is no source of prompts" if name else "no source is named"
+    raise PromptError(Problem("prompts.source", what, f"name a .jsonl or .parquet file, or {GENERATED}DATASET"))
