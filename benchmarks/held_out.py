@@ -1,6 +1,6 @@
 """Held-out score of a model folder: greedy answers to prompts that were never submitted, scored by reasoning-gym.
 
-    python -m benchmarks.held_out                        the base and the final model of the quick start
+    python -m benchmarks.held_out                        the quick start's base and final model, run if need be
     python -m benchmarks.held_out MODEL_DIR [--config configs/quickstart.toml] [--prompts 500] [--json]
 
 It shares no code with the pipeline's own engine and scorer: `AutoModelForCausalLM.from_pretrained`, `generate`,
@@ -10,6 +10,8 @@ those holds all the same (sets are drawn at random) is left out.
 
 import argparse
 import json
+import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,12 @@ def greedy(folder: Path, prompts: list[str], max_new_tokens: int) -> list[str]:
     return answers
 
 
+def _of_the_run(path: Path, config: Config) -> list[Path]:
+    """Base and final model of the run, which is begun or continued where it is not finished."""
+    subprocess.run([sys.executable, "-m", "echo_queue.cli", "run", str(path)], check=True, stdout=sys.stderr)
+    return [Path(config.base_model), config.run.dir / "model"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="*", help="model folders; default: the run's base and final model")
@@ -92,9 +100,9 @@ def main() -> None:
     options = parser.parse_args()
     disable_progress_bar()
     config = load(options.config)
-    folders = options.model or [Path(config.base_model), config.run.dir / "model"]
+    folders = options.model or _of_the_run(options.config, config)
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
-        raise SystemExit(f"no model in {', '.join(missing)}: `echo-queue run {options.config}` first, or name a folder")
+        raise SystemExit(f"no model folder: {', '.join(missing)}")
     results = [evaluate(folder, config, options.prompts) for folder in folders]
     if options.json:
         print(json.dumps([asdict(result) for result in results], indent=2))

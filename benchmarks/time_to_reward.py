@@ -7,6 +7,8 @@ loss, learning rate and scorer. The reward is that of the sampled groups, a runn
 *training*: from the moment at which the first update's samples are waited for. *process*: from the start of the
 command, imports and services included. Making the base model and installing TRL counts for neither. TRL lives in
 an environment of its own under build/, with the settings in `benchmarks/with_trl/train.py`.
+
+Only an idle machine gives a fair ratio: TRL's threads wait for one another, so other work slows it far more.
 """
 
 import argparse
@@ -29,6 +31,8 @@ from echo_queue.submission.sources import GENERATED
 REWARD = 0.8
 RUNNING_UPDATES = 10
 DEADLINE_S = 1_800
+IDLE_LOAD = 0.5
+"""Load average over the last minute, before the first round, above which the machine is not idle."""
 TARGET = 0.6
 BUILD = Path("build/time_to_reward").absolute()
 HERE = Path(__file__).parent
@@ -164,6 +168,10 @@ def main() -> None:
     updates = options.updates or config.prompts.options["size"] * config.prompts.epochs // config.learner.batch_groups
     _trl_python()
     base = _base_model(options.config)
+    if (load_average := os.getloadavg()[0]) > IDLE_LOAD:
+        print(
+            f"the machine is not idle (load {load_average:.1f}): the ratio will flatter us", file=sys.stderr, flush=True
+        )
     for _ in range(options.rounds):
         theirs = times(with_trl(config, base, updates, options.trl_threads))
         ours = times(with_echo_queue(options.config, base, updates))
