@@ -113,6 +113,12 @@ class Running:
 Moment = Callable[[Running], bool]
 
 
+def locked(run: Running) -> bool:
+    """The supervisor holds the directory, and nothing has been started yet."""
+    lock = run.config.run.dir / "lock"
+    return lock.exists() and lock.read_text() == str(run.process.pid)
+
+
 def submitted(run: Running) -> bool:
     """The first prompts are in the queue."""
     status = run.status()

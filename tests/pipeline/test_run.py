@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.pipeline.running import UPDATES, Running, assert_every_prompt_was_trained_once, leased
+from tests.pipeline.running import UPDATES, Running, assert_every_prompt_was_trained_once, leased, locked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -43,7 +43,7 @@ def _generates(folder: Path) -> None:
 
 def test_a_second_run_of_a_running_directory_is_refused(start: Callable[..., Running], tmp_path: Path) -> None:
     run = start()
-    run.until(leased)
+    run.until(locked)
     command = [sys.executable, "-m", "echo_queue.cli", "run", *run.process.args[4:]]  # type: ignore[index]
     second = subprocess.run(
         command, cwd=tmp_path, env=run.environ, capture_output=True, text=True, timeout=60, check=False
@@ -51,6 +51,7 @@ def test_a_second_run_of_a_running_directory_is_refused(start: Callable[..., Run
     assert second.returncode == 2
     assert f"is being run already, by process {run.process.pid}" in second.stderr
 
+    run.until(leased)
     run.process.terminate()
     assert run.ends() == 130
     assert "continues it" in run.output.read_text()
