@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 CONFIG ?= configs/quickstart.toml
-BENCHMARKS ?= $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS ?= $(filter-out __init__ verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run install test test-fast lint bench lock docs clean apt
 .DELETE_ON_ERROR:

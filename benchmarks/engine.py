@@ -7,6 +7,7 @@ tokens in the mean; only tokens up to the stop count. Only the engine returns lo
     python -m benchmarks.engine
 """
 
+import argparse
 import tempfile
 import threading
 import time
@@ -17,6 +18,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
+from benchmarks.verdict import print_verdict
 from echo_queue.records import Tokens, Version
 from workers.engines import Prompt, Sampling
 from workers.engines.transformers import TransformersEngine
@@ -30,11 +32,19 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document, last")
+    as_json = parser.parse_args().json
+    rows, kept = [], True
     print("samples  stops   engine tokens/s  generate tokens/s  ratio")
     for stops, stop_tokens in STOPS.items():
         for groups in (1, 2, 8, 16):
             ours, theirs = compare(groups, stop_tokens)
             print(f"{groups * GROUP:7d}  {stops:5s}  {ours:15,.0f}  {theirs:17,.0f}  {ours / theirs:5.2f}", flush=True)
+            kept = kept and ours >= theirs
+            rows.append({"samples": groups * GROUP, "stops": stops, "ours": ours, "generate": theirs})
+    if as_json:
+        print_verdict(rows, {"never slower than generate": kept})
 
 
 def compare(groups: int, stop_tokens: list[int]) -> tuple[float, float]:

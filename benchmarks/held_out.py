@@ -9,10 +9,9 @@ those holds all the same (sets are drawn at random) is left out.
 """
 
 import argparse
-import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.verdict import print_verdict
 from echo_queue.config import Config, load
 from learner.base_model.task import task_of, warmup_examples
 
@@ -28,6 +28,9 @@ HELD_OUT_SEED_OFFSET = 200_000_000
 """From the run's own seed; the warm-up's lies half as far."""
 BATCH = 256
 Entry = dict[str, Any]
+
+GOOD = 0.90
+"""Held-out score that a finished quick start reaches."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def main() -> None:
         raise SystemExit(f"no model folder: {', '.join(missing)}")
     results = [evaluate(folder, config, options.prompts) for folder in folders]
     if options.json:
-        print(json.dumps([asdict(result) for result in results], indent=2))
+        print_verdict(results, {f"{GOOD:.2f} at the end": results[-1].score >= GOOD})
         return
     for result in results:
         print(

@@ -13,12 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
-import orjson
 
+from benchmarks.verdict import print_verdict
 from echo_queue import telemetry
 
 matplotlib.use("Agg")
@@ -133,7 +133,7 @@ def main() -> int:
     if arguments.plot:
         plot(rows, arguments.plot)
     if arguments.json:
-        print(orjson.dumps({"rows": [asdict(row) for row in rows], "targets": held, "ok": all(held.values())}).decode())
+        print_verdict(rows, held)
     return 0 if all(held.values()) else 1
 
 

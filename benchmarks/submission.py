@@ -11,7 +11,6 @@ extrapolated in proportion.
 
 import argparse
 import functools
-import json
 import os
 import signal
 import subprocess
@@ -21,12 +20,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from benchmarks.verdict import print_verdict
 from echo_queue.config import Config, load
 from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.services.connect import connect_redis
@@ -228,7 +228,11 @@ def main() -> None:
     options = parser.parse_args()
     figures = measure(options.prompts, options.sample)
     if options.json:
-        print(json.dumps(asdict(figures)))
+        targets = {
+            f"the first within {TARGET_FIRST_S:.0f} s": figures.first_s <= TARGET_FIRST_S,
+            f"all within {TARGET_ALL_S:.0f} s": figures.all_s <= TARGET_ALL_S,
+        }
+        print_verdict(figures, targets)
         return
     print(f"{figures.prompts:,} prompts of {ROW_BYTES} bytes, {PROCESSES} Celery processes")
     print(f"  first admissible  {figures.first_s:8.1f} s   (target {TARGET_FIRST_S:.0f} s)")

@@ -7,18 +7,18 @@ those of `benchmarks.held_out`: greedy, by reasoning-gym's own scorer, on prompt
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.held_out import evaluate
+from benchmarks.verdict import print_verdict
 from echo_queue import telemetry
 from echo_queue.config import load
 
@@ -88,7 +88,8 @@ def main() -> int:
         if not options.json:
             _show(outcome)
     if options.json:
-        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
+        wanted = f"from {BASE_AT_MOST:.2f} or less to {FINAL_AT_LEAST:.2f} or more in {TRAINING_AT_MOST_S:.0f} s"
+        print_verdict(outcomes, {f"seed {outcome.seed}: {wanted}": outcome.good for outcome in outcomes})
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 

@@ -19,11 +19,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.verdict import print_verdict
 from echo_queue import telemetry
 from echo_queue.config import Config, load
 from echo_queue.submission.sources import GENERATED
@@ -181,8 +182,9 @@ def main() -> None:
 def _report(ours: Times, theirs: Times, as_json: bool) -> None:
     training, process = _ratio(ours.training_s, theirs.training_s), _ratio(ours.process_s, theirs.process_s)
     if as_json:
-        both = {"echo_queue": asdict(ours), "trl": asdict(theirs), "ratio": {"training": training, "process": process}}
-        print(json.dumps(both, indent=2), flush=True)
+        both = {"echo_queue": ours, "trl": theirs, "ratio": {"training": training, "process": process}}
+        kept = training is not None and training <= TARGET
+        print_verdict(both, {f"training in at most {TARGET} of TRL's time": kept})
         return
     for name, found in (("TRL 1.16 GRPOTrainer", theirs), ("echo-queue", ours)):
         print(

@@ -38,7 +38,7 @@ def write(config: Config, *, identity: bool | None = None) -> Path:
 def held_out(directory: Path) -> dict[str, float]:
     """Scores by folder ("base", "model") that `python -m benchmarks.held_out --json` left in `held_out.json`."""
     path = directory / "held_out.json"
-    results = orjson.loads(path.read_bytes()) if path.exists() else []
+    results = orjson.loads(path.read_bytes())["figures"] if path.exists() else []
     return {Path(result["model"]).name: result["score"] for result in results}
 
 

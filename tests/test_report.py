@@ -80,5 +80,7 @@ def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
 
 def test_held_out_scores_are_shown_where_they_were_measured(tmp_path: Path) -> None:
     MetricsLog(tmp_path / "metrics.jsonl").write(update(1))
-    (tmp_path / "held_out.json").write_text('[{"model": "a/base", "score": 0.2}, {"model": "a/model", "score": 0.97}]')
+    (tmp_path / "held_out.json").write_text(
+        '{"figures": [{"model": "a/base", "score": 0.2}, {"model": "a/model", "score": 0.97}]}'
+    )
     assert "0.20 → 0.97" in report.write(config(tmp_path)).read_text(encoding="utf-8")

@@ -39,6 +39,11 @@ class Generated:
     dataset: str
     options: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.options.get("seed"), int):
+            what = "a generated set needs a seed: without one each process would draw other items"
+            raise PromptError(Problem("prompts.options", what, "add seed = 1, or another whole number"))
+
     @property
     def name(self) -> str:
         return spell(GENERATED + self.dataset, self.options)

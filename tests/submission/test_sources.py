@@ -149,11 +149,16 @@ def test_a_generated_range_can_be_read_alone_and_scores_full_marks() -> None:
     assert orjson.loads(orjson.dumps(rows[17].columns["entry"]["metadata"]))["source_index"] == 17  # type: ignore[index]
 
 
+def test_a_generated_set_without_a_seed_would_differ_between_machines() -> None:
+    with pytest.raises(PromptError, match="needs a seed"):
+        open_source(spell("reasoning-gym:spell_backward", {"size": 25}))
+
+
 def test_wrong_options_of_a_generated_set_are_explained() -> None:
     with pytest.raises(PromptError, match=r"prompts\.options: reasoning-gym's spell_backward refuses them"):
-        list(open_source(spell("reasoning-gym:spell_backward", {"sise": 25})).scan(10))
+        list(open_source(spell("reasoning-gym:spell_backward", {"sise": 25, "seed": 1})).scan(10))
     with pytest.raises(PromptError, match=r"no dataset 'spel_backward'"):
-        list(open_source("reasoning-gym:spel_backward").scan(10))
+        list(open_source(spell("reasoning-gym:spel_backward", {"seed": 1})).scan(10))
 
 
 def test_options_mean_nothing_to_a_file(tmp_path: Path) -> None:
