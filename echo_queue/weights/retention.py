@@ -6,6 +6,7 @@ a version's manifest first, so that it is never seen in part.
 
 from collections.abc import Collection, Mapping
 
+from echo_queue import staleness
 from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
 from echo_queue.store import MissingObject, ObjectStore
@@ -13,11 +14,6 @@ from echo_queue.weights.manifest import FOLDER, NAME, Manifest, digest, version_
 
 KEEP = 3
 """The newest published versions that always stay: the latest, and those that slow readers are still fetching."""
-
-
-def survives(version: Version, forks: Mapping[int, int]) -> bool:
-    """Whether no later lineage forked below `version`. `forks[L]`: the version at which lineage L began."""
-    return all(version.number <= fork for lineage, fork in forks.items() if lineage > version.lineage)
 
 
 def expendable(versions: Collection[Version], newest: Version, s: int, keep: int = KEEP) -> list[Version]:
@@ -36,7 +32,7 @@ def latest(store: ObjectStore, forks: Mapping[int, int] | None = None) -> Publis
     """The newest version that is whole and not abandoned, rebuilt by listing manifests; None if there is none."""
     versions = {version: key for key in _keys(store) if key.endswith(NAME) and (version := version_of(key))}
     for version in sorted(versions, reverse=True):
-        if not survives(version, forks or {}):
+        if staleness.abandoned(version, forks or {}):
             continue
         try:
             data = store.get(versions[version])

@@ -12,10 +12,11 @@ from torch import Tensor
 from echo_queue import weights
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Published, Version
+from echo_queue.staleness import abandoned
 from echo_queue.store import MissingObject, ObjectStore
 from echo_queue.weights import snapshot
 from echo_queue.weights.manifest import FOLDER, Manifest, digest, manifest_key
-from echo_queue.weights.retention import expendable, survives
+from echo_queue.weights.retention import expendable
 
 torch.set_num_threads(1)
 
@@ -180,9 +181,9 @@ def test_only_what_nobody_can_need_is_expendable(
 
 def test_a_version_survives_unless_a_later_lineage_forked_below_it() -> None:
     forks = {0: 0, 1: 5, 2: 9}
-    assert [survives(Version(0, 5), forks), survives(Version(0, 6), forks)] == [True, False]
-    assert [survives(Version(1, 9), forks), survives(Version(1, 10), forks)] == [True, False]
-    assert survives(Version(2, 100), forks)
+    assert [abandoned(Version(0, 5), forks), abandoned(Version(0, 6), forks)] == [False, True]
+    assert [abandoned(Version(1, 9), forks), abandoned(Version(1, 10), forks)] == [False, True]
+    assert not abandoned(Version(2, 100), forks)
 
 
 def test_readers_see_each_version_whole_while_the_learner_publishes(object_store: ObjectStore) -> None:
