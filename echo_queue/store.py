@@ -13,7 +13,7 @@ import random
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as boto
 from botocore.config import Config as BotoConfig
 
+from echo_queue import doors
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.services.endpoints import StoreEndpoint
 from echo_queue.services.store_errors import (
@@ -51,6 +52,7 @@ RACES, RACERS = 3, 8
 DELETE_BATCH = 1000  # S3's own limit
 MULTIPART_BYTES = 64 << 20
 INDEX = "index.json"
+MANIFEST = "manifest.json"
 __all__ = ["INDEX", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
 FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody)
 
@@ -80,7 +82,7 @@ class ObjectStore:
     def check(self, deadline_s: float | None = None) -> None:
         """Raises `ServiceError` unless the bucket is there and our keys may list it."""
         listing = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix, "MaxKeys": 1}
-        self._persist("the bucket", lambda: self._client.list_objects_v2(**listing), deadline_s)
+        self._persist("look at", "the bucket", lambda: self._client.list_objects_v2(**listing), deadline_s)
 
     def create_bucket(self) -> None:
         """For embedded servers; an external bucket is never created silently."""
@@ -89,7 +91,7 @@ class ObjectStore:
             with suppress(self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
                 self._client.create_bucket(Bucket=self.endpoint.bucket)
 
-        self._persist("the bucket", create)
+        self._persist("create", "the bucket", create)
 
     @property
     def puts_once(self) -> bool:
@@ -117,7 +119,7 @@ class ObjectStore:
         An object that holds the same bytes is our own earlier try, whose answer was lost: True.
         """
         if not once:
-            self._persist(key, lambda: self._put(key, data))
+            self._persist("put", key, lambda: self._put(key, data))
             return True
         if not self.puts_once:
             return self._put_after_looking(key, data)
@@ -132,18 +134,18 @@ class ObjectStore:
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises `MissingObject`."""
-        return self._persist(key, lambda: self._read(key))
+        return self._persist("get", key, lambda: self._read(key))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Bytes `start … start + length − 1`. Raises `MissingObject`, or `ShortObject` if it has fewer."""
         if length == 0:
             return b""
-        return self._persist(key, lambda: self._read(key, (start, length)))
+        return self._persist("get", key, lambda: self._read(key, (start, length)))
 
     def size(self, key: str) -> int | None:
         """Bytes, or None if there is no such object."""
         try:
-            head = self._persist(key, lambda: self._client.head_object(**self._at(key)))
+            head = self._persist("head", key, lambda: self._client.head_object(**self._at(key)))
         except MissingObject:
             return None
         return int(head["ContentLength"])
@@ -155,7 +157,7 @@ class ObjectStore:
         """All objects whose key starts with `prefix`, in order of their keys; `page` keys per call."""
         request: dict[str, Any] = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix + prefix, "MaxKeys": page}
         while True:
-            answer = self._persist(prefix, lambda: self._client.list_objects_v2(**request))
+            answer = self._persist("list", prefix, lambda: self._client.list_objects_v2(**request))
             for entry in answer.get("Contents", ()):
                 yield Stored(entry["Key"].removeprefix(self.prefix), int(entry["Size"]))
             if not answer.get("IsTruncated"):
@@ -164,10 +166,10 @@ class ObjectStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects; one that is not there is no error."""
-        names = [{"Key": self.prefix + key} for key in keys]
-        for start in range(0, len(names), DELETE_BATCH):
-            batch = {"Objects": names[start : start + DELETE_BATCH], "Quiet": True}
-            answer = self._persist("delete", lambda batch=batch: self._delete(batch))  # type: ignore[misc]
+        doomed = list(keys)
+        for start in range(0, len(doomed), DELETE_BATCH):
+            batch = doomed[start : start + DELETE_BATCH]
+            answer = self._persist("delete", batch[0], lambda batch=batch: self._delete(batch))  # type: ignore[misc]
             refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
             if refused:
                 what = f"{refused[0].get('Key')} cannot be deleted: {refused[0].get('Message')}"
@@ -211,7 +213,7 @@ class ObjectStore:
         else:
             parts = TransferConfig(multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES)
             place = (self.endpoint.bucket, self.prefix + key)
-            self._persist(key, lambda: self._client.upload_file(str(path), *place, Config=parts))
+            self._persist("put", key, lambda: self._client.upload_file(str(path), *place, Config=parts))
         return _digest(path)
 
     def _download(self, prefix: str, name: str, folder: Path, digest: str) -> None:
@@ -220,7 +222,7 @@ class ObjectStore:
             raise ServiceError(Problem(key, "its name leads out of the folder", "do not trust who wrote this prefix"))
         path.parent.mkdir(parents=True, exist_ok=True)
         place = (self.endpoint.bucket, self.prefix + key)
-        self._persist(key, lambda: self._client.download_file(*place, str(path)))
+        self._persist("get", key, lambda: self._client.download_file(*place, str(path)))
         if _digest(path) != digest:
             raise ServiceError(Problem(key, "its bytes are not those its index promises", "upload it again"))
 
@@ -247,7 +249,7 @@ class ObjectStore:
     def _put_conditionally(self, key: str, data: Any) -> bool:
         """False if the server says that the object exists (412); 409 is a race still going on, so tried again."""
         try:
-            self._persist(key, lambda: self._put(key, data, IfNoneMatch="*"))
+            self._persist("put once", key, lambda: self._put(key, data, IfNoneMatch="*"))
         except AlreadyThere:
             return False
         return True
@@ -263,11 +265,15 @@ class ObjectStore:
             raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
         return data
 
-    def _delete(self, batch: Any) -> Any:
-        return self._client.delete_objects(Bucket=self.endpoint.bucket, Delete=batch)
+    def _delete(self, keys: Sequence[str]) -> Any:
+        names = [{"Key": self.prefix + key} for key in keys]
+        return self._client.delete_objects(Bucket=self.endpoint.bucket, Delete={"Objects": names, "Quiet": True})
 
-    def _persist(self, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
-        """Repeats `request`, which must be idempotent, while its failure may pass."""
+    def _persist(self, verb: str, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
+        """Repeats `request`, which must be idempotent, while its failure may pass; one step (`echo_queue.doors`)."""
+        return doors.take(f"{verb} {kind_of(what)}", lambda: self._repeat(what, request, deadline_s), what)
+
+    def _repeat(self, what: str, request: Callable[[], T], deadline_s: float | None) -> T:
         patience_s = self.deadline_s if deadline_s is None else deadline_s
         give_up, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
         while True:
@@ -279,6 +285,13 @@ class ObjectStore:
                 raise failure
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def kind_of(key: str) -> str:
+    """The sort of object a key names: its first folder, and its file's name where that is always the same."""
+    folder, _, rest = key.partition("/")
+    file = rest.rpartition("/")[2]
+    return f"{folder}/{file}" if file in (INDEX, MANIFEST) else folder
 
 
 def _client(endpoint: StoreEndpoint) -> Any:

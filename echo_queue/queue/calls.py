@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import redis
 from redis.exceptions import ClusterDownError, MasterDownError, NoPermissionError, TryAgainError
 
+from echo_queue import doors
 from echo_queue.errors import FencedError, Problem, ServiceError
 from echo_queue.queue import library
 
@@ -52,8 +53,14 @@ class Caller:
         self.where = where
         self.deadline_s = deadline_s
 
-    def persist(self, send: Callable[[], Any]) -> Any:
-        """The answer of `send`, which may run several times. Raises as this module's docstring says."""
+    def persist(self, step: str, send: Callable[[], Any], about: object = None) -> Any:
+        """The answer of `send`, which may run several times. Raises as this module's docstring says.
+
+        `step` and `about` name it at the door (`echo_queue.doors`).
+        """
+        return doors.take(step, lambda: self._repeat(send), about)
+
+    def _repeat(self, send: Callable[[], Any]) -> Any:
         give_up = time.monotonic() + self.deadline_s
         pause_s, installed = FIRST_PAUSE_S, False
         while True:

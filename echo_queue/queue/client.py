@@ -76,7 +76,7 @@ class Queue:
 
     def install(self) -> None:
         """Loads the Lua library; needs a user that may `FUNCTION LOAD`."""
-        self.caller.persist(lambda: library.load(self.client))
+        self.caller.persist("install", lambda: library.load(self.client))
 
     def configure(self, policy: QueuePolicy) -> None:
         """Creates the run, or changes its rules."""
@@ -113,7 +113,7 @@ class Queue:
             pipe.hgetall(self.keys.chunks(name))
             return pipe.execute()
 
-        words, marks = self.caller.persist(read)
+        words, marks = self.caller.persist("ledger", read)
         if not words:
             return None
         return replies.ledger_of(name, {replies.text(key): replies.text(value) for key, value in words.items()}, marks)
@@ -121,7 +121,7 @@ class Queue:
     def arrival(self, name: str) -> Arrival | None:
         """How far the submission of a set is, in numbers; None if no such set was declared."""
         names = [field.name for field in fields(Arrival)]
-        words = self.caller.persist(lambda: self.client.hmget(self.keys.set(name), names))
+        words = self.caller.persist("arrival", lambda: self.client.hmget(self.keys.set(name), names))
         return None if None in words else Arrival(*map(int, words))
 
     def waiting_chunk(self, name: str, number: int) -> tuple[str, Chunk] | None:
@@ -133,15 +133,14 @@ class Queue:
             pipe.hget(self.keys.chunks(name), str(number))
             return pipe.execute()
 
-        source, mark = self.caller.persist(read)
+        source, mark = self.caller.persist("waiting_chunk", read)
         chunk = replies.waiting_chunk_of(number, mark) if mark else None
         return None if chunk is None else (replies.text(source), chunk)
 
     def unserved(self) -> list[str]:
         """Names of the sets of which prompts are still to come, or in the backlog."""
-        return [
-            replies.text(name) for name in self.caller.persist(lambda: self.client.zrange(self.keys.backlog, 0, -1))
-        ]
+        names = self.caller.persist("unserved", lambda: self.client.zrange(self.keys.backlog, 0, -1))
+        return [replies.text(name) for name in names]
 
     def admit(self) -> int:
         """Backlog → tasks while bound and pace allow. How many were admitted."""
@@ -176,7 +175,9 @@ class Queue:
                 pipe.fcall("eq1_complete", 1, self.keys.prefix, worker, *_metadata(group), kind, payload)
             return answers(pipe.execute(raise_on_error=False))
 
-        outcomes = [Outcome(replies.text(reply)) for reply in self.caller.persist(send)] if records else []
+        about = (worker, groups)
+        answered = self.caller.persist("complete", send, about) if records else []
+        outcomes = [Outcome(replies.text(reply)) for reply in answered]
         refused = [
             payload for outcome, (_, kind, payload) in zip(outcomes, records, strict=True)
             if kind == "ref" and outcome is not Outcome.accepted
@@ -254,7 +255,7 @@ class Queue:
 
     def dead(self, limit: int = 100) -> list[DeadTask]:
         """The tasks given up last."""
-        rows = self.caller.persist(lambda: self.client.xrevrange(self.keys.dead, count=limit))
+        rows = self.caller.persist("dead", lambda: self.client.xrevrange(self.keys.dead, count=limit))
         return [replies.dead_of(words) for _, words in rows]
 
     def finish(self) -> None:
@@ -263,7 +264,7 @@ class Queue:
 
     def published(self) -> Published | None:
         """The newest weights that may be fetched."""
-        words = self.caller.persist(lambda: self.client.hgetall(self.keys.published))
+        words = self.caller.persist("published", lambda: self.client.hgetall(self.keys.published))
         return replies.published_of({replies.text(name): replies.text(value) for name, value in words.items()})
 
     def audit(self) -> Audit:
@@ -293,13 +294,13 @@ class Queue:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _call(self, move: str, *args: Any) -> Any:
-        return self.caller.persist(lambda: self.client.fcall(f"eq1_{move}", 1, self.keys.prefix, *args))
+        return self.caller.persist(move, lambda: self.client.fcall(f"eq1_{move}", 1, self.keys.prefix, *args), args)
 
     def _read(self, question: str) -> Any:
-        return self.caller.persist(lambda: self.client.fcall_ro(f"eq1_{question}", 1, self.keys.prefix))
+        return self.caller.persist(question, lambda: self.client.fcall_ro(f"eq1_{question}", 1, self.keys.prefix))
 
     def _events(self, cursor: str, block_ms: int) -> Any:
-        return self.caller.persist(lambda: self.client.xread({self.keys.events: cursor}, block=block_ms))
+        return self.caller.persist("wait", lambda: self.client.xread({self.keys.events: cursor}, block=block_ms))
 
     def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
         """The groups at these (task id, entry) in replay; those that cannot be read are buried and counted."""
@@ -311,7 +312,8 @@ class Queue:
             return answers(pipe.execute(raise_on_error=False))
 
         groups, malformed = [], 0
-        for (task, entry), rows in zip(places, self.caller.persist(fetch) if places else [], strict=True):
+        fetched = self.caller.persist("fetch", fetch, places) if places else []
+        for (task, entry), rows in zip(places, fetched, strict=True):
             if not rows:
                 what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
                 raise ServiceError(Problem(self.keys.replay, what, "was the stream trimmed? see `echo-queue audit`"))
