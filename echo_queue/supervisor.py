@@ -16,20 +16,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
-from echo_queue import orphans
+from echo_queue import doors, orphans
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 
 POLL_S = 0.05
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 8.0
-SETTLED_S = 30.0
-"""A role that lived this long starts its count of deaths anew."""
-MOST_DEATHS = 5
-MOST_REFUSALS = 2
-"""Exit code 2 says that somebody must act: trying again helps only where a service was away."""
+GONE_S = 30.0
+"""A killed process is gone soon, unless it hangs in the kernel."""
 TAIL_LINES = 12
 TAIL_BYTES = 16_384
 
@@ -57,6 +54,45 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Patience:
+    """How often a role is started again, and after which pauses (doubled with each death)."""
+
+    first_pause_s: float = 0.5
+    longest_pause_s: float = 8.0
+    settled_s: float = 30.0
+    """A role that lived this long starts its count of deaths anew."""
+    most_deaths: int = 5
+    most_refusals: int = 2
+    """Exit code 2 says that somebody must act: trying again helps only where a service was away."""
+
+
+class Process(Protocol):
+    """What is needed of a `subprocess.Popen` that leads its own process group."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises `subprocess.TimeoutExpired`."""
+
+
+Launch = Callable[[Role, Mapping[str, str], IO[bytes]], Process]
+"""Starts a role's process with that environment; what it prints goes to the file."""
+
+
+def launch(role: Role, environ: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        role.command,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
+        start_new_session=True,
+    )
+
+
+@dataclass(frozen=True)
 class RoleState:
     name: str
     alive: bool
@@ -67,16 +103,15 @@ class RoleState:
 class Kept:
     """One role's present life."""
 
-    def __init__(self, role: Role, log: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, role: Role, log: Path) -> None:
         self.role = role
         self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.done = False
         self.deaths = 0
-        """Since it last lived for `SETTLED_S`."""
+        """Since it last lived for `Patience.settled_s`."""
         self.all_deaths = 0
         self.started = self.again = time.monotonic()
-        self._environ = environ
         self._log_from = 0
 
     @property
@@ -84,28 +119,20 @@ class Kept:
         """Its process group, which has the process's own id."""
         return self.process.pid if self.process else None
 
-    def start(self) -> None:
+    def start(self, launch: Launch, environ: Mapping[str, str]) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
             log.flush()
             self._log_from = log.tell()
-            self.process = subprocess.Popen(
-                self.role.command,
-                env=dict(self._environ),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
-                start_new_session=True,
-            )
+            self.process = doors.take("spawn role", lambda: launch(self.role, environ, log), self.role.name)
         self.started = time.monotonic()
 
     def signal(self, number: signal.Signals) -> None:
         """To the whole group, whose first process may be gone."""
         if self.group is not None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, number)
+                doors.take("signal role", partial(os.killpg, self.group, number), (self.role.name, number))
 
     def tail(self, lines: int) -> str:
         """The last lines of this life."""
@@ -119,10 +146,19 @@ class Kept:
 class Supervisor:
     """Keeps roles alive while its methods are called; use it as a context manager."""
 
-    def __init__(self, directory: Path, environ: Mapping[str, str] = os.environ, lock_patience_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        environ: Mapping[str, str] = os.environ,
+        lock_patience_s: float = 30.0,
+        patience: Patience = Patience(),
+        launch: Launch = launch,
+    ) -> None:
         self.directory = directory
         self._environ = environ
         self._lock_patience_s = lock_patience_s
+        self._patience = patience
+        self._launch = launch
         self._kept: dict[str, Kept] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -131,12 +167,7 @@ class Supervisor:
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.directory, self._lock_patience_s)
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(orphans.__file__)],
-            stdin=subprocess.PIPE,
-            pass_fds=[self._lock.fileno()],
-            start_new_session=True,
-        )
+        self._guard = doors.take("spawn guard", partial(_spawn_guard, self._lock))
         return self
 
     def __exit__(
@@ -152,7 +183,7 @@ class Supervisor:
 
     def start(self, *roles: Role) -> None:
         for role in roles:
-            kept = self._kept[role.name] = Kept(role, self.directory / "logs" / f"{role.name}.log", self._environ)
+            kept = self._kept[role.name] = Kept(role, self.directory / "logs" / f"{role.name}.log")
             self._start(kept)
 
     def tick(self) -> None:
@@ -223,7 +254,7 @@ class Supervisor:
         self._interrupted = True
 
     def _start(self, kept: Kept) -> None:
-        kept.start()
+        kept.start(self._launch, self._environ)
         self._tell("~" if kept.role.servers else "+", kept)
 
     def _ended(self, kept: Kept, code: int) -> None:
@@ -232,17 +263,19 @@ class Supervisor:
         if code == 0 and kept.role.ends:
             kept.done = True
             return
+        patience = self._patience
         kept.all_deaths += 1
-        kept.deaths = 1 if lived_s > SETTLED_S else kept.deaths + 1
-        if kept.deaths >= (MOST_REFUSALS if code == 2 else MOST_DEATHS):
+        kept.deaths = 1 if lived_s > patience.settled_s else kept.deaths + 1
+        if kept.deaths >= (patience.most_refusals if code == 2 else patience.most_deaths):
             raise RoleError(_given_up(kept, code))
-        kept.again = time.monotonic() + min(FIRST_PAUSE_S * 2 ** (kept.deaths - 1), LONGEST_PAUSE_S)
+        pause_s = min(patience.first_pause_s * 2 ** min(kept.deaths - 1, 32), patience.longest_pause_s)
+        kept.again = time.monotonic() + pause_s
 
     def _bury(self, kept: Kept) -> None:
         """Ends what is left of the role's group and reaps its first process."""
         kept.signal(signal.SIGKILL)
         assert kept.process
-        kept.process.wait()
+        kept.process.wait(GONE_S)
         self._tell("-", kept)
         kept.process = None
 
@@ -250,7 +283,16 @@ class Supervisor:
         assert self._guard and self._guard.stdin
         with suppress(BrokenPipeError):
             self._guard.stdin.write(f"{sign} {kept.group}\n".encode())
-            self._guard.stdin.flush()
+            doors.take("tell guard", self._guard.stdin.flush, (sign, kept.role.name))
+
+
+def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(orphans.__file__)],
+        stdin=subprocess.PIPE,
+        pass_fds=[lock.fileno()],
+        start_new_session=True,
+    )
 
 
 def lock(directory: Path, patience_s: float) -> IO[str]:
@@ -279,7 +321,7 @@ def lock(directory: Path, patience_s: float) -> IO[str]:
         else:
             file.truncate(0)
             file.write(str(os.getpid()))
-            file.flush()
+            doors.take("take lock", file.flush, directory)
             return file
 
 

@@ -19,7 +19,13 @@ from workers.prompts import Prompts
 from workers.rollout import Rollout
 
 
-def work(config: Config, name: str, scorer: Scorer, leaving: threading.Event) -> None:
+def work(
+    config: Config,
+    name: str,
+    scorer: Scorer,
+    leaving: threading.Event,
+    make_engine: engines.Maker = engines.create,
+) -> None:
     """Runs until the run is finished or `leaving` is set."""
     torch.set_num_threads(config.rollout.threads)
     store = connect_store(config, "worker")
@@ -30,7 +36,7 @@ def work(config: Config, name: str, scorer: Scorer, leaving: threading.Event) ->
     if leaving.is_set():
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
-    engine = engines.create(config, folder, Version(0, 0), prompts.stop_tokens)
+    engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     heart = Heart(queue, name, engine, config.telemetry.heartbeat_s)
     leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s)
     follower = Follower(queue, lambda published: weights.fetch(store, published), engine.version)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import redis
@@ -28,19 +29,26 @@ from echo_queue.services.secrets import ROLES, Generated, generate
 from echo_queue.store import ObjectStore
 
 WATCH_S = 0.1
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
-ENDS_MAX = 6
-ENDS_WINDOW_S = 60.0
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """A server that ends is started again after a pause, doubled with each end within `window_s`; at most so often."""
+
+    first_pause_s: float = 0.1
+    longest_pause_s: float = 5.0
+    most_ends: int = 6
+    window_s: float = 60.0
 
 
 class Services:
     """The services of one run. Embedded ones are started here; external ones are only made ready."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, patience: Patience = Patience()) -> None:
         self.config = config
+        self._patience = patience
         self._watched: list[Watched] = []
 
     def start(self) -> None:
@@ -74,7 +82,7 @@ class Services:
             watched.server.stop()
 
     def _keep(self, name: str, server: RedisServer | S3Server, ready: Callable[[], None]) -> None:
-        watched = Watched(name, server, ready)
+        watched = Watched(name, server, ready, self._patience)
         self._watched.append(watched)
         watched.start()
 
@@ -96,13 +104,16 @@ class Services:
 
 
 class Watched:
-    """One embedded server, started again with growing pauses, up to `ENDS_MAX` times in `ENDS_WINDOW_S`."""
+    """One embedded server, started again as long as there is patience."""
 
-    def __init__(self, name: str, server: RedisServer | S3Server, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, server: RedisServer | S3Server, ready: Callable[[], None], patience: Patience
+    ) -> None:
         self.name = name
         self.server = server
         self._ready = ready
-        self._ends: deque[float] = deque(maxlen=ENDS_MAX)
+        self._patience = patience
+        self._ends: deque[float] = deque(maxlen=patience.most_ends)
         self._again_at = 0.0
 
     def start(self) -> None:
@@ -116,12 +127,12 @@ class Watched:
         """Raises `ServiceError` once the server has ended too often."""
         if self.server.alive() or time.monotonic() < self._again_at:
             return
-        now, log_tail = time.monotonic(), self.server.process.log_tail()
-        recent = sum(now - end < ENDS_WINDOW_S for end in self._ends)
-        if recent == ENDS_MAX:
+        now, log_tail, patience = time.monotonic(), self.server.process.log_tail(), self._patience
+        recent = sum(now - end < patience.window_s for end in self._ends)
+        if recent == patience.most_ends:
             raise ServiceError(explain_end(self.name, self.server.dir, log_tail))
         self._ends.append(now)
-        self._again_at = now + min(FIRST_PAUSE_S * 2**recent, LONGEST_PAUSE_S)
+        self._again_at = now + min(patience.first_pause_s * 2 ** min(recent, 32), patience.longest_pause_s)
         log.warning("%s ended; starting it again. Its last words: %s", self.name, log_tail[-500:])
         try:
             self.start()
@@ -135,13 +146,13 @@ def users(config: Config, secrets: Generated) -> list[User]:
     return [User(role, secrets.redis[role], rules(role, config.run.name, prefix)) for role in ROLES]
 
 
-def serve(config: Config, stop: threading.Event | None = None) -> None:
+def serve(config: Config, stop: threading.Event | None = None, patience: Patience = Patience()) -> None:
     """Runs the services until `stop` is set, or, without one, until SIGTERM or SIGINT."""
     if stop is None:
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_, stop=stop: stop.set())
-    services = Services(config)
+    services = Services(config, patience)
     services.start()
     try:
         while not stop.wait(WATCH_S):

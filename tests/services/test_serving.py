@@ -20,10 +20,10 @@ from echo_queue.services import serving
 from echo_queue.services.connect import check, connect_redis, connect_store
 from echo_queue.services.endpoints import celery_broker_url, redis_endpoint, services_dir
 from echo_queue.services.secrets import ROLES
-from echo_queue.services.serving import Services
+from echo_queue.services.serving import Patience, Services
 
 Configure = Callable[..., Config]
-Start = Callable[[Config], Services]
+Start = Callable[..., Services]
 SERVE = """
 import sys; from pathlib import Path; from echo_queue import services; from echo_queue.config import load
 services.serve(load(Path(sys.argv[1])))
@@ -40,8 +40,8 @@ def start() -> Iterator[Start]:
     """Starts services that are ended after the test, whatever becomes of it."""
     started: list[Services] = []
 
-    def begin(config: Config) -> Services:
-        started.append(Services(config))
+    def begin(config: Config, **manner: Patience) -> Services:
+        started.append(Services(config, **manner))
         started[-1].start()
         return started[-1]
 
@@ -149,11 +149,10 @@ def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: P
 
 
 def test_a_server_that_keeps_ending_is_given_up_with_the_reason(
-    configure: Configure, small_disk: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+    configure: Configure, small_disk: Path, start: Start
 ) -> None:
-    monkeypatch.setattr(serving, "ENDS_MAX", 2)
     config = configure(small_disk / "run")
-    kept = start(config)
+    kept = start(config, patience=Patience(most_ends=2))
     with pytest.raises(ServiceError, match="disk is full"):
         while True:
             try:

@@ -8,7 +8,7 @@
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -65,6 +65,10 @@ class Engine(Protocol):
         self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, stop: threading.Event
     ) -> list[list[Completion]]:
         """`group_size` completions for each prompt, in order. Returns soon after `stop` is set, with what there is."""
+
+
+Maker = Callable[[Config, str, Version, Sequence[int]], Engine]
+"""Makes an engine as `create` does."""
 
 
 def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> Engine:
