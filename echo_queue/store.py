@@ -202,8 +202,8 @@ class ObjectStore:
                 for done in [pool.submit(self._download, prefix, name, draft, index[name]["blake3"]) for name in index]:
                     done.result()
             if folder.exists():
-                shutil.rmtree(folder)
-            draft.replace(folder)
+                doors.take("remove folder", lambda: shutil.rmtree(folder), folder)
+            doors.take("place folder", lambda: draft.replace(folder), folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 

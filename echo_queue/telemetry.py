@@ -12,6 +12,8 @@ from statistics import fmean
 
 import orjson
 
+from echo_queue import doors
+
 
 @dataclass(frozen=True)
 class UpdateMetrics:
@@ -54,7 +56,8 @@ class MetricsLog:
         self._file = path.open("ab", buffering=0)
 
     def write(self, metrics: UpdateMetrics) -> None:
-        self._file.write(orjson.dumps(asdict(metrics), option=orjson.OPT_APPEND_NEWLINE))
+        line = orjson.dumps(asdict(metrics), option=orjson.OPT_APPEND_NEWLINE)
+        doors.take("write metrics", lambda: self._file.write(line), metrics)
 
 
 class MetricsReader:

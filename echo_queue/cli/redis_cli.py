@@ -1,11 +1,11 @@
 """The `redis-cli` line for the read-only user of a run, ready to be copied; no password is ever in it."""
 
-import os
 import shlex
 from urllib.parse import urlsplit
 
 from echo_queue.config import Config
 from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir
+from echo_queue.whole_file import write_whole
 
 PASSWORD_FILE = "monitor.password"
 
@@ -17,10 +17,7 @@ def monitor_line(config: Config) -> str:
         return f"REDISCLI_AUTH=$ECHO_QUEUE_REDIS_PASSWORD {_command(endpoint)}"
     file = services_dir(config) / PASSWORD_FILE
     if not file.exists() or file.read_text() != endpoint.password:
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.touch(mode=0o600)
-        draft.write_text(endpoint.password or "")
-        draft.replace(file)
+        write_whole(file, (endpoint.password or "").encode(), "password", mode=0o600)
     return f"REDISCLI_AUTH=$(cat {shlex.quote(str(file))}) {_command(endpoint)}"
 
 

@@ -31,6 +31,7 @@ from echo_queue.report import duration
 from echo_queue.services.connect import connect_store
 from echo_queue.services.endpoints import EMBEDDED
 from echo_queue.supervisor import Role, Supervisor
+from echo_queue.whole_file import write_whole
 
 SERVICES_DEADLINE_S = 90.0
 BASE_MODEL_DEADLINE_S = 1_800.0
@@ -190,7 +191,7 @@ def _conclude(config: Config, found: Audit) -> int:
     summary = telemetry.summarise(telemetry.read(config.run.dir / "metrics.jsonl"))
     if found.ok:
         facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
-        results.marker(config).write_bytes(orjson.dumps(facts))
+        write_whole(results.marker(config), orjson.dumps(facts), "marker")
     console.print()
     console.print(
         f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "

@@ -4,7 +4,6 @@ Embedded services write `<run dir>/services/{redis,store}.json` when they are re
 configuration. A role gets its own user's password and no other.
 """
 
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,6 +14,7 @@ import orjson
 from echo_queue.config import Config
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.services.secrets import Role, StoreKeys, external_redis_password, external_store_keys, generated
+from echo_queue.whole_file import write_whole
 
 EMBEDDED = "embedded"
 CELERY_PREFIX = "eq-celery:{run}:"
@@ -104,9 +104,7 @@ def celery_broker_url(config: Config) -> str:
 
 def announce(path: Path, **address: Any) -> None:
     """Writes an endpoint file at once or not at all; only a service that is ready does so."""
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_bytes(orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str))
-    draft.replace(path)
+    write_whole(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
 
 
 def redacted(endpoint: RedisEndpoint | StoreEndpoint) -> dict[str, Any]:

@@ -13,9 +13,13 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import IO
 
+from echo_queue import doors
 from echo_queue.errors import DeadlineError, Problem
+from echo_queue.whole_file import write_whole
 
 # The shell notes its pid and then becomes the server, so a held lock always names its holder.
 LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
@@ -62,16 +66,21 @@ class ServerProcess:
         with self._lock.open("a+") as lock, self.log.open("ab") as log:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock.truncate(0)
-            self._child = subprocess.Popen(
-                ["/bin/sh", "-c", LAUNCH, "sh", str(self._lock), *argv],
-                cwd=self.dir,
-                env={**os.environ, **(environ or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[lock.fileno()],
-            )
+            self._child = doors.take("launch server", lambda: self._spawn(argv, environ or {}, log, lock), argv)
             self.pid = self._child.pid
+
+    def _spawn(
+        self, argv: Sequence[str], environ: Mapping[str, str], log: IO[bytes], lock: IO[str]
+    ) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            ["/bin/sh", "-c", LAUNCH, "sh", str(self._lock), *argv],
+            cwd=self.dir,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=[lock.fileno()],
+        )
 
     def alive(self) -> bool:
         return self._child.poll() is None if self._child else self._held()
@@ -100,7 +109,7 @@ class ServerProcess:
         if self.pid is None or not self.alive():
             return
         with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+            doors.take("end server", partial(os.kill, self.pid, number), self.dir)
         give_up = time.monotonic() + patience_s
         while self.alive() and time.monotonic() < give_up:
             time.sleep(POLL_S)
@@ -140,6 +149,4 @@ def port_for(directory: Path) -> int:
 
 def remember_port(directory: Path, port: int) -> None:
     """So that clients which reconnect after a restart find the server where it was."""
-    draft = directory / "port.new"
-    draft.write_text(str(port))
-    draft.replace(directory / "port")
+    write_whole(directory / "port", str(port).encode(), "port")

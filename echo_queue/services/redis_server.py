@@ -18,8 +18,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from echo_queue import doors
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.services.process import ServerProcess, port_for, remember_port
+from echo_queue.whole_file import write_whole
 
 HOST = "127.0.0.1"
 START_DEADLINE_S = 60.0
@@ -94,7 +96,7 @@ class RedisServer:
             self._await_ready(deadline_s)
             self._write_acl()
             with self.client() as client:
-                client.acl_load()
+                doors.take("load users", client.acl_load, self.dir)
             return False
         program = find_program(self.program)
         self._write_acl()
@@ -145,11 +147,7 @@ class RedisServer:
         # Nobody can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without rights,
         # every transaction and function call in it would be refused, and so forgotten.
         lines.append(f"user default reset {'off' if self.users else 'on nopass'} ~* &* +@all")
-        path = self.dir / "users.acl"
-        draft = path.with_suffix(".new")
-        draft.touch(mode=0o600)
-        draft.write_text("\n".join(lines) + "\n")
-        draft.replace(path)
+        write_whole(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
 
     def _await_ready(self, deadline_s: float) -> None:
         give_up = time.monotonic() + deadline_s

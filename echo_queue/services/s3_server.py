@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from echo_queue import doors
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.services.endpoints import StoreEndpoint
 from echo_queue.services.process import ServerProcess, port_for, remember_port
@@ -65,7 +66,7 @@ class S3Server:
             return False
         program = find_program()
         for leftover in self.objects.rglob(UNFINISHED):
-            leftover.unlink()
+            doors.take("remove unfinished", leftover.unlink, leftover)
         for attempt in range(PORT_ATTEMPTS):
             self.port = port_for(self.dir)
             remember_port(self.dir, self.port)

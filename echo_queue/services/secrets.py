@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import orjson
 
 from echo_queue.errors import Problem, ServiceError
+from echo_queue.whole_file import write_whole
 
 Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -62,10 +63,7 @@ def generate(directory: Path) -> Generated:
             # rclone refuses short access keys; 20 characters is what AWS uses.
             "store": {"access_key": secrets.token_hex(10).upper(), "secret_key": secrets.token_hex(20)},
         }
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.touch(mode=0o600)
-        draft.write_bytes(orjson.dumps(values, option=orjson.OPT_INDENT_2))
-        draft.replace(path)
+        write_whole(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
     return generated(directory)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import orjson
 
+from echo_queue import doors
 from echo_queue.config import Config
 from learner.base_model.task import Task, task_of, warmup_examples
 
@@ -34,15 +35,15 @@ def make(config: Config, say: Callable[[str], None] = print) -> Path:
         return folder
     from learner.base_model.build import build  # torch takes seconds, and mostly there is nothing to build
 
-    began = time.monotonic()
+    began, init = time.monotonic(), config.model.init
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".base-", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / "made"
-        build(config, warmup_examples(task, config.model.init.warmup_prompts), made, say)
-        (made / MADE_FROM).write_bytes(recipe)
+        doors.take("build base", lambda: build(config, warmup_examples(task, init.warmup_prompts), made, say))
+        doors.take("note recipe", lambda: (made / MADE_FROM).write_bytes(recipe))
         if folder.exists():
-            folder.rename(Path(scratch) / "replaced")
-        made.rename(folder)
+            doors.take("set base aside", lambda: folder.rename(Path(scratch) / "replaced"))
+        doors.take("place base", lambda: made.rename(folder))
     say(f"the base model is made: {folder} ({time.monotonic() - began:.0f} s)")
     return folder
 

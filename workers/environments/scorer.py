@@ -11,6 +11,7 @@ import subprocess
 import sys
 from multiprocessing.connection import Connection
 
+from echo_queue import doors
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
 from workers.environments import Answers
@@ -18,6 +19,10 @@ from workers.environments.child import Failed, Ready, Rewards, Unfit
 
 START_DEADLINE_S = 120.0
 """Importing a large environment from a cold disk."""
+GONE_S = 10.0
+"""A killed process is gone at once, unless the machine is in trouble."""
+
+Answer = Ready | Unfit | Rewards | Failed
 
 
 class ScoringError(Exception):
@@ -41,7 +46,8 @@ class Scorer:
             what = f"the {self._config.kind} environment was not ready within {START_DEADLINE_S:.0f} s"
             raise DeadlineError(Problem("environment", what, "see what its module does when imported")) from None
         except EOFError:
-            what = f"the {self._config.kind} environment's process ended with {self._process.wait()} while starting"
+            code = self._process.wait(GONE_S)
+            what = f"the {self._config.kind} environment's process ended with {code} while starting"
             raise ConfigError(Problem("environment", what, "see its output above")) from None
         if isinstance(answer, Unfit):
             raise ConfigError(*answer.problems)
@@ -51,7 +57,7 @@ class Scorer:
         """Takes at most `environment.timeout_s`, plus the start of a fresh child after a failure."""
         self.wait_ready()
         try:
-            self._connection.send(answers)
+            doors.take("ask scorer", lambda: self._connection.send(answers))
             answer = self._answer(self._config.timeout_s)
         except TimeoutError:
             self._restart()
@@ -68,26 +74,24 @@ class Scorer:
         """Kills the child. Returns its exit code, negative if a signal ended it."""
         self._connection.close()
         if self._process.poll() is None:
-            self._process.kill()
-        return self._process.wait()
+            doors.take("end scorer", self._process.kill)
+        return self._process.wait(GONE_S)
 
-    def _answer(self, timeout_s: float) -> Ready | Unfit | Rewards | Failed:
+    def _answer(self, timeout_s: float) -> Answer:
         if not self._connection.poll(timeout_s):
             raise TimeoutError
-        answer: Ready | Unfit | Rewards | Failed = self._connection.recv()
-        return answer
+        return doors.take("hear scorer", self._connection.recv)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         program = "import sys; from workers.environments.child import main; main(*sys.argv[1:])"
         arguments = [str(theirs.fileno()), str(os.getpid()), self._config.model_dump_json()]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+        command, files = [sys.executable, "-c", program, *arguments], [theirs.fileno()]
+        self._process = doors.take(
+            "spawn scorer", lambda: subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=files)
         )
         theirs.close()
-        self._connection: Connection[Answers, Ready | Unfit | Rewards | Failed] = Connection(ours.detach())
+        self._connection: Connection[Answers, Answer] = Connection(ours.detach())
         self._ready = False
 
     def _restart(self) -> int:
