@@ -1,7 +1,7 @@
 """Ends what a supervisor started, should the supervisor itself be killed.
 
-Started beside it as a program of its own. Standard input is a pipe from the supervisor: `+ 123` names a
-process group to end, `~ 123` one to end politely (servers close their files), `- 123` one that is gone.
+Started beside it as a program of its own. Standard input is a pipe from the supervisor and its roles: `+ 123` names
+a process group to end, `~ 123` one to end politely (servers close their files), `- 123` one that is gone.
 The pipe closes when the supervisor dies, in whatever way; then all that is named is ended. The run's
 lock is inherited, so nobody starts the run again before that is done.
 

@@ -24,6 +24,9 @@ from typing import IO, Protocol, Self
 from echo_queue import doors, orphans
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 
+# The shell names itself to the guard and then becomes the role. Its own end of the guard's pipe is closed by then, so
+# a supervisor that is killed between starting a role and telling of it leaves nothing that nobody would end.
+ANNOUNCE = 'echo "$0 $$"; exec "$@" >&2'
 POLL_S = 0.05
 GONE_S = 30.0
 """A killed process is gone soon, unless it hangs in the kernel."""
@@ -78,18 +81,6 @@ class Process(Protocol):
 
 Launch = Callable[[Role, Mapping[str, str], IO[bytes]], Process]
 """Starts a role's process with that environment; what it prints goes to the file."""
-
-
-def launch(role: Role, environ: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        role.command,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
-        start_new_session=True,
-    )
 
 
 @dataclass(frozen=True)
@@ -152,13 +143,13 @@ class Supervisor:
         environ: Mapping[str, str] = os.environ,
         lock_patience_s: float = 30.0,
         patience: Patience = Patience(),
-        launch: Launch = launch,
+        launch: Launch | None = None,
     ) -> None:
         self.directory = directory
         self._environ = environ
         self._lock_patience_s = lock_patience_s
         self._patience = patience
-        self._launch = launch
+        self._launch = launch or self._spawn
         self._kept: dict[str, Kept] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -252,6 +243,18 @@ class Supervisor:
                 if not kept.role.servers:
                     kept.signal(signal.SIGKILL)
         self._interrupted = True
+
+    def _spawn(self, role: Role, environ: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        assert self._guard and self._guard.stdin
+        return subprocess.Popen(
+            ["/bin/sh", "-c", ANNOUNCE, "~" if role.servers else "+", *role.command],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=self._guard.stdin,
+            stderr=log,
+            # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
+            start_new_session=True,
+        )
 
     def _start(self, kept: Kept) -> None:
         kept.start(self._launch, self._environ)
