@@ -13,31 +13,32 @@ from echo_queue.errors import ServiceError
 from echo_queue.queue import Beat, Chunk, Outcome, PromptSet, Queue
 from echo_queue.records import Published, Shard, Version
 from echo_queue.services.redis_server import RedisServer
+from tests.faults.proxy import REPLY_LOST, Next, Proxy
+from tests.faults.resp import Resp, a_move
 from tests.queue.scene import POLICY, Scene, group_of
-from tests.queue.swallower import Swallower
 
 
 @pytest.fixture
-def swallower(redis_server: RedisServer) -> Iterator[Swallower]:
-    with Swallower(redis_server.port) as proxy:
+def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(Resp(), redis_server.port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def lossy(swallower: Swallower, run_name: str) -> Queue:
+def lossy(proxy: Proxy, run_name: str) -> Queue:
     """The same run, behind the proxy."""
-    client = redis.Redis(port=swallower.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=10.0)
+    client = redis.Redis(port=proxy.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=10.0)
     return Queue(client, run_name, deadline_s=10.0)
 
 
 @pytest.fixture
-def losing(swallower: Swallower, queue: Queue) -> Callable[[Callable[[], Any]], Any]:
+def losing(proxy: Proxy, queue: Queue) -> Callable[[Callable[[], Any]], Any]:
     """Makes a move while its first two replies are lost; returns its answer."""
 
     def make(move: Callable[[], Any]) -> Any:
-        swallower.swallow, swallower.swallowed = 2, 0
+        proxy.choose = lost = Next(REPLY_LOST, 2, a_move)
         answer = move()
-        assert swallower.swallowed == 2
+        assert lost.left == 0
         assert queue.audit().ok, queue.audit()
         return answer
 
