@@ -2,8 +2,11 @@
 
     u8 version | u32 header length | header (JSON) | prompt i32[P] | per sample: tokens i32[T], logprobs f32[T]
 
-The prompt is held once. `decode` accepts exactly what `encode` makes: any other length, size, type, order
-of spans or non-finite number is a `CodecError`, since these bytes come from machines nobody vouches for.
+- The prompt is held once.
+- `decode` accepts exactly what `encode` makes, byte for byte: any other length, size, type, spelling, order of spans or
+  non-finite number is a `CodecError`, since these bytes come from machines nobody vouches for.
+- What the header announces is checked against the bytes at hand before anything is made of it, so that decoding never
+  takes more than 4 times the size cap.
 """
 
 import math
@@ -20,18 +23,24 @@ from echo_queue.records import Finish, Group, Sample, Span
 
 FORMAT = 1
 PREFIX = struct.Struct("<BI")
+GROUP_MAX_BYTES = 64 << 20
 HEADER_MAX_BYTES = 1 << 20
+HEADER_SHARE = 8
+"""A header may be this part of the size cap: as Python values, JSON takes up to 25 times its bytes."""
 SAMPLES_MAX = 4096
 NUMBER_MAX = 1 << 53
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
 NAMES = ("task", "set", "worker")
 NUMBERS = ("epoch", "index", "attempt", "lineage", "prompt")
+ORDER = ("task", "set", "epoch", "index", "attempt", "worker", "lineage", "prompt", "samples")
 FINISHES = get_args(Finish)
 
 
 class CodecError(EchoQueueError):
-    """The bytes are no group; the message says which rule they break."""
+    """The bytes are no group; the message says which rule they break. `cause` is one word to count it by."""
+
+    cause: str = "bytes"
 
 
 def encode(group: Group) -> bytes:
@@ -62,14 +71,16 @@ def encode(group: Group) -> bytes:
     return b"".join(parts)
 
 
-def decode(data: bytes) -> Group:
+def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
     """The group packed in `data`; its arrays are read-only views of these bytes. Raises `CodecError`."""
+    if len(data) > max_bytes:
+        _refuse(f"{len(data)} bytes are more than queue.group_max_bytes = {max_bytes}")
     if len(data) < PREFIX.size:
         _refuse(f"{len(data)} bytes are too few")
     form, size = PREFIX.unpack_from(data)
     if form != FORMAT:
         _refuse(f"format {form} is not {FORMAT}")
-    if size > min(HEADER_MAX_BYTES, len(data) - PREFIX.size):
+    if size > min(HEADER_MAX_BYTES, max_bytes // HEADER_SHARE, len(data) - PREFIX.size):
         _refuse(f"a header of {size} bytes does not fit")
     header = _header(data[PREFIX.size : PREFIX.size + size])
     lengths = [length for length, *_ in header["samples"]]
@@ -98,8 +109,10 @@ def _header(text: bytes) -> dict[str, Any]:
         header = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         _refuse(f"the header is not JSON: {error}")
-    if not isinstance(header, dict) or set(header) != {*NAMES, *NUMBERS, "samples"}:
+    if not isinstance(header, dict) or tuple(header) != ORDER:
         _refuse("the header's names are not those of a group")
+    if orjson.dumps(header) != text:
+        _refuse("the header is not spelled as we spell it")
     for name in NAMES:
         if not isinstance(header[name], str) or not header[name]:
             _refuse(f"{name} is no name")

@@ -135,6 +135,10 @@ class Environment(Section):
     """`module:function` in TRL's signature: (prompts, completions, **columns) → list of floats."""
     timeout_s: Seconds = 30.0
     """Scoring of a group beyond this costs the task one attempt."""
+    reward_min: float = -1e6
+    """A smaller reward is refused: by the worker, which fails the task, and by the learner."""
+    reward_max: float = 1e6
+    """A larger one likewise."""
 
 
 class Rollout(Section):
@@ -182,6 +186,8 @@ class Queue(Section):
     """A task that failed so often is dead."""
     inline_max_bytes: Positive = 1_048_576
     """A larger replay record goes to object storage, with only its pointer in the stream."""
+    group_max_bytes: Annotated[int, Field(ge=65_536)] = 67_108_864
+    """A larger replay record is refused: by the worker, by Redis, and by the learner."""
     stall_deadline_s: Seconds = 300.0
     """No wait for other roles lasts longer; the error names what was waited for."""
 
@@ -321,6 +327,15 @@ def contradictions(config: Config) -> Iterator[Problem]:
             "top_p on fresh data, and learner.clip_low would cut it off",
             f"set top_p above {1 - config.learner.clip_low:g}; 1 makes the ratio exact",
         )
+    if config.environment.reward_min >= config.environment.reward_max:
+        yield Problem("environment.reward_max", "is not above environment.reward_min", "rewards lie between the two")
+    largest = largest_group_bytes(config)
+    if config.queue.group_max_bytes < largest:
+        yield Problem(
+            "queue.group_max_bytes",
+            f"a group of rollout.group_size samples of model.max_new_tokens takes up to {largest} bytes",
+            f"set {largest} or more",
+        )
     if config.environment.kind == "function" and ":" not in config.environment.function:
         yield Problem("environment.function", "no function named", 'write "module:function"')
     if config.environment.kind != "function" and config.environment.function:
@@ -337,6 +352,12 @@ def contradictions(config: Config) -> Iterator[Problem]:
         yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
     if config.model.init.head_dim % 2:
         yield Problem("model.init.head_dim", "is odd; rotary positions turn pairs", "choose an even number")
+
+
+def largest_group_bytes(config: Config) -> int:
+    """What a replay record can come to: 4 bytes per prompt token, 8 per sampled one, and room for its header."""
+    samples = config.rollout.group_size
+    return 4 * config.model.max_prompt_tokens + samples * (8 * config.model.max_new_tokens + 256) + 4096
 
 
 def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Problem]:

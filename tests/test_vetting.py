@@ -1,0 +1,116 @@
+"""What a worker sends is trained only if a worker of this configuration can have made it."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from echo_queue.codec import CodecError
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError
+from echo_queue.records import Group, Sample, Span, Version
+from echo_queue.vetting import Cause, Limits, Vetting, check, check_versions
+
+VOCABULARY = 40
+LIMITS = Limits(samples=3, vocabulary=VOCABULARY, prompt_tokens=8, new_tokens=6, reward_min=-1.0, reward_max=2.0)
+NEWEST = Version(2, 7)
+
+
+def sample(length: int = 4, **changes: object) -> Sample:
+    tokens = np.arange(length, dtype=np.int32)
+    made = Sample(tokens, np.full(length, -0.5, np.float32), (Span(0, 5),), 1.0, "stop")
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def group(*samples: Sample, **changes: object) -> Group:
+    prompt = np.arange(5, dtype=np.int32)
+    few = (*samples, sample(), sample(), sample())[:3]
+    made = Group("set/0/1", "set", 0, 1, 0, "w1", 2, prompt, few)
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def refusal(bad: Group) -> tuple[str, str]:
+    with pytest.raises(CodecError) as refused:
+        check(bad, LIMITS)
+        check_versions(bad, NEWEST)
+    return refused.value.cause, str(refused.value)
+
+
+def test_a_good_group_passes() -> None:
+    whole = group(sample(6, finish="length"), sample(1), sample(logprobs=np.zeros(4, np.float32)))
+    check(whole, LIMITS)
+    check_versions(whole, NEWEST)
+    check_versions(group(sample(spans=(Span(0, 4), Span(2, 7)))), NEWEST)
+    check_versions(group(lineage=1), NEWEST)
+
+
+@pytest.mark.parametrize(
+    ("bad", "cause", "reason"),
+    [
+        (group(samples=(sample(), sample())), "shape", "2 samples; rollout.group_size is 3"),
+        (group(prompt=np.array([], np.int32)), "shape", "its prompt has 0 tokens"),
+        (group(prompt=np.zeros(9, np.int32)), "shape", "its prompt has 9 tokens; model.max_prompt_tokens is 8"),
+        (group(prompt=np.array([VOCABULARY], np.int32)), "tokens", "outside the model's vocabulary of 40"),
+        (group(prompt=np.array([-1], np.int32)), "tokens", "outside the model's vocabulary of 40"),
+        (group(sample(0)), "shape", "sample 0 has 0 tokens"),
+        (group(sample(), sample(7)), "shape", "sample 1 has 7 tokens; model.max_new_tokens is 6"),
+        (group(sample(tokens=np.full(4, VOCABULARY, np.int32))), "tokens", "sample 0 has token ids outside"),
+        (group(sample(logprobs=np.array([], np.float32))), "logprobs", "0 behaviour log-probabilities for 4 tokens"),
+        (group(sample(logprobs=np.full(4, np.nan, np.float32))), "logprobs", "not finite; off-policy"),
+        (group(sample(logprobs=np.full(4, -np.inf, np.float32))), "logprobs", "not finite"),
+        (group(sample(logprobs=np.full(4, 0.01, np.float32))), "logprobs", "to 0.01"),
+        (group(sample(logprobs=np.full(4, -1e30, np.float32))), "logprobs", "from -1e+30"),
+        (group(sample(reward=math.inf)), "reward", "the reward inf"),
+        (group(sample(reward=2.5)), "reward", "environment.reward_min is -1, reward_max 2"),
+        (group(sample(finish="abort")), "finish", "cut off before its end"),
+        (group(sample(5, finish="length")), "finish", "ends by its length with 5 tokens"),
+        (group(lineage=3), "versions", "lineage 3; this learner is 2"),
+        (group(sample(spans=(Span(0, 8),))), "versions", "version 8; the newest handed out is 7"),
+        (group(sample(spans=(Span(0, 5), Span(1, 4)))), "versions", "sample 0 goes back to older weights"),
+    ],
+)
+def test_what_no_worker_can_have_made_is_refused_with_its_cause(bad: Group, cause: Cause, reason: str) -> None:
+    found, text = refusal(bad)
+    assert found == cause
+    assert reason in text
+
+
+def test_a_worker_that_sends_nothing_good_is_named_among_others_that_do() -> None:
+    vetting = Vetting(LIMITS, NEWEST, patience=3)
+    for number in range(3):
+        vetting.complain()
+        vetting.bad("rotten", f"reason {number}")
+        vetting.good("fine")
+    with pytest.raises(EchoQueueError, match=r"worker rotten: 3 groups in a row .* reason 2"):
+        vetting.complain()
+
+
+def test_a_worker_that_now_and_then_sends_a_bad_group_ends_nothing() -> None:
+    vetting = Vetting(LIMITS, NEWEST, patience=3)
+    for _ in range(20):
+        vetting.bad("careless", "why")
+        vetting.bad("careless", "why")
+        vetting.good("careless")
+        vetting.complain()
+
+
+def test_bad_groups_under_ever_new_names_are_an_error_too() -> None:
+    vetting = Vetting(LIMITS, NEWEST, patience=3)
+    for number in range(3):
+        vetting.complain()
+        vetting.bad(f"name-{number}", "why")
+    with pytest.raises(EchoQueueError, match=r"3 groups in a row .* of worker name-2"):
+        vetting.complain()
+
+
+def test_a_learner_allows_what_its_configuration_says() -> None:
+    config = Config.model_validate(
+        {
+            "run": {"name": "r", "dir": "r"},
+            "rollout": {"group_size": 5},
+            "model": {"max_prompt_tokens": 9, "max_new_tokens": 11},
+            "environment": {"reward_min": -2.0, "reward_max": 3.0},
+        }
+    )
+    assert Limits.of(config, 100) == Limits(5, 100, 9, 11, -2.0, 3.0)
