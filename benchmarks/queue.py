@@ -72,7 +72,7 @@ def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, le
             queue.complete("worker-1", templates[first : first + len(tasks)])
         drained = queue.drain(0, batch)
         queue.advance(0, at // batch + 1, batch, 1.0)
-        queue.commit(0, [group.task for group in drained.groups])
+        queue.commit(0, str(at), [group.task for group in drained.groups])
     took = time.perf_counter() - begun
     audit = queue.audit()
     if not audit.ok or audit.trained != total:

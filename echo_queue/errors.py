@@ -43,5 +43,9 @@ class FencedError(EchoQueueError):
     """Another learner has taken over this run (a newer lineage exists); this one must stop."""
 
 
+class SetBackError(EchoQueueError):
+    """Redis has forgotten what it had acknowledged to this learner, which must begin again from its checkpoint."""
+
+
 class DeadlineError(EchoQueueError):
     """A wait ran past its deadline; `where` names what was waited for."""

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from echo_queue.cli.output import print_problems
 from echo_queue.config import load
-from echo_queue.errors import EchoQueueError
+from echo_queue.errors import EchoQueueError, SetBackError
+
+AGAIN = 1
+"""Exit code that asks to be started again; 2 says that somebody must act."""
 
 
 def main() -> int:
@@ -28,6 +31,9 @@ def main() -> int:
 
         disable_progress_bar()
         train(config, leaving)
+    except SetBackError as error:
+        print_problems(error.problems)
+        return AGAIN
     except EchoQueueError as error:
         print_problems(error.problems)
         return 2

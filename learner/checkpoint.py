@@ -9,7 +9,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 import safetensors
@@ -64,8 +64,7 @@ def save(
         version.lineage, version.number, parent.name if parent else None, window, trained, blake3(data).hexdigest()
     )
     store.put(manifest.state, data)
-    if not store.put(_key(manifest.name, MANIFEST), orjson.dumps(asdict(manifest)), once=True):
-        raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
+    _put_manifest(store, manifest)
     return manifest
 
 
@@ -77,10 +76,7 @@ def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
     damaged: list[str] = []
     for manifest in _manifests(store):
         try:
-            data = store.get(manifest.state)
-            if blake3(data).hexdigest() != manifest.digest:
-                raise ValueError("its tensors do not match the digest in its manifest")
-            tensors = safetensors.torch.load(data)
+            tensors = safetensors.torch.load(_state(store, manifest))
         except (MissingObject, ValueError, safetensors.SafetensorError) as error:
             log.warning("checkpoint %s cannot be used (%s); trying the one before it", manifest.name, error)
             damaged.append(manifest.name)
@@ -96,17 +92,36 @@ def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
 
 def trained_ledger(store: ObjectStore) -> list[str]:
     """Ids trained by the surviving history, from its beginning, in order; from manifests alone."""
+    return [task for manifest in reversed(list(history(store))) for task in manifest.trained]
+
+
+def history(store: ObjectStore) -> Iterator[Manifest]:
+    """The surviving history, newest first; from manifests alone."""
     last = next(_manifests(store), None)
-    history = list(chain(store, last)) if last else []
-    return [task for manifest in reversed(history) for task in manifest.trained]
+    if last is not None:
+        yield from chain(store, last)
 
 
 def chain(store: ObjectStore, manifest: Manifest) -> Iterator[Manifest]:
     """`manifest` and its ancestors, newest first."""
     yield manifest
     while manifest.parent is not None:
-        manifest = _read(store, manifest.parent)
+        manifest = read(store, manifest.parent)
         yield manifest
+
+
+def lineages(store: ObjectStore) -> set[int]:
+    """Those that left anything under `checkpoints/`, whole or not."""
+    return {int(first) for key in _keys(store) if (first := _name(key).partition("/")[0]).isdecimal()}
+
+
+def rewind(store: ObjectStore, lineage: int, to: Manifest) -> Manifest:
+    """A checkpoint of `lineage` that holds what `to` holds: the newest one from now on. Raises as `newest`, `save`."""
+    data = _state(store, to)
+    manifest = replace(to, lineage=lineage, parent=to.name, trained=())
+    store.put(manifest.state, data)
+    _put_manifest(store, manifest)
+    return manifest
 
 
 def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
@@ -118,11 +133,23 @@ def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
         store.delete(gone)
 
 
+def _state(store: ObjectStore, manifest: Manifest) -> bytes:
+    data = store.get(manifest.state)
+    if blake3(data).hexdigest() != manifest.digest:
+        raise ValueError("its tensors do not match the digest in its manifest")
+    return data
+
+
+def _put_manifest(store: ObjectStore, manifest: Manifest) -> None:
+    if not store.put(_key(manifest.name, MANIFEST), orjson.dumps(asdict(manifest)), once=True):
+        raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
+
+
 def _manifests(store: ObjectStore) -> Iterator[Manifest]:
     """Newest first. A torn one was never acknowledged, so it is no checkpoint."""
     for name in sorted((_name(key) for key in _keys(store) if key.endswith(MANIFEST)), reverse=True):
         try:
-            yield _read(store, name)
+            yield read(store, name)
         except (ValueError, TypeError) as error:
             log.warning("checkpoint %s was never finished (%s)", name, error)
 
@@ -131,7 +158,8 @@ def _keys(store: ObjectStore) -> list[str]:
     return [stored.key for stored in store.list(PREFIX)]
 
 
-def _read(store: ObjectStore, name: str) -> Manifest:
+def read(store: ObjectStore, name: str) -> Manifest:
+    """The manifest of that name. Raises `MissingObject`, and `ValueError` or `TypeError` for one that is torn."""
     fields = orjson.loads(store.get(_key(name, MANIFEST)))
     manifest = Manifest(**fields | {"trained": tuple(fields["trained"])})
     if manifest.format != FORMAT or manifest.name != name:

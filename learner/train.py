@@ -21,15 +21,16 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from echo_queue import staleness, weights
+from echo_queue import doors, staleness, weights
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.records import Group, Version
 from echo_queue.services.connect import connect_store
 from echo_queue.store import INDEX, ObjectStore
 from echo_queue.telemetry import MetricsLog
 from learner import checkpoint
+from learner.following import resume
 from learner.gathering import Batch, Gathering
 from learner.housekeeper import Housekeeper
 from learner.policy import Policy, load_model
@@ -40,8 +41,6 @@ from learner.update import Learned, learn
 log = logging.getLogger(__name__)
 
 BASE = "base"
-SETTLED_AGAIN = 8
-"""Checkpoints whose ids the queue is told on resuming: with its last seconds it may have lost its last commits."""
 SMOOTHING = 0.2
 """Weight of the newest measurement of T_train."""
 
@@ -82,7 +81,7 @@ class Learner:
             self.policy.restore(tensors)
         self.version = self.saved.version if self.saved else 0
         self.window = self.saved.window if self.saved else queue.status().window
-        self.lineage = self._resume()
+        self.lineage = resume(queue, store, self.saved)
         self.trained: list[str] = []
         self.t_train_s = 0.0
         self.publisher = Publisher(self._publish)
@@ -146,7 +145,7 @@ class Learner:
         self.saved = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
         )
-        self.queue.commit(self.lineage, trained)
+        self.queue.commit(self.lineage, self.saved.name, trained)
         self.trained.clear()
         checkpoint.prune(self.store, self.saved, self.config.learner.keep_checkpoints)
 
@@ -186,26 +185,16 @@ class Learner:
             kappa = publication_period(self.publisher.t_bcast_s, self.t_train_s, self.config.staleness.s)
         return self.version - self.published >= kappa
 
-    def _resume(self) -> int:
-        """A new lineage at the checkpoint's version. The ids it holds are settled, whatever the queue remembers."""
-        history = checkpoint.chain(self.store, self.saved) if self.saved else ()
-        recent = [manifest for manifest, _ in zip(history, range(SETTLED_AGAIN), strict=False)]
-        lineage = self.queue.resume(self.version, [task for manifest in recent for task in manifest.trained])
-        if self.saved is not None and lineage <= self.saved.lineage:
-            what = f"Redis is at lineage {lineage}, but the newest checkpoint is of lineage {self.saved.lineage}"
-            mend = "restore Redis' data; or begin a run of another name with this one's model as model.base"
-            raise ServiceError(Problem("redis.url", what, mend))
-        return lineage
-
 
 def export(policy: Policy, base: str, folder: Path) -> None:
     """The model with its tokenizer as a Hugging Face folder; whole, or not there."""
     draft = folder.with_name(folder.name + ".draft")
     shutil.rmtree(draft, ignore_errors=True)
-    policy.model.save_pretrained(draft)
-    AutoTokenizer.from_pretrained(base).save_pretrained(draft)
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.rename(folder)
+    doors.take("draft model", lambda: policy.model.save_pretrained(draft))
+    doors.take("draft tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(draft))
+    if folder.exists():
+        doors.take("remove model", lambda: shutil.rmtree(folder))
+    doors.take("place model", lambda: draft.rename(folder))
 
 
 def _connect_queue(config: Config, store: ObjectStore) -> Queue:

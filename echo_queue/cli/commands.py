@@ -116,6 +116,16 @@ def revive(
 
 
 @app.command(rich_help_panel=WATCH)
+def rewind(
+    config: ConfigFile,
+    checkpoint: Annotated[str, typer.Argument(help="Name of a checkpoint; none: list them.", show_default=False)] = "",
+) -> None:
+    """Go back to an older checkpoint, while no learner runs. What was trained after it is trained again."""
+    configuration.load(config)
+    become("learner.rewind", config, *filter(None, [checkpoint]))
+
+
+@app.command(rich_help_panel=WATCH)
 def report(config: ConfigFile) -> None:
     """Write report.html (and TensorBoard files, if the configuration asks for them) from what is recorded."""
     from echo_queue.cli.results import write

@@ -11,8 +11,13 @@ from typing import Literal, NoReturn
 
 from echo_queue.errors import ConfigError, Problem
 
-Program = Literal["workers", "learner", "learner.base_model"]
-EXTRA: dict[Program, str] = {"workers": "worker", "learner": "learner", "learner.base_model": "learner"}
+Program = Literal["workers", "learner", "learner.base_model", "learner.rewind"]
+EXTRA: dict[Program, str] = {
+    "workers": "worker",
+    "learner": "learner",
+    "learner.base_model": "learner",
+    "learner.rewind": "learner",
+}
 
 
 def command(program: Program, config: Path, *options: str) -> list[str]:

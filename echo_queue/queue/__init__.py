@@ -16,6 +16,7 @@ from echo_queue.queue.types import (
     PromptSet,
     QueuePolicy,
     Reclaimed,
+    Resumed,
     Status,
     WorkerStatus,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Queue",
     "QueuePolicy",
     "Reclaimed",
+    "Resumed",
     "Status",
     "WorkerStatus",
 ]

@@ -46,6 +46,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("~", "+zadd +zrangebyscore", ("shards:*",)),
     ("~", "+zadd +zrange +zrem", ("backlog",)),
     ("~", "+exists +srem", ("ledger",)),
+    ("~", "+llen +lpop", ("redo",)),
 )
 
 

@@ -2,7 +2,8 @@
 
 - Only failures that a later try may cure are retried: a lost connection, a server that is loading, failing over,
   full or not writable for now. Every move may be sent again after a lost reply; that is what makes this safe.
-- Everything else is one clear error: `FencedError` for a learner that was taken over, `ServiceError` otherwise.
+- Everything else is one clear error: `FencedError` for a learner that was taken over, `SetBackError` for one whose
+  moves the server has forgotten, `ServiceError` otherwise.
 """
 
 import random
@@ -14,7 +15,7 @@ import redis
 from redis.exceptions import ClusterDownError, MasterDownError, NoPermissionError, TryAgainError
 
 from echo_queue import doors
-from echo_queue.errors import FencedError, Problem, ServiceError
+from echo_queue.errors import FencedError, Problem, ServiceError, SetBackError
 from echo_queue.queue import library
 
 FIRST_PAUSE_S = 0.05
@@ -36,7 +37,6 @@ REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't"
 MENDS = {
     "MISCONF": "Redis cannot write to its disk: free space there",
     "EQNORUN": "start `echo-queue services` or the learner first: they write the run's rules",
-    "EQAHEAD": "Redis has forgotten the newest lineage: restart the learner, which resumes from its checkpoint",
     "EQSET": "submit it under another name, or as it was declared",
 }
 REFUSED = "this role's user may not do that; docs/operations.md lists the rights of each"
@@ -89,6 +89,9 @@ class Caller:
         code, _, rest = text.partition(" ")
         if code == "EQFENCED":
             raise FencedError(Problem(self.where, rest, "stop this learner: another one has the run")) from None
+        if code == "EQAHEAD":
+            what = f"Redis has forgotten what it had acknowledged: {rest}"
+            raise SetBackError(Problem(self.where, what, "start the learner again: it goes on from its checkpoint"))
         mend = MENDS.get(code) or _mend(error)
         if mend is None:
             raise error

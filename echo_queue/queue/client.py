@@ -32,6 +32,7 @@ from echo_queue.queue.types import (
     PromptSet,
     QueuePolicy,
     Reclaimed,
+    Resumed,
     Status,
 )
 from echo_queue.records import Group, Published, Shard, Version
@@ -63,6 +64,7 @@ class Queue:
         self.keys = Keys(run)
         self.client = client
         self.payloads = Payloads(store, inline_max_bytes)
+        self._turn: int | None = None
         self.caller = Caller(client, f"queue of run {run}", deadline_s)
 
     @classmethod
@@ -196,22 +198,27 @@ class Queue:
 
         A group that cannot be read is buried with the reason.
         """
-        reply = self._call("drain", lineage, need, uuid.uuid4().hex)
+        reply = self._numbered("drain", lineage, need)
         self.payloads.discard(reply[-1])
         groups, malformed = self._groups([(row[0], row[1]) for row in reply[0]])
         return replies.drained_of(reply, groups, malformed)
 
     def advance(self, lineage: int, version: int, trained: int, window: float) -> int:
         """The learner's new version, after an update on `trained` groups. Returns how many in flight were cancelled."""
-        return int(self._call("advance", lineage, version, trained, window))
+        return int(self._numbered("advance", lineage, version, trained, window))
 
-    def commit(self, lineage: int, task_ids: Sequence[str]) -> int:
-        """Replay → trained, once the checkpoint that contains them is durable. How many had not been committed."""
-        if not task_ids:
-            return 0
-        settled, refs = self._call("commit", lineage, *task_ids)
+    def commit(self, lineage: int, checkpoint: str, task_ids: Sequence[str]) -> int:
+        """→ trained, from wherever they are, once `checkpoint`, which holds them and its parent does not, is durable.
+
+        Returns how many were in the queue; those that Redis has forgotten count as trained when they are admitted.
+        """
+        settled, refs = self._numbered("commit", lineage, checkpoint, *task_ids)
         self.payloads.discard(refs)
         return int(settled)
+
+    def uncommit(self, lineage: int, checkpoint: str, parent: str, task_ids: Sequence[str]) -> int:
+        """The opposite, for the queue's newest checkpoint when no surviving history holds it: trained → backlog."""
+        return int(self._numbered("uncommit", lineage, checkpoint, parent, *task_ids))
 
     def publish(self, lineage: int, published: Published) -> bool:
         """Moves the pointer to the newest weights. False if it stands there or further already."""
@@ -219,14 +226,15 @@ class Queue:
             raise ValueError(f"lineage {lineage} cannot publish {published.version}")
         return bool(self._call("publish", lineage, published.version.number, published.manifest, published.digest))
 
-    def resume(self, version: int, task_ids: Sequence[str]) -> int:
-        """A learner begins at a checkpoint of `version` that holds `task_ids` since the one before: its lineage.
+    def resume(self, version: int, floor: int = 0) -> Resumed:
+        """A learner begins at a checkpoint of `version`, in a new lineage above `floor`. Whatever ran before is fenced.
 
-        Whatever ran before is fenced. If `published()` is None afterwards, publish `version` first.
+        The caller then makes the queue follow its checkpoints (`commit`, `uncommit`) before it drains. If `published()`
+        is None afterwards, publish `version` first.
         """
-        lineage, refs = self._call("resume", version, uuid.uuid4().hex, *task_ids)
-        self.payloads.discard(refs)
-        return int(lineage)
+        lineage, committed = self._call("resume", version, floor, uuid.uuid4().hex)
+        self._turn = 0
+        return Resumed(int(lineage), replies.text(committed) or None)
 
     def pending(self, lineage: int) -> tuple[Group, ...]:
         """Groups drained and not committed, oldest first. To be called once, right after `resume`."""
@@ -295,6 +303,18 @@ class Queue:
 
     def _call(self, move: str, *args: Any) -> Any:
         return self.caller.persist(move, lambda: self.client.fcall(f"eq1_{move}", 1, self.keys.prefix, *args), args)
+
+    def _numbered(self, move: str, lineage: int, *args: Any) -> Any:
+        """A move of the learner, with its number: a server that has forgotten any before it refuses (`SetBackError`).
+
+        A queue that did not `resume` itself goes on from the number that it finds.
+        """
+        if self._turn is None:
+            known = self.caller.persist("turn", lambda: self.client.hget(self.keys.state, "turn"))
+            self._turn = int(known.split()[0]) if known else 0
+        answer = self._call(move, lineage, self._turn + 1, *args)
+        self._turn += 1
+        return answer
 
     def _read(self, question: str) -> Any:
         return self.caller.persist(question, lambda: self.client.fcall_ro(f"eq1_{question}", 1, self.keys.prefix))

@@ -18,6 +18,7 @@ class Keys:
         self.forks = self.prefix + "forks"
         self.stats = self.prefix + "stats"
         self.backlog = self.prefix + "backlog"
+        self.redo = self.prefix + "redo"
         self.tasks = self.prefix + "tasks"
         self.retry = self.prefix + "retry"
         self.replay = self.prefix + "replay"

@@ -1,74 +1,127 @@
 """Where the bytes of a group lie: in its replay entry, or in object storage when they are many.
 
-- Stored under the hash of its content before its completion is told, removed after it is trained or refused:
-  a crash in between leaves an orphan, never an entry without its bytes.
-- Read back only if the entry's plain fields say the same as the bytes: a worker is not believed twice.
+- Stored under its task and the hash of its content before its completion is told, removed after it is trained or
+  refused: a crash in between leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
+- Read back only if the entry's plain fields say the same as the bytes, and what vetting there is finds nothing: a
+  worker is not believed twice. Nothing outside `replay/` is ever read or removed on a worker's word.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import blake3
 
-from echo_queue.codec import CodecError, decode
+from echo_queue.codec import GROUP_MAX_BYTES, CodecError, decode
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue.replies import text
 from echo_queue.records import Group
+from echo_queue.vetting import BadGroup, Vetting
 
 PREFIX = "replay/"
+REFERENCE = re.compile(rf"{PREFIX}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
+"""SHA-1 of the task's id, which the server's Lua can check, and BLAKE3 of the content."""
 
 
 class Spill(Protocol):
     """What is needed of `echo_queue.store.ObjectStore`."""
 
     def put(self, key: str, data: bytes) -> object: ...
-    def get(self, key: str) -> bytes: ...
+    def get(self, key: str, most_bytes: int | None = None) -> bytes: ...
     def delete(self, keys: list[str]) -> object: ...
 
 
 class Payloads:
-    """Payloads above `inline_max_bytes` go to `store`; without one, all stay in the stream."""
+    """Payloads above `inline_max_bytes` go to `store`; without one, all stay in the stream. None is above `max_bytes`.
 
-    def __init__(self, store: Spill | None, inline_max_bytes: int) -> None:
+    `vetting`: a learner's; without it only the bytes and the entry are compared.
+    """
+
+    def __init__(self, store: Spill | None, inline_max_bytes: int, max_bytes: int = GROUP_MAX_BYTES) -> None:
         self.store = store
         self.inline_max_bytes = inline_max_bytes
+        self.max_bytes = max_bytes
+        self.vetting: Vetting | None = None
 
-    def keep(self, data: bytes) -> tuple[str, bytes]:
-        """The field and its value that the replay entry gets."""
+    def keep(self, task: str, data: bytes) -> tuple[str, bytes]:
+        """The field and its value that the replay entry of `task` gets. Raises `CodecError` for what is too large."""
+        if len(data) > self.max_bytes:
+            what = f"takes {len(data)} bytes; queue.group_max_bytes is {self.max_bytes}"
+            raise CodecError(Problem(task, what, "raise it, or lower model.max_new_tokens or rollout.group_size"))
         if len(data) <= self.inline_max_bytes or self.store is None:
             return "group", data
-        ref = _reference(data)
+        ref = reference(task, data)
         self.store.put(ref, data)
         return "ref", ref.encode()
 
     def discard(self, refs: Iterable[bytes]) -> None:
-        """Removes stored payloads that nothing points to any more."""
-        keys = [text(ref) for ref in refs]
+        """Removes stored payloads that nothing points to any more; what names anything else is left alone."""
+        keys = [key for key in (ref.decode("utf-8", "replace") for ref in refs) if REFERENCE.fullmatch(key)]
         if keys and self.store is not None:
             self.store.delete(keys)
 
-    def group(self, words: dict[bytes, bytes]) -> Group:
-        """The group of a replay entry. Raises `CodecError` if its bytes are no group, or another one."""
-        group = decode(words[b"group"] if b"group" in words else self._fetch(text(words[b"ref"])))
-        said = (text(words[b"id"]), *(int(words[name]) for name in (b"oldest", b"newest", b"lineage")))
-        if said != (group.task, group.oldest, group.newest, group.lineage):
-            what = f"its entry says {said}, its content does not"
-            raise CodecError(Problem("replay record", what, "look at the worker that made it"))
+    def group(self, words: Mapping[bytes, bytes]) -> Group:
+        """The group of a replay entry. Raises `CodecError` if its bytes are no group, another one, or a bad one."""
+        sender = words.get(b"worker", b"").decode("utf-8", "replace")
+        try:
+            group = self._checked(words)
+        except CodecError as error:
+            if self.vetting:
+                self.vetting.bad(sender, error.problems[0].what)
+            raise
+        if self.vetting:
+            self.vetting.good(sender)
         return group
 
-    def _fetch(self, ref: str) -> bytes:
+    def _checked(self, words: Mapping[bytes, bytes]) -> Group:
+        group = decode(words[b"group"] if b"group" in words else self._fetch(words), self.max_bytes)
+        for name, told in told_of(group).items():
+            said = words.get(name.encode(), b"").decode("utf-8", "replace")
+            if said != told:
+                raise BadGroup("entry", f"its entry says {name} {said}, its content says {told}")
+        if self.vetting:
+            self.vetting.check(group)
+        return group
+
+    def _fetch(self, words: Mapping[bytes, bytes]) -> bytes:
+        ref = words.get(b"ref", b"").decode("utf-8", "replace")
+        task = words.get(b"id", b"").decode("utf-8", "replace")
+        if not REFERENCE.fullmatch(ref) or not ref.startswith(folder(task)):
+            raise BadGroup("entry", f"its entry points to {ref or 'nothing'}, which is no payload of its task")
         if self.store is None:
             raise ServiceError(Problem(ref, "lies in object storage, and this role has no store", "configure [store]"))
-        from echo_queue.store import MissingObject  # a role without a store does without its libraries
+        from echo_queue.store import LargeObject, MissingObject  # a role without a store does without its libraries
 
         try:
-            data = self.store.get(ref)
+            data = self.store.get(ref, self.max_bytes)
         except MissingObject:
             raise CodecError(Problem(ref, "is gone from object storage", "revive the task; who deleted it?")) from None
-        if ref != _reference(data):
+        except LargeObject as error:
+            raise CodecError(*error.problems) from None
+        if ref != reference(task, data):
             raise CodecError(Problem(ref, "holds other bytes than its name says", "revive the task"))
         return data
 
 
-def _reference(data: bytes) -> str:
-    return PREFIX + blake3.blake3(data).hexdigest()
+def told_of(group: Group) -> dict[str, str]:
+    """The plain fields of a replay entry, as its content tells them; but for the mean reward, which is for people."""
+    numbers: dict[str, Any] = {
+        "epoch": group.epoch,
+        "index": group.index,
+        "oldest": group.oldest,
+        "newest": group.newest,
+        "lineage": group.lineage,
+        "samples": len(group.samples),
+        "tokens": sum(len(sample.tokens) for sample in group.samples),
+    }
+    names = {"id": group.task, "set": group.set, "worker": group.worker}
+    return names | {name: str(number) for name, number in numbers.items()}
+
+
+def folder(task: str) -> str:
+    """Where the payloads of a task lie."""
+    return f"{PREFIX}{hashlib.sha1(task.encode(), usedforsecurity=False).hexdigest()}/"
+
+
+def reference(task: str, data: bytes) -> str:
+    return folder(task) + blake3.blake3(data).hexdigest()

@@ -167,6 +167,14 @@ class Drained:
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """A learner's new lineage, and the name of the newest checkpoint whose groups the queue holds as trained."""
+
+    lineage: int
+    committed: str | None
+
+
+@dataclass(frozen=True)
 class Reclaimed:
     """What one sweep did: leases that went to retry, by cause, and tasks that died."""
 
@@ -220,6 +228,8 @@ class Status:
     uncommitted: int
     trained: int
     dead: int
+    learner_silent_ms: int
+    """Since the learner's housekeeper swept last; −1 if it never did."""
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
 

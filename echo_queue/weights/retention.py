@@ -57,5 +57,10 @@ def prune(store: ObjectStore, newest: Version, s: int = 0) -> list[Version]:
     return gone
 
 
+def lineages(store: ObjectStore) -> set[int]:
+    """Those that published anything that is still there."""
+    return {version.lineage for key in _keys(store) if (version := version_of(key))}
+
+
 def _keys(store: ObjectStore) -> list[str]:
     return [stored.key for stored in store.list(FOLDER)]

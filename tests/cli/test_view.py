@@ -30,6 +30,7 @@ STATUS = Status(
     uncommitted=0,
     trained=1_344,
     dead=2,
+    learner_silent_ms=300,
     counts={},
     workers=(WorkerStatus("worker-1", 400, BEAT), WorkerStatus("spot-7", 31_000, None)),
 )

@@ -13,8 +13,8 @@ from learner.publisher import Publish, Publisher, publication_period
 WEIGHTS = {"weight": torch.zeros(3)}
 STATUS = Status(
     learner=Version(1, 0), published=None, policy=QueuePolicy(s=1, batch=1), window=1.0, finished=False, submitted=0,
-    backlog=0, tasks=0, retry=0, flying=0, ready=0, drained=0, replay=0, uncommitted=0, trained=0, dead=0, counts={},
-    workers=(),
+    backlog=0, tasks=0, retry=0, flying=0, ready=0, drained=0, replay=0, uncommitted=0, trained=0, dead=0,
+    learner_silent_ms=0, counts={}, workers=(),
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class Scene:
         self.queue = queue
         self.policy = policy
         self.version = Version(0, 0)
+        self.checkpoints = 0
         queue.configure(policy)
         if prompts:
             self.submit("a", prompts)
@@ -78,9 +79,15 @@ class Scene:
         self.advance(len(drained.groups))
         if publish:
             self.publish(self.learner_version)
-        self.queue.commit(self.version.lineage, [group.task for group in drained.groups])
-        self.check()
+        self.commit([group.task for group in drained.groups])
         return drained
+
+    def commit(self, ids: list[str]) -> int:
+        """As the next checkpoint of the learner's, which holds `ids`."""
+        self.checkpoints += 1
+        settled = self.queue.commit(self.version.lineage, f"checkpoint-{self.checkpoints}", ids)
+        self.check()
+        return settled
 
     def advance(self, trained: int, window: float = 8.0) -> int:
         cancelled = self.queue.advance(self.version.lineage, self.learner_version + 1, trained, window)

@@ -62,7 +62,7 @@ def _refused(what: Callable[[], Any]) -> bool:
 def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     submitter, worker, learner, monitor = (acting(role) for role in ("submitter", "worker", "learner", "monitor"))
     learner.configure(POLICY)
-    lineage = learner.resume(0, ())
+    lineage = learner.resume(0).lineage
     version = Version(lineage, 0)
 
     chunk = Chunk(0, 0, 9)
@@ -90,7 +90,7 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     ids = [group.task for group in learner.drain(lineage, 2).groups]
     assert len(learner.pending(lineage)) == 2
     learner.advance(lineage, 1, 2, 2.0)
-    assert learner.commit(lineage, ids) == 2
+    assert learner.commit(lineage, "1/1", ids) == 2
     assert learner.bury(tasks[2].id, "why")
     assert learner.dead()
     # a task that died may still be completed by its worker
@@ -131,8 +131,8 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         lambda: worker.advance(0, 1, 0, 1.0),
         lambda: worker.drain(0, 1),
         lambda: worker.pending(0),
-        lambda: worker.commit(0, ["a/0/0"]),
-        lambda: worker.resume(0, ()),
+        lambda: worker.commit(0, "0/1", ["a/0/0"]),
+        lambda: worker.resume(0),
         lambda: worker.bury("a/0/0", "spite"),
         worker.finish,
         worker.install,

@@ -51,7 +51,7 @@ def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
     queue.advance(0, 1, 4, 2.5)
     # trained but uncommitted groups no longer count: 4 left, 10 allowed
     assert queue.status().tasks == 10
-    queue.commit(0, [group.task for group in groups])
+    scene.commit([group.task for group in groups])
     assert queue.admit() == 0
 
 
@@ -59,6 +59,7 @@ def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
 @given(data=st.data())
 def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.DataObject) -> None:
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*") or ["none"])
+    queue = Queue(queue.client, queue.run)
     s, batch = data.draw(st.integers(0, 4), "s"), data.draw(st.integers(1, 4), "batch")
     pace, window = data.draw(st.booleans(), "pace"), data.draw(st.floats(1, 6), "window")
     scene = Scene(queue, QueuePolicy(s=s, batch=batch, pace=pace), prompts=0)

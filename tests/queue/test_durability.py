@@ -33,7 +33,7 @@ def test_sigkill_of_the_server_loses_nothing_that_was_acknowledged(kind: str, tm
             server.start()
             scene.advance(2)
             scene.publish(scene.learner_version)
-            assert scene.queue.commit(0, [group.task for group in drained.groups]) == 2
+            assert scene.commit([group.task for group in drained.groups]) == 2
         assert scene.queue.audit().trained == 6
     finally:
         server.stop()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo_queue.errors import FencedError, ServiceError
+from echo_queue.errors import FencedError, SetBackError
 from echo_queue.queue import Outcome, Queue, QueuePolicy
 from echo_queue.records import Published, Version
 from tests.queue.scene import Scene
@@ -11,8 +11,11 @@ POLICY = QueuePolicy(s=4, batch=2, pace=False)
 
 
 def _restart(scene: Scene, version: int, held: tuple[str, ...] = ()) -> int:
-    lineage = scene.queue.resume(version, held)
+    """A learner that resumes from a checkpoint of `version`; `held` is what the queue has not been told of."""
+    lineage = scene.queue.resume(version).lineage
     scene.version = Version(lineage, version)
+    if held:
+        scene.commit(list(held))
     scene.check()
     return lineage
 
@@ -24,12 +27,13 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Queue) -> 
         lambda: queue.drain(0, 1),
         lambda: queue.pending(0),
         lambda: queue.advance(0, 1, 1, 1.0),
-        lambda: queue.commit(0, ["a/0/0"]),
+        lambda: queue.commit(0, "checkpoint", ["a/0/0"]),
+        lambda: queue.uncommit(0, "checkpoint", "parent", ["a/0/0"]),
         lambda: queue.publish(0, Published(Version(0, 1), "m", "d")),
     ):
         with pytest.raises(FencedError, match="lineage 0 was taken over by 1"):
             move()
-    with pytest.raises(ServiceError, match="Redis has forgotten"):
+    with pytest.raises(SetBackError, match="Redis has forgotten"):
         queue.drain(2, 1)
 
 

@@ -64,14 +64,14 @@ def test_every_move_survives_lost_replies(queue: Queue, lossy: Queue, losing: Ca
     assert losing(lambda: lossy.complete("w1", [group_of(tasks[0], "w1", scene.version)])) == [Outcome.accepted]
     scene.complete(tasks[1:4])
 
-    lineage = losing(lambda: lossy.resume(0, ()))
+    lineage = losing(lambda: lossy.resume(0)).lineage
     assert lineage == 1
     drained = losing(lambda: lossy.drain(lineage, 2))
     assert [group.task for group in drained.groups] == [tasks[0].id, tasks[1].id]
     assert len(losing(lambda: lossy.pending(lineage))) == 2
     losing(lambda: lossy.advance(lineage, 1, 2, 8.0))
     losing(lambda: lossy.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
-    losing(lambda: lossy.commit(lineage, [tasks[0].id, tasks[1].id]))
+    losing(lambda: lossy.commit(lineage, "1/1", [tasks[0].id, tasks[1].id]))
     losing(lambda: lossy.bury(tasks[2].id, "by hand"))
     losing(lambda: lossy.revive([tasks[2].id]))
     losing(lambda: lossy.beat("w1", Beat("engine", Version(1, 1), "idle")))
@@ -81,6 +81,8 @@ def test_every_move_survives_lost_replies(queue: Queue, lossy: Queue, losing: Ca
     status = queue.status()
     assert (status.trained, status.uncommitted, status.learner, status.finished) == (2, 0, Version(1, 1), True)
     assert (status.flying, status.dead, status.counts.get("duplicate", 0)) == (0, 1, 0)
+    losing(lambda: lossy.uncommit(lineage, "1/1", "", [tasks[0].id, tasks[1].id]))
+    assert (queue.status().trained, queue.audit().ok) == (0, True)
 
 
 def test_a_server_that_stays_away_is_one_clear_error(run_name: str) -> None:
@@ -112,7 +114,7 @@ def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue)
         assert hasty.renew("w1", [more[0].id], 0) == []
         assert [group.task for group in hasty.drain(0, 1).groups] == [done.id]
         hasty.advance(0, 1, 1, 8.0)
-        assert hasty.commit(0, [done.id]) == 1
+        assert hasty.commit(0, "0/1", [done.id]) == 1
     finally:
         queue.client.config_set("maxmemory", 0)
     scene.check()

@@ -60,7 +60,7 @@ def test_a_group_that_goes_back_leaves_nothing_in_the_store(spilling: Queue, obj
 def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Queue, object_store: ObjectStore) -> None:
     scene = Scene(spilling)
     scene.complete(scene.lease(1))
-    spilling.resume(1, ["a/0/0"])
+    scene.commit(["a/0/0"])
     assert stored(object_store) == []
 
 

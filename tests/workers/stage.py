@@ -64,7 +64,7 @@ class Stage:
         submitter.declare(PromptSet("p", "test"), [Chunk(0, 0, len(prompts))])
         rows = [PromptRow(prompt, columns) for prompt in prompts]
         submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
-        self.lineage = self.queue.resume(0, [])
+        self.lineage = self.queue.resume(0).lineage
         if tensors is not None:
             self.publish(0, tensors)
 
@@ -82,7 +82,7 @@ class Stage:
             return len(drained) == groups
 
         self.until(more, f"{groups} groups")
-        self.queue.commit(self.lineage, [group.task for group in drained])
+        self.queue.commit(self.lineage, f"to {drained[-1].task}", [group.task for group in drained])
         return drained
 
     def died(self, tasks: int) -> list[str]:

@@ -15,7 +15,7 @@ end
 
 -- Prompts in the backlog, and prompts that have not been submitted yet (both × epochs).
 local function backlog_left(run)
-  local left, missing = 0, 0
+  local left, missing = redis.call('LLEN', run.K.redo), 0
   for _, name in ipairs(redis.call('ZRANGE', run.K.backlog, 0, -1)) do
     local set = load_set(run, name)
     left = left + set.count * set.epochs - served(set)
@@ -69,20 +69,63 @@ local function save_cursor(run, set)
   end
 end
 
--- One prompt becomes a task. An id that the learner's checkpoint holds is trained already.
-local function admit_one(run, set, min_pv, ledger)
-  local index, shard = next_prompt(run, set)
-  if not index then return nil end
-  local id = string.format('%s/%d/%d', set.name, set.epoch, index)
-  if ledger and redis.call('SREM', run.K.ledger, id) == 1 then
-    count(run, 'trained')
-    return 0
-  end
+local function put_first(run, id, name, epoch, index, shard, min_pv)
   put(run, 'tasks', {
-    id = id, set = set.name, epoch = set.epoch, index = index,
+    id = id, set = name, epoch = epoch, index = index,
     shard = shard.object, first = shard.first, count = shard.count,
     attempt = 0, late = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
   })
+end
+
+-- Counts an id that a checkpoint holds and no cursor had passed: it is trained already.
+local function settled_before(run, id)
+  if redis.call('SREM', run.K.ledger, id) == 0 then return false end
+  count(run, 'trained')
+  return true
+end
+
+-- The set's next prompt becomes a task: 1, or 0 if a checkpoint holds it, so that it is trained already; nil if the
+-- set has none.
+local function admit_next(run, set, min_pv, ledger)
+  local index, shard = next_prompt(run, set)
+  if not index then return nil end
+  local id = string.format('%s/%d/%d', set.name, set.epoch, index)
+  if ledger and settled_before(run, id) then return 0 end
+  put_first(run, id, set.name, set.epoch, index, shard, min_pv)
+  return 1
+end
+
+-- All shards of a set in the order of their prompts, read once per call.
+local function shards_of(run, name)
+  if not run.shards[name] then
+    local shards = {}
+    for place, member in ipairs(redis.call('ZRANGE', run.K['shards:' .. name], 0, -1)) do
+      local first, size, object = member:match('^(%d+) (%d+) (.+)$')
+      shards[place] = { first = tonumber(first), count = tonumber(size), object = object }
+    end
+    table.sort(shards, function(a, b) return a.first < b.first end)
+    run.shards[name] = shards
+  end
+  return run.shards[name]
+end
+
+local function shard_of(run, name, index)
+  local shards = shards_of(run, name)
+  local low, high = 1, #shards
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    if shards[middle].first <= index then low = middle else high = middle - 1 end
+  end
+  return shards[low]
+end
+
+-- A prompt that was trained, in weights that were left behind, becomes a task again: 1, 0 or nil as above.
+local function admit_again(run, min_pv)
+  local id = redis.call('LPOP', run.K.redo)
+  if not id then return nil end
+  if settled_before(run, id) then return 0 end
+  local name, epoch, index = id:match('^(.+)/(%d+)/(%d+)$')
+  put_first(run, id, name, epoch, index, shard_of(run, name, tonumber(index)), min_pv)
   return 1
 end
 
@@ -92,19 +135,22 @@ local function admit(run)
   if not run.published then return 0 end
   local K = run.K
   local n = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('XLEN', K.replay) - run.uncommitted
-  local ledger = redis.call('EXISTS', K.ledger) == 1
-  local admitted, looked = 0, 0
-  for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
-    local set = load_set(run, name)
-    local full
+  local admitted, looked, full = 0, 0, false
+  local function admit_from(source)
     repeat
       local min_pv = math.max(0, run.v + math.floor(n / run.batch) - run.s)
       full = min_pv > run.published or (run.pace and n >= run.window * run.batch) or looked == ADMIT_MAX
-      local came = not full and admit_one(run, set, min_pv, ledger)
+      local came = not full and source(min_pv)
       if came then n, admitted, looked = n + came, admitted + came, looked + 1 end
     until not came
-    save_cursor(run, set)
+  end
+  admit_from(function(min_pv) return admit_again(run, min_pv) end)
+  local ledger = redis.call('EXISTS', K.ledger) == 1
+  for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
     if full then break end
+    local set = load_set(run, name)
+    admit_from(function(min_pv) return admit_next(run, set, min_pv, ledger) end)
+    save_cursor(run, set)
   end
   if admitted > 0 then
     count(run, 'admitted', admitted)

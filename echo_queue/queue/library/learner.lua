@@ -44,7 +44,7 @@ local function hand_out(run, member, taken, refs, back)
 end
 
 -- The oldest versions first (earliest deadline first), then in order of completion.
-local function fresh_drain(run, need, token, refs, back)
+local function fresh_drain(run, need, turn, refs, back)
   local taken = {}
   local room = need
   while #taken < room do
@@ -52,15 +52,13 @@ local function fresh_drain(run, need, token, refs, back)
     if #members == 0 then break end
     for _, member in ipairs(members) do hand_out(run, member, taken, refs, back) end
   end
-  if #taken > 0 then
-    redis.call('SET', run.K.drained, token .. ' ' .. table.concat(taken, ' '))
-  end
+  redis.call('SET', run.K.drained, turn .. ' ' .. table.concat(taken, ' '))
   return taken
 end
 
-local function repeat_drain(run, token)
+local function repeat_drain(run, turn)
   local known = redis.call('GET', run.K.drained)
-  if not known or known:match('^%S+') ~= token then return nil end
+  if not known or known:match('^%S+') ~= turn then return nil end
   local taken = {}
   for id in known:gmatch(' (%S+)') do taken[#taken + 1] = id end
   return taken
@@ -75,17 +73,18 @@ local function with_entries(run, ids)
   return found
 end
 
--- args: lineage need token. Payloads are not read here: the caller fetches the entries it is given.
+-- args: lineage turn need. Payloads are not read here: the caller fetches the entries it is given.
 local function drain(keys, args)
   local run = open_run(keys)
-  fence(run, args[1])
+  local turn = args[2]
+  take_turn(run, args[1], turn, 'drain')
   local K, refs, back = run.K, {}, { late = 0, abandoned = 0 }
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', K.ready, '-inf', '(' .. (run.v - run.s))) do
     hand_out(run, member, {}, refs, back)
   end
   local kept = seats(run)
-  local need = math.max(0, tonumber(args[2]) - kept)
-  local taken = repeat_drain(run, args[3]) or fresh_drain(run, need, args[3], refs, back)
+  local need = math.max(0, tonumber(args[3]) - kept)
+  local taken = repeat_drain(run, turn) or fresh_drain(run, need, turn, refs, back)
   admit(run)
   local left, missing = backlog_left(run)
   local ready = redis.call('ZCARD', K.ready)
@@ -130,25 +129,29 @@ local function cancel(run, low, high, late)
   return #ids
 end
 
--- args: lineage version trained window. Returns how many groups in flight were cancelled.
+-- args: lineage turn version trained window. Returns how many groups in flight were cancelled.
 local function advance(keys, args)
   local run = open_run(keys)
-  fence(run, args[1])
-  local version = tonumber(args[2])
+  take_turn(run, args[1], args[2], 'advance')
+  local version = tonumber(args[3])
   if version <= run.v then return 0 end
-  run.v, run.uncommitted = version, run.uncommitted + tonumber(args[3])
-  run.window = tonumber(args[4])
-  redis.call('HSET', run.K.state, 'v', version, 'uncommitted', run.uncommitted, 'window', args[4])
+  run.v, run.uncommitted = version, run.uncommitted + tonumber(args[4])
+  run.window = tonumber(args[5])
+  redis.call('HSET', run.K.state, 'v', version, 'uncommitted', run.uncommitted, 'window', args[5])
   local cancelled = cancel(run, '-inf', '(' .. (version - run.s), true)
   tell(run, 'advanced', version)
   admit(run)
   return cancelled
 end
 
--- To trained, from wherever the id is: the checkpoint that holds it is the last authority.
+-- To trained, from wherever the id is: the checkpoint that holds it is the last authority. One that is not open has
+-- not been admitted, in a Redis that was set back: the ledger has it settled on admission.
 local function settle(run, id, refs)
   local stream, entry, rest = place_of(run, id)
-  if not stream then return 0 end
+  if not stream then
+    redis.call('SADD', run.K.ledger, id)
+    return 0
+  end
   if stream == 'replay' and made(rest).in_store then
     refs[#refs + 1] = (read(run, stream, entry) or {}).ref
   end
@@ -159,17 +162,37 @@ local function settle(run, id, refs)
   return 1
 end
 
--- args: lineage id… ; returns how many were not committed before, and what may leave the object store.
+-- args: lineage turn checkpoint id… ; all that the checkpoint holds and its parent does not. Returns how many were in
+-- the queue, and what may leave the object store.
 local function commit(keys, args)
   local run = open_run(keys)
-  fence(run, args[1])
+  take_turn(run, args[1], args[2], 'commit')
   local settled, refs = 0, {}
-  for place = 2, #args do settled = settled + settle(run, args[place], refs) end
-  if settled > 0 then
-    redis.call('HSET', run.K.state, 'uncommitted', math.max(0, run.uncommitted - settled))
-    tell(run, 'committed', settled)
-  end
+  if run.state.committed == args[3] then return { settled, refs } end
+  for place = 4, #args do settled = settled + settle(run, args[place], refs) end
+  redis.call('HSET', run.K.state, 'committed', args[3], 'uncommitted', math.max(0, run.uncommitted - settled))
+  tell(run, 'committed', settled)
   return { settled, refs }
+end
+
+-- args: lineage turn checkpoint parent id… ; the opposite of commit: the checkpoint is in no surviving history, so what
+-- it holds is to be trained again. Returns how many went back to the backlog.
+local function uncommit(keys, args)
+  local run = open_run(keys)
+  take_turn(run, args[1], args[2], 'uncommit')
+  if run.state.committed ~= args[3] then return 0 end
+  local undone = 0
+  for place = #args, 5, -1 do
+    if redis.call('SREM', run.K.ledger, args[place]) == 0 then
+      redis.call('LPUSH', run.K.redo, args[place])
+      undone = undone + 1
+    end
+  end
+  redis.call('HSET', run.K.state, 'committed', args[4])
+  count(run, 'trained', -undone)
+  count(run, 'undone', undone)
+  tell(run, 'undone', undone)
+  return undone
 end
 
 -- args: lineage number manifest digest. The pointer only moves forward; 1 if it moved.
@@ -186,24 +209,28 @@ local function publish(keys, args)
   return 1
 end
 
--- args: version token id… ; a new lineage that begins at the checkpoint's version. Returns it, and refs as in commit.
+-- args: version floor token. A new lineage, above `floor`, that begins at the checkpoint's version. Returns it and the
+-- newest checkpoint that the queue agrees with. A floor above today's lineage tells that Redis was set back: what it
+-- still knows was made by weights whose forks it has forgotten, so all of that is abandoned.
 local function resume(keys, args)
   local run = open_run(keys)
-  local K, version, refs = run.K, tonumber(args[1]), {}
-  if run.state.resume_token == args[2] then return { run.lineage, refs } end
-  run.lineage, run.v = run.lineage + 1, version
-  redis.call('HSET', K.forks, run.lineage, version)
-  redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'resume_token', args[2])
-  redis.call('DEL', K.ledger)
-  for place = 3, #args do
-    redis.call('SADD', K.ledger, args[place])
-    settle(run, args[place], refs)
+  local K, version = run.K, tonumber(args[1])
+  if run.state.resume_token ~= args[3] then
+    local floor = tonumber(args[2])
+    local set_back = floor > run.lineage
+    if set_back then redis.call('HSET', K.forks, floor, -1) end
+    run.lineage, run.v = math.max(run.lineage, floor) + 1, version
+    redis.call('HSET', K.forks, run.lineage, version)
+    redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'turn', '0 resume',
+      'resume_token', args[3])
+    redis.call('HDEL', K.state, 'finished')
+    redis.call('DEL', K.drained)
+    if set_back or (run.published and run.published > version) then
+      redis.call('DEL', K.published)
+      run.published = nil
+    end
+    cancel(run, '(' .. version, '+inf', false)
+    tell(run, 'resumed', run.lineage .. '.' .. version)
   end
-  if run.published and run.published > version then
-    redis.call('DEL', K.published)
-    run.published = nil
-  end
-  cancel(run, '(' .. version, '+inf', false)
-  tell(run, 'resumed', run.lineage .. '.' .. version)
-  return { run.lineage, refs }
+  return { run.lineage, run.state.committed or '' }
 end

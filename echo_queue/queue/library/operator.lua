@@ -181,7 +181,8 @@ local function status(keys)
     redis.call('HGETALL', K.stats),
     { 'backlog', (backlog_left(run)), 'tasks', redis.call('XLEN', K.tasks), 'retry', redis.call('XLEN', K.retry),
       'flying', redis.call('ZCARD', K.flying), 'ready', ready, 'drained', replay - ready, 'replay', replay,
-      'dead', redis.call('XLEN', K.dead) },
+      'dead', redis.call('XLEN', K.dead),
+      'learner_silent_ms', run.state.swept_ms and run.now - run.state.swept_ms or -1 },
     beats(run),
   }
 end
@@ -207,6 +208,7 @@ register('drain', drain, 'allow-oom')
 register('pending', pending, 'allow-oom')
 register('advance', advance, 'allow-oom')
 register('commit', commit, 'allow-oom')
+register('uncommit', uncommit, 'allow-oom')
 register('publish', publish, 'allow-oom')
 register('resume', resume, 'allow-oom')
 register('reclaim', reclaim, 'allow-oom')

@@ -12,12 +12,14 @@ moves anything, or knows the call by its token. A task's new place is written be
 KEYS
   state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained and
                          not yet committed), declared (number of sets), finished, swept_ms and grace_ms (reclaim),
-                         resume_token
+                         turn ("<n> <move>": the learner's last numbered one), resume_token,
+                         committed: the newest checkpoint that `trained` and `ledger` agree with
   policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms
   published      hash    lineage number manifest digest: the newest weights that workers may fetch
   forks          hash    lineage -> version at which it began
   stats          hash    counters: submitted, trained, and one for each cause
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
+  redo           list    ids once trained by a checkpoint that was left behind: part of the backlog, served first
   set:<name>     hash    source epochs priority order seed chunks prompts (as declared);
                          arrived (chunks), count (prompts) so far, failed (chunks); epoch, next: the cursor
   chunks:<name>  hash    chunk -> "waiting <first> <count> <digest> <ticket>" | "failed <first> <count> <digest> <reason>" |
@@ -36,9 +38,9 @@ KEYS
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   waits          hash    task id -> ms since when the learner keeps a seat for it
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
-  ledger         set     ids held by the checkpoint last resumed from, in case the cursor was set back with Redis
+  ledger         set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
-  drained        string  the learner's last drain, likewise
+  drained        string  "<turn> <task id>…": the learner's last drain, likewise
   worker:<name>  hash    heartbeat; expires by itself
   workers        zset    worker -> ms of its last heartbeat
   events         stream  what happened, for those who wait; informational, trimmed
@@ -50,7 +52,7 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   complete                     tasks | retry | dead -> replay                     worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance, resume              too late or abandoned in flight: -> retry          learner.lua
-  commit                       replay -> trained                                  learner.lua
+  commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
   publish, pending             the pointer; what was drained before a restart     learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
   bury, revive                 any -> dead, dead -> retry                         operator.lua
@@ -108,6 +110,7 @@ local function open_run(keys)
     wait_late = policy.late == 'wait',
     late_deadline_ms = tonumber(policy.late_deadline_ms),
     published = tonumber(redis.call('HGET', K.published, 'number')),
+    shards = {},
   }
 end
 
@@ -119,6 +122,18 @@ local function fence(run, lineage)
   elseif lineage > run.lineage then
     fail_with('EQAHEAD', 'lineage ' .. lineage .. ' is unknown here; the queue is at ' .. run.lineage)
   end
+end
+
+-- The learner numbers its moves. A number further on than the next one was given after moves that this server
+-- acknowledged and has forgotten, as after a fail-over to a replica that lagged.
+local function take_turn(run, lineage, turn, move)
+  fence(run, lineage)
+  local last, before = (run.state.turn or '0 resume'):match('^(%d+) (%a+)$')
+  local repeated = turn == last and move == before
+  if not repeated and tonumber(turn) ~= tonumber(last) + 1 then
+    fail_with('EQAHEAD', 'move ' .. turn .. ' of lineage ' .. lineage .. ' came after ' .. last .. ' (' .. before .. ')')
+  end
+  redis.call('HSET', run.K.state, 'turn', turn .. ' ' .. move)
 end
 
 local function count(run, name, by)

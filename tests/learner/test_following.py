@@ -1,0 +1,151 @@
+"""The queue follows the checkpoints: what survives in them is trained, and nothing else is."""
+
+import threading
+
+import pytest
+import torch
+
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, SetBackError
+from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.records import Published, Shard, Version
+from learner import checkpoint
+from learner.checkpoint import Manifest
+from learner.following import resume
+from learner.rewind import choices, rewind
+from learner.train import Learner, train
+from tests.learner.stage import Stage, wait_until
+
+PROMPTS = 42
+IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
+
+
+def trained_once(stage: Stage, config: Config) -> bool:
+    audit = stage.queue(config).audit()
+    ledger = sorted(checkpoint.trained_ledger(stage.store(config)))
+    return audit.ok and audit.trained == PROMPTS and ledger == IDS
+
+
+def a_run_that_ended(stage: Stage) -> Config:
+    config = stage.config(learner={"keep_checkpoints": 8})
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+    return config
+
+
+def manifests(stage: Stage, config: Config) -> list[Manifest]:
+    """Of the surviving history, newest first."""
+    return list(checkpoint.history(stage.store(config)))
+
+
+def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    target = manifests(stage, config)[-1]
+    assert rewind(queue, store, target.name) == PROMPTS - len(target.trained)
+    status, audit = queue.status(), queue.audit()
+    assert (audit.ok, audit.trained, audit.backlog) == (True, len(target.trained), PROMPTS - len(target.trained))
+    assert (status.finished, status.learner.number, status.counts["undone"]) == (False, target.version, audit.backlog)
+
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+    first, *_, last = reversed(manifests(stage, config))
+    assert (first.name, last.lineage) == (target.name, status.learner.lineage + 1)
+
+
+def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
+    config = stage.config()
+    store, queue = stage.store(config), stage.queue(config)
+    queue.configure(QueuePolicy.of(config))
+    made = checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
+    queue.reclaim()  # as a learner's housekeeper does
+    with pytest.raises(EchoQueueError, match="learner: lives"):
+        rewind(queue, store, made.name)
+
+
+def test_a_rewind_to_what_is_not_there_changes_nothing(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    oldest = manifests(stage, config)[-1]
+    store.delete([oldest.state])
+    assert [choice.whole for choice in choices(store)][-1] is False
+    for name, what in (("0009/00000001", "is no checkpoint of this run's"), (oldest.name, "its tensors are gone")):
+        with pytest.raises(EchoQueueError, match=what):
+            rewind(queue, store, name)
+    assert trained_once(stage, config)
+
+
+def test_what_only_a_damaged_checkpoint_holds_is_trained_again(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    newest, before, *_ = manifests(stage, config)
+    store.put(newest.state, b"torn")
+    found = checkpoint.newest(store)
+    assert found is not None and found[0].name == before.name
+    resume(queue, store, found[0])
+    audit = queue.audit()
+    assert (audit.ok, audit.trained) == (True, PROMPTS - len(newest.trained))
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+
+
+def test_a_redis_that_lost_everything_is_told_what_is_trained(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    lineage = queue.status().learner.lineage
+    queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
+    queue.configure(QueuePolicy.of(config))
+    newest = manifests(stage, config)[0]
+    assert resume(queue, store, newest) == lineage + 1
+    stage.submit(config, PROMPTS + 2)
+    train(config, threading.Event())
+    audit = queue.audit()
+    assert (audit.ok, audit.trained) == (True, PROMPTS + 2)
+    assert sorted(checkpoint.trained_ledger(store)) == sorted([*IDS, "set/0/42", "set/0/43"])
+
+
+def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(stage: Stage) -> None:
+    config = stage.config(learner={"checkpoint_updates": 2})
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    queue = stage.queue(config)
+    learner = Learner(config, stage.store(config), Queue.connect(config, "learner"))
+    learner.publisher.start()
+    before = queue.status()
+    ends: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            learner.run(threading.Event())
+        except SetBackError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: queue.status().learner.number > before.learner.number + 4, "some updates")
+    queue.client.hset(queue.keys.state, "turn", "1 drain")  # as if the moves after it had been forgotten
+    thread.join(20)
+    assert ends
+    learner.publisher.close()
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+
+
+def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(stage: Stage) -> None:
+    config = stage.config()
+    store, queue = stage.store(config), stage.queue(config)
+    queue.configure(QueuePolicy.of(config))
+    queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, 4)])
+    parent: Manifest | None = None
+    for version in (1, 2):
+        trained = (f"set/0/{version}",)
+        parent = checkpoint.save(
+            store, Version(1, version), {"w": torch.zeros(1)}, trained=trained, parent=parent, window=1.0
+        )
+    resume(queue, store, parent)
+    queue.publish(2, Published(Version(2, 2), "manifest", "digest"))
+    queue.submit("set", 0, Shard("nowhere", 0, 4))
+    assert [task.id for task in queue.lease("w1", Version(2, 2), 9).tasks] == ["set/0/0", "set/0/3"]
+    assert (queue.audit().trained, queue.audit().ok) == (2, True)
