@@ -79,8 +79,26 @@ class Process(Protocol):
         """Raises `subprocess.TimeoutExpired`."""
 
 
-Launch = Callable[[Role, Mapping[str, str], IO[bytes]], Process]
-"""Starts a role's process with that environment; what it prints goes to the file."""
+Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], Process]
+"""Starts a role's process with that environment; what it prints goes to the first file. The process names its group
+to the guard, which reads the second file, before it begins."""
+
+
+def spawn(role: Role, environ: Mapping[str, str], log: IO[bytes], guard: IO[bytes]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        ["/bin/sh", "-c", ANNOUNCE, sign(role), *role.command],
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=guard,
+        stderr=log,
+        # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
+        start_new_session=True,
+    )
+
+
+def sign(role: Role) -> str:
+    """How the guard is told of a role's group (`echo_queue.orphans`)."""
+    return "~" if role.servers else "+"
 
 
 @dataclass(frozen=True)
@@ -110,13 +128,13 @@ class Kept:
         """Its process group, which has the process's own id."""
         return self.process.pid if self.process else None
 
-    def start(self, launch: Launch, environ: Mapping[str, str]) -> None:
+    def start(self, launch: Callable[[IO[bytes]], Process]) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
             log.flush()
             self._log_from = log.tell()
-            self.process = doors.take("spawn role", lambda: launch(self.role, environ, log), self.role.name)
+            self.process = doors.take("spawn role", partial(launch, log), self.role.name)
         self.started = time.monotonic()
 
     def signal(self, number: signal.Signals) -> None:
@@ -143,13 +161,13 @@ class Supervisor:
         environ: Mapping[str, str] = os.environ,
         lock_patience_s: float = 30.0,
         patience: Patience = Patience(),
-        launch: Launch | None = None,
+        launch: Launch = spawn,
     ) -> None:
         self.directory = directory
         self._environ = environ
         self._lock_patience_s = lock_patience_s
         self._patience = patience
-        self._launch = launch or self._spawn
+        self._launch = launch
         self._kept: dict[str, Kept] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -244,21 +262,11 @@ class Supervisor:
                     kept.signal(signal.SIGKILL)
         self._interrupted = True
 
-    def _spawn(self, role: Role, environ: Mapping[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        assert self._guard and self._guard.stdin
-        return subprocess.Popen(
-            ["/bin/sh", "-c", ANNOUNCE, "~" if role.servers else "+", *role.command],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=self._guard.stdin,
-            stderr=log,
-            # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
-            start_new_session=True,
-        )
-
     def _start(self, kept: Kept) -> None:
-        kept.start(self._launch, self._environ)
-        self._tell("~" if kept.role.servers else "+", kept)
+        assert self._guard and self._guard.stdin
+        guard = self._guard.stdin
+        kept.start(lambda log: self._launch(kept.role, self._environ, log, guard))
+        self._tell(sign(kept.role), kept)
 
     def _ended(self, kept: Kept, code: int) -> None:
         lived_s = time.monotonic() - kept.started
