@@ -75,6 +75,7 @@ def answer(directory: Path, heading: str) -> str:
         ("Which workers live, and what do they do?", ["── worker-1: ", "state=generating", "worker-2"]),
         ("What is stuck?", ["the scorer broke", "worker-2"]),
         ("What died, and why?", ["no such column 'answer'"]),
+        ("How do I go back?", ["checkpoint-1"]),
         ("What happened?", ["completed", "trained\t2"]),
         ("Is the server well?", ["aof_enabled:1", "aof_last_write_status:ok", "used_memory_human"]),
     ],
