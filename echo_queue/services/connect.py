@@ -18,6 +18,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from echo_queue.config import Config
+from echo_queue.config import Redis as RedisSettings
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.services import s3_server
 from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
@@ -41,8 +42,15 @@ T = TypeVar("T")
 
 def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S) -> redis.Redis:
     """A tested connection as `role`'s user (RESP2, bytes, no retries of its own)."""
+
+    def connect() -> redis.Redis:
+        client = _open_redis(redis_endpoint(config, role))
+        if role != "monitor":
+            _require_replicas(client, config.redis)
+        return client
+
     try:
-        return _patiently(lambda: _open_redis(redis_endpoint(config, role)), deadline_s)
+        return _patiently(connect, deadline_s)
     except ServiceError:
         _blame_disk(config)
         raise
@@ -73,6 +81,17 @@ def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
         client.close()
         raise (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url)) from None
     return client
+
+
+def _require_replicas(client: redis.Redis, settings: RedisSettings) -> None:
+    """On a connection that has written nothing, WAIT counts the replicas that are attached."""
+    if not settings.wait_replicas:
+        return
+    attached = client.wait(settings.wait_replicas, settings.wait_ms)
+    if attached < settings.wait_replicas:
+        client.close()
+        what = f"{attached} of {settings.wait_replicas} replicas are attached to {settings.url}"
+        raise Unreachable(Problem("redis.wait_replicas", what, "start them, or lower it"))
 
 
 def _blame_disk(config: Config) -> None:

@@ -163,6 +163,11 @@ local function audit(keys)
   return answer
 end
 
+-- A write for WAIT to wait for, when what is to be confirmed was made by an earlier try.
+local function confirm(keys)
+  redis.call('SET', keys[1] .. 'confirmed', '1')
+end
+
 local function beats(run)
   local answer = {}
   local known = redis.call('ZRANGE', run.K.workers, 0, -1, 'WITHSCORES')
@@ -215,5 +220,6 @@ register('reclaim', reclaim, 'allow-oom')
 register('bury', bury, 'allow-oom')
 register('revive', revive)
 register('finish', finish, 'allow-oom')
+register('confirm', confirm, 'allow-oom')
 register('audit', audit, 'no-writes')
 register('status', status, 'no-writes')

@@ -43,6 +43,7 @@ KEYS
   drained        string  "<turn> <task id>…": the learner's last drain, likewise
   worker:<name>  hash    heartbeat; expires by itself
   workers        zset    worker -> ms of its last heartbeat
+  confirmed      string  written before each WAIT, if moves wait for replicas
   events         stream  what happened, for those who wait; informational, trimmed
 
 MOVES (one method of `echo_queue.queue.Queue` each)
@@ -56,7 +57,7 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   publish, pending             the pointer; what was drained before a restart     learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
   bury, revive                 any -> dead, dead -> retry                         operator.lua
-  configure, finish, beat, audit, status                                          operator.lua
+  configure, finish, beat, audit, status, confirm                                 operator.lua
 --]]
 
 local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'pv', 'min_pv', 'lineage', 'at' }
