@@ -35,6 +35,7 @@ from echo_queue.services.store_errors import (
     KEYS_MEND,
     LOG_MEND,
     AlreadyThere,
+    LargeObject,
     MissingObject,
     ShortBody,
     ShortObject,
@@ -53,7 +54,7 @@ DELETE_BATCH = 1000  # S3's own limit
 MULTIPART_BYTES = 64 << 20
 INDEX = "index.json"
 MANIFEST = "manifest.json"
-__all__ = ["INDEX", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
+__all__ = ["INDEX", "LargeObject", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
 FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody)
 
 T = TypeVar("T")
@@ -132,9 +133,9 @@ class ObjectStore:
             time.sleep(random.uniform(0, FIRST_PAUSE_S))
         return True
 
-    def get(self, key: str) -> bytes:
-        """The whole object. Raises `MissingObject`."""
-        return self._persist("get", key, lambda: self._read(key))
+    def get(self, key: str, most_bytes: int | None = None) -> bytes:
+        """The whole object. Raises `MissingObject`, or `LargeObject`, unread, if it has more than `most_bytes`."""
+        return self._persist("get", key, lambda: self._read(key, most_bytes=most_bytes))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Bytes `start … start + length − 1`. Raises `MissingObject`, or `ShortObject` if it has fewer."""
@@ -254,9 +255,13 @@ class ObjectStore:
             return False
         return True
 
-    def _read(self, key: str, part: tuple[int, int] | None = None) -> bytes:
+    def _read(self, key: str, part: tuple[int, int] | None = None, most_bytes: int | None = None) -> bytes:
         wanted = {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
         answer = self._client.get_object(**self._at(key), **wanted)
+        if most_bytes is not None and int(answer["ContentLength"]) > most_bytes:
+            answer["Body"].close()
+            what = f"has {answer['ContentLength']} bytes, more than the {most_bytes} that are taken"
+            raise LargeObject(Problem(key, what, "look at who wrote it"))
         data: bytes = answer["Body"].read()
         if len(data) != int(answer["ContentLength"]):
             raise ShortBody(f"{len(data)} bytes came instead of {answer['ContentLength']}")

@@ -2,10 +2,9 @@
 
 - Each sample that is trained lies in exactly one micro-batch; neighbours have similar lengths.
 - A prompt is held once per micro-batch, however many of its samples are there.
-- What cannot be trained is named by `untrainable`, never trained as something else.
+- Groups come vetted (`echo_queue.vetting`): nothing is checked here again.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from echo_queue.records import Group, Logprobs, Sample, Tokens
+from echo_queue.records import Group, Logprobs, Tokens
 from learner.losses import group_advantages
 
 Counts = npt.NDArray[np.int64]
@@ -91,41 +90,6 @@ class MicroBatch:
     """[K] float32 log-probabilities"""
     advantages: Tensor
     """[K] float32"""
-
-
-def untrainable(group: Group, vocabulary: int) -> str | None:
-    """Why this group must not be trained, or None. A reason concerns the group, not the learner."""
-    if len(group.samples) < 2:
-        return f"has {len(group.samples)} samples; an advantage needs two"
-    if not len(group.prompt):
-        return "has an empty prompt"
-    if not _in_range(group.prompt, vocabulary):
-        return f"its prompt has token ids outside the model's vocabulary of {vocabulary}"
-    for number, sample in enumerate(group.samples):
-        if reason := _untrainable(sample, vocabulary):
-            return f"sample {number} {reason}"
-    return None
-
-
-def _untrainable(sample: Sample, vocabulary: int) -> str | None:
-    if not len(sample.tokens):
-        return "is empty"
-    if len(sample.logprobs) != len(sample.tokens):
-        return (
-            f"has {len(sample.logprobs)} behaviour log-probabilities for {len(sample.tokens)} tokens; "
-            "off-policy data cannot be corrected without them"
-        )
-    if not np.isfinite(sample.logprobs).all():
-        return "has behaviour log-probabilities that are not finite; off-policy data cannot be corrected with them"
-    if not _in_range(sample.tokens, vocabulary):
-        return f"has token ids outside the model's vocabulary of {vocabulary}"
-    if not math.isfinite(sample.reward):
-        return f"has the reward {sample.reward}"
-    return None
-
-
-def _in_range(tokens: Tokens, vocabulary: int) -> bool:
-    return bool(tokens.min() >= 0 and tokens.max() < vocabulary)
 
 
 def prepare(

@@ -1,24 +1,22 @@
 """Brings together the groups of the next update.
 
 - What was in the learner's hands before a restart comes first, in its old order, and never later than S allows.
-- A group that cannot be trained is buried with the reason; a whole batch of such groups is an error.
+- No group comes through that `echo_queue.vetting` refuses: the queue buries it with the reason and its sender. Many in
+  a row from one worker are an error with its name.
 - Waiting ends at a deadline with an error that says who is missing.
 """
 
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError, EchoQueueError, Problem
+from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import Queue, Status
-from echo_queue.records import Group
-from learner.batch import untrainable
-
-log = logging.getLogger(__name__)
+from echo_queue.records import Group, Version
+from echo_queue.vetting import PATIENCE, Limits, Vetting
 
 LISTEN_S = 1.0
 ARRIVALS = ("completed", "declared", "submitted", "buried")
@@ -34,28 +32,35 @@ class Batch(NamedTuple):
 
 
 class Gathering:
-    """For the learner of `lineage`. `check` is called while waiting and may raise."""
+    """For the learner that begins at `version` of its lineage. `check` is called while waiting and may raise."""
 
-    def __init__(self, config: Config, queue: Queue, lineage: int, vocabulary: int, check: Callable[[], None]) -> None:
-        self.pending = deque(queue.pending(lineage))
+    def __init__(
+        self, config: Config, queue: Queue, version: Version, vocabulary: int, check: Callable[[], None]
+    ) -> None:
+        patience = max(config.learner.batch_groups, PATIENCE)
+        self._vetting = queue.payloads.vetting = Vetting(Limits.of(config, vocabulary), version, patience)
+        self.pending = deque(queue.pending(version.lineage))
         self._queue = queue
-        self._lineage = lineage
-        self._vocabulary = vocabulary
+        self._lineage = version.lineage
         self._check = check
         self._size = config.learner.batch_groups
         self._s = config.staleness.s
         self._deadline_s = config.queue.stall_deadline_s
         self._cursor = "0-0"
-        self._refused = 0
+
+    def handed_out(self, version: Version) -> None:
+        """From now on workers may have these weights."""
+        self._vetting.newest = version
 
     def gather(self, version: int, leaving: threading.Event) -> Batch:
         """B groups for the update after `version`; fewer only if they are the last ones, or when leaving."""
-        groups = self._vet(self._in_hand(version))
+        groups = self._in_hand(version)
         heard, short_since, ready = time.monotonic(), None, 0
         while len(groups) < self._size and not leaving.is_set():
             self._check()
+            self._vetting.complain()
             drained = self._queue.drain(self._lineage, self._size - len(groups))
-            groups += self._vet(drained.groups)
+            groups += drained.groups
             ready, now = drained.ready, time.monotonic()
             if len(groups) >= self._size or drained.exhausted:
                 break
@@ -70,26 +75,6 @@ class Gathering:
         """At most B of what is pending; more only where more would be too old for the update after this one."""
         due = sum(version - group.oldest >= self._s for group in self.pending)
         return [self.pending.popleft() for _ in range(min(max(self._size, due), len(self.pending)))]
-
-    def _vet(self, groups: Sequence[Group]) -> list[Group]:
-        good = []
-        for group in groups:
-            reason = untrainable(group, self._vocabulary)
-            if reason is None:
-                self._refused = 0
-                good.append(group)
-            else:
-                self._bury(group, reason)
-        return good
-
-    def _bury(self, group: Group, reason: str) -> None:
-        log.warning("buried %s of worker %s: it %s", group.task, group.worker, reason)
-        self._queue.bury(group.task, f"made by worker {group.worker}: it {reason}")
-        self._refused += 1
-        if self._refused >= self._size:
-            what = f"{self._refused} groups in a row could not be trained; the last, {group.task}, {reason}"
-            mend = "mend the workers, then `echo-queue revive` what was buried"
-            raise EchoQueueError(Problem(f"worker {group.worker}", what, mend))
 
     def _give_up(self, have: int) -> None:
         what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"

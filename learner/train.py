@@ -86,7 +86,8 @@ class Learner:
         self.t_train_s = 0.0
         self.publisher = Publisher(self._publish)
         self.published = -1
-        self.gathering = Gathering(config, queue, self.lineage, self.policy.vocabulary, self.publisher.check)
+        version = Version(self.lineage, self.version)
+        self.gathering = Gathering(config, queue, version, self.policy.vocabulary, self.publisher.check)
         self.metrics = MetricsLog(config.run.dir / "metrics.jsonl")
 
     def run(self, leaving: threading.Event) -> None:
@@ -152,7 +153,9 @@ class Learner:
     def _hand_over(self) -> None:
         """This version's weights are on their way to the workers."""
         self.published = self.version
-        self.publisher.hand_over(Version(self.lineage, self.version), self.policy.weights())
+        version = Version(self.lineage, self.version)
+        self.gathering.handed_out(version)
+        self.publisher.hand_over(version, self.policy.weights())
 
     def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         """In the publisher's thread: stored whole, then pointed at."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from echo_queue.codec import CodecError, encode
+from echo_queue.codec import GROUP_MAX_BYTES, CodecError, encode
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import library, replies
 from echo_queue.queue.calls import NO_REPLICAS, Caller, Replicas, answers
@@ -60,12 +60,13 @@ class Queue:
         inline_max_bytes: int = INLINE_MAX_BYTES,
         *,
         deadline_s: float = DEADLINE_S,
+        group_max_bytes: int = GROUP_MAX_BYTES,
         replicas: Replicas = NO_REPLICAS,
     ) -> None:
         self.run = run
         self.keys = Keys(run)
         self.client = client
-        self.payloads = Payloads(store, inline_max_bytes)
+        self.payloads = Payloads(store, inline_max_bytes, group_max_bytes)
         self._turn: int | None = None
         self.caller = Caller(client, f"queue of run {run}", deadline_s, replicas)
 
@@ -74,9 +75,14 @@ class Queue:
         """The queue of the configured run, as the user of `role`."""
         from echo_queue.services.connect import connect_redis
 
-        replicas = Replicas(config.redis.wait_replicas, config.redis.wait_ms)
+        settings = config.queue
         return cls(
-            connect_redis(config, role), config.run.name, store, config.queue.inline_max_bytes, replicas=replicas
+            connect_redis(config, role),
+            config.run.name,
+            store,
+            inline_max_bytes=settings.inline_max_bytes,
+            group_max_bytes=settings.group_max_bytes,
+            replicas=Replicas(config.redis.wait_replicas, config.redis.wait_ms),
         )
 
     # Services ---------------------------------------------------------------------------------------------------------
@@ -173,8 +179,11 @@ class Queue:
         return bool(self._call("fail", worker, task_id, reason))
 
     def complete(self, worker: str, groups: Sequence[Group]) -> list[Outcome]:
-        """Tasks → replay, in one round trip; the first completion of a task wins, whoever holds its lease."""
-        records = [(group, *self.payloads.keep(encode(group))) for group in groups]
+        """Tasks → replay, in one round trip; the first completion of a task wins, whoever holds its lease.
+
+        Raises `CodecError` for what is no group, or a larger one than `queue.group_max_bytes`.
+        """
+        records = [(group, *self.payloads.keep(group.task, encode(group))) for group in groups]
         calls = [("complete", worker, *_metadata(group), kind, payload) for group, kind, payload in records]
         answered = self.caller.move("complete", self.keys.prefix, calls, (worker, groups)) if records else []
         outcomes = [Outcome(replies.text(reply)) for reply in answered]
@@ -249,9 +258,9 @@ class Queue:
         """
         return Reclaimed(*self._call("reclaim", limit))
 
-    def bury(self, task_id: str, reason: str) -> bool:
-        """→ dead. False if the task is dead already, or not open."""
-        moved, *refs = self._call("bury", task_id, reason)
+    def bury(self, task_id: str | bytes, reason: str, cause: str = "") -> bool:
+        """→ dead. False if the task is dead already, or not open. `cause`: its group is counted as `bad_<cause>`."""
+        moved, *refs = self._call("bury", task_id, reason, cause)
         self.payloads.discard(filter(None, refs))
         return bool(moved)
 
@@ -321,7 +330,7 @@ class Queue:
         return self.caller.persist("wait", lambda: self.client.xread({self.keys.events: cursor}, block=block_ms))
 
     def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
-        """The groups at these (task id, entry) in replay; those that cannot be read are buried and counted."""
+        """The groups at these (task id, entry) in replay; those that are bad are buried and counted."""
 
         def fetch() -> list[Any]:
             pipe = self.client.pipeline(transaction=False)
@@ -338,7 +347,7 @@ class Queue:
             try:
                 groups.append(self.payloads.group(rows[0][1]))
             except CodecError as error:
-                self.bury(replies.text(task), str(error))
+                self.bury(task, error.problems[0].what, error.cause)
                 malformed += 1
         return tuple(groups), malformed
 

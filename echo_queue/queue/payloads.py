@@ -78,7 +78,7 @@ class Payloads:
         for name, told in told_of(group).items():
             said = words.get(name.encode(), b"").decode("utf-8", "replace")
             if said != told:
-                raise BadGroup("entry", f"its entry says {name} {said}, its content says {told}")
+                raise BadGroup("entry", f"its entry says {name} {said}, its content does not: {told}")
         if self.vetting:
             self.vetting.check(group)
         return group

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echo_queue.codec import GROUP_MAX_BYTES
 from echo_queue.queue.types import (
     Audit,
     Beat,
@@ -40,6 +41,7 @@ def policy_words(policy: QueuePolicy) -> list[str | int]:
         "pace", int(policy.pace),
         "late", policy.late,
         "late_deadline_ms", policy.late_deadline_ms,
+        "group_max_bytes", policy.group_max_bytes,
     ]  # fmt: skip
 
 
@@ -53,6 +55,7 @@ def policy_of(words: Mapping[str, str]) -> QueuePolicy:
         pace=words["pace"] == "1",
         late="wait" if words["late"] == "wait" else "requeue",
         late_deadline_ms=int(words["late_deadline_ms"]),
+        group_max_bytes=int(words.get("group_max_bytes", GROUP_MAX_BYTES)),
     )
 
 
@@ -141,8 +144,13 @@ def beat_of(words: Mapping[str, str]) -> Beat:
 
 
 def worker_of(row: Sequence[Any]) -> WorkerStatus:
+    """A worker may beat what it likes; whoever looks must not fall over it."""
     name, silent_ms, words = row
-    return WorkerStatus(text(name), silent_ms, beat_of(fields(words)) if words else None)
+    try:
+        beat = beat_of(fields(words)) if words else None
+    except (KeyError, ValueError):
+        beat = Beat(engine="unknown", version=Version(0, 0), state="unreadable")
+    return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, beat)
 
 
 def dead_of(words: Mapping[bytes, bytes]) -> DeadTask:

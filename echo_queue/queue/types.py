@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from echo_queue.codec import GROUP_MAX_BYTES
 from echo_queue.config import Config
 from echo_queue.records import Group, Published, Task, Version
 
@@ -31,6 +32,7 @@ class QueuePolicy:
     pace: bool = True
     late: Late = "requeue"
     late_deadline_ms: int = 60_000
+    group_max_bytes: int = GROUP_MAX_BYTES
 
     @classmethod
     def of(cls, config: Config) -> "QueuePolicy":
@@ -44,6 +46,7 @@ class QueuePolicy:
             pace=config.staleness.pace,
             late=config.staleness.late,
             late_deadline_ms=math.ceil(1000 * config.staleness.late_deadline_s),
+            group_max_bytes=config.queue.group_max_bytes,
         )
 
 

@@ -29,6 +29,10 @@ class ShortObject(ServiceError):
     """The object has fewer bytes than were asked for."""
 
 
+class LargeObject(ServiceError):
+    """The object has more bytes than its reader takes."""
+
+
 class ShortBody(Exception):
     """Fewer bytes came than the answer promised."""
 
@@ -41,6 +45,7 @@ BY_CODE: dict[str, Meaning] = {
         ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"),
         (ServiceError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
     ),
+    "AccessDenied": (ServiceError, "store.url", "our keys are refused for {what}", KEYS_MEND),
     "InvalidBucketName": (ServiceError, "store.bucket", "is no name of a bucket", "3 to 63 letters, digits and dashes"),
     **dict.fromkeys(
         ("SlowDown", "RequestTimeout", "InternalError"), (Unreachable, "store.url", "{what} fails for now", LOG_MEND)
@@ -70,6 +75,8 @@ def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceErro
         return ServiceError(Problem("store.url", f"{place}: no TLS: {error}", "check the name; set AWS_CA_BUNDLE"))
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
         return ServiceError(Problem("store.url", f"{place}: there are no keys", KEYS_MEND))
+    if isinstance(error, KeyError | ValueError):
+        return Unreachable(Problem("store.url", f"{place}: a garbled answer for {what}: {error!r}", LOG_MEND))
     return Unreachable(
         Problem("store.url", f"{place}: no answer for {what}: {error}", "start it, or correct the address")
     )

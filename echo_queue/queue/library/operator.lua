@@ -88,12 +88,15 @@ local function reclaim(keys, args)
   return { causes.expired, causes.failed, causes.released, causes.late, causes.dead }
 end
 
--- args: id reason. Returns {1 if it was alive, its object-store key if it had one}.
+-- args: id reason cause. A cause ('' if none) says what is wrong with its group; the dead task then names who sent it.
+-- Returns {1 if it was alive, its object-store key if it had one}.
 local function bury(keys, args)
   local run = open_run(keys)
-  local stream, entry = place_of(run, args[1])
+  local stream, entry, rest = place_of(run, args[1])
   if not stream or stream == 'dead' then return { 0 } end
-  return { 1, bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), '') }
+  if args[3] ~= '' then count(run, 'bad_' .. args[3]) end
+  local sender = stream == 'replay' and made(rest).worker or ''
+  return { 1, bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender) }
 end
 
 -- args: id… ; dead tasks start anew. Returns how many were dead.

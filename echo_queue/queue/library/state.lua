@@ -14,7 +14,7 @@ KEYS
                          not yet committed), declared (number of sets), finished, swept_ms and grace_ms (reclaim),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `ledger` agree with
-  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms
+  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
   published      hash    lineage number manifest digest: the newest weights that workers may fetch
   forks          hash    lineage -> version at which it began
   stats          hash    counters: submitted, trained, and one for each cause
@@ -110,6 +110,7 @@ local function open_run(keys)
     pace = policy.pace == '1',
     wait_late = policy.late == 'wait',
     late_deadline_ms = tonumber(policy.late_deadline_ms),
+    group_max_bytes = tonumber(policy.group_max_bytes),
     published = tonumber(redis.call('HGET', K.published, 'number')),
     shards = {},
   }

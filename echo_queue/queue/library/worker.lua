@@ -1,4 +1,21 @@
--- What a worker may do: lease, keep, hand back and complete tasks. It needs no right to add a task.
+-- What a worker may do: lease, keep, hand back and complete tasks. It needs no right to add a task. What it says is
+-- kept and read by others, so each word must have the form that it has when our own code says it.
+
+local WORD_MAX_BYTES = 200
+
+local function refuse_unless(fine, what)
+  if not fine then fail_with('EQREFUSED', what) end
+end
+
+local function check_worker(name)
+  refuse_unless(#name <= WORD_MAX_BYTES and name:match('^[%w_.:-]+$'), 'that is no name of a worker')
+  return name
+end
+
+local function whole(text, what)
+  refuse_unless(#text <= 15 and text:match('^%d+$'), what .. ' is no whole number')
+  return tonumber(text)
+end
 
 local function held_by(run, stream, entry, worker)
   return redis.call('XPENDING', run.K[stream], 'workers', entry, entry, 1, worker)[1] ~= nil
@@ -45,7 +62,9 @@ end
 -- args: worker lineage version size token
 local function lease(keys, args)
   local run = open_run(keys)
-  local worker, lineage, version, size, token = args[1], tonumber(args[2]), tonumber(args[3]), tonumber(args[4]), args[5]
+  local worker, token = check_worker(args[1]), args[5]
+  local lineage, version, size = whole(args[2], 'the lineage'), whole(args[3], 'the version'), whole(args[4], 'the count')
+  refuse_unless(#token <= WORD_MAX_BYTES, 'the token is too long')
   local published = redis.call('HMGET', run.K.published, 'lineage', 'number', 'manifest', 'digest')
   local left_behind = abandoned(run, lineage, version)
   local tasks = {}
@@ -67,7 +86,7 @@ end
 -- args: worker version id… ; returns the ids that the worker no longer holds.
 local function renew(keys, args)
   local run = open_run(keys)
-  local worker, version = args[1], args[2]
+  local worker, version = check_worker(args[1]), whole(args[2], 'the version')
   local lost = {}
   for place = 3, #args do
     local id = args[place]
@@ -99,7 +118,7 @@ end
 -- args: worker id reason
 local function fail(keys, args)
   local run = open_run(keys)
-  local worker, id, reason = unpack(args)
+  local worker, id, reason = check_worker(args[1]), args[2], args[3]
   local stream, entry = place_of(run, id)
   if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
   local attempt = read(run, stream, entry).attempt
@@ -108,11 +127,28 @@ local function fail(keys, args)
   return 1
 end
 
+-- A payload lies in the entry, within the size cap, or in the object store, in the folder of its own task.
+local function check_payload(run, id, kind, payload)
+  refuse_unless(kind == 'group' or kind == 'ref', 'the payload is neither group nor ref')
+  if kind == 'group' then
+    local cap = run.group_max_bytes
+    refuse_unless(#payload <= cap, 'a group of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
+  else
+    local folder = 'replay/' .. redis.sha1hex(id) .. '/'
+    local fine = payload:sub(1, #folder) == folder and #payload == #folder + 64 and payload:sub(-64):match('^[0-9a-f]+$')
+    refuse_unless(fine, 'the ref is no payload of its task')
+  end
+end
+
 -- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload
 local function complete(keys, args)
   local run = open_run(keys)
-  local worker, id, attempt = args[1], args[2], args[3]
-  local oldest, newest, lineage = tonumber(args[4]), tonumber(args[5]), tonumber(args[6])
+  local worker, id, attempt = check_worker(args[1]), args[2], args[3]
+  local oldest, newest, lineage = whole(args[4], 'oldest'), whole(args[5], 'newest'), whole(args[6], 'the lineage')
+  refuse_unless(oldest <= newest, 'oldest is newer than newest')
+  for place, what in pairs({ [3] = 'the attempt', [7] = 'samples', [8] = 'tokens' }) do whole(args[place], what) end
+  refuse_unless(#args[9] <= WORD_MAX_BYTES and tonumber(args[9]), 'the reward is no number')
+  check_payload(run, id, args[10], args[11])
   local stream, entry, rest = place_of(run, id)
   if not stream then
     count(run, 'unknown')
@@ -149,7 +185,9 @@ end
 -- args: worker expire_ms, then field value…
 local function beat(keys, args)
   local run = open_run(keys)
-  local key = run.K['worker:' .. args[1]]
+  local key = run.K['worker:' .. check_worker(args[1])]
+  refuse_unless(#args <= 32, 'a heartbeat of ' .. #args .. ' words')
+  for place = 3, #args do refuse_unless(#args[place] <= WORD_MAX_BYTES, 'a word of the heartbeat is too long') end
   redis.call('HSET', key, unpack(args, 3))
   redis.call('PEXPIRE', key, args[2])
   redis.call('ZADD', run.K.workers, run.now, args[1])
