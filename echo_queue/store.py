@@ -32,7 +32,6 @@ from echo_queue import doors
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.services.endpoints import StoreEndpoint
 from echo_queue.services.store_errors import (
-    KEYS_MEND,
     LOG_MEND,
     AlreadyThere,
     LargeObject,
@@ -55,7 +54,10 @@ MULTIPART_BYTES = 64 << 20
 INDEX = "index.json"
 MANIFEST = "manifest.json"
 __all__ = ["INDEX", "LargeObject", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
-FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody)
+GARBLED = (KeyError, ValueError)
+"""What the clients make of an answer that was cut off in the middle of its headers."""
+FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody, *GARBLED)
+DOWNLOAD_ATTEMPTS = 3
 
 T = TypeVar("T")
 
@@ -146,10 +148,9 @@ class ObjectStore:
     def size(self, key: str) -> int | None:
         """Bytes, or None if there is no such object."""
         try:
-            head = self._persist("head", key, lambda: self._client.head_object(**self._at(key)))
+            return self._persist("head", key, lambda: int(self._client.head_object(**self._at(key))["ContentLength"]))
         except MissingObject:
             return None
-        return int(head["ContentLength"])
 
     def exists(self, key: str) -> bool:
         return self.size(key) is not None
@@ -158,23 +159,18 @@ class ObjectStore:
         """All objects whose key starts with `prefix`, in order of their keys; `page` keys per call."""
         request: dict[str, Any] = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix + prefix, "MaxKeys": page}
         while True:
-            answer = self._persist("list", prefix, lambda: self._client.list_objects_v2(**request))
-            for entry in answer.get("Contents", ()):
-                yield Stored(entry["Key"].removeprefix(self.prefix), int(entry["Size"]))
-            if not answer.get("IsTruncated"):
+            found, following = self._persist("list", prefix, lambda: self._page(request))
+            yield from found
+            if following is None:
                 return
-            request["ContinuationToken"] = answer["NextContinuationToken"]
+            request["ContinuationToken"] = following
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects; one that is not there is no error."""
         doomed = list(keys)
         for start in range(0, len(doomed), DELETE_BATCH):
             batch = doomed[start : start + DELETE_BATCH]
-            answer = self._persist("delete", batch[0], lambda batch=batch: self._delete(batch))  # type: ignore[misc]
-            refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
-            if refused:
-                what = f"{refused[0].get('Key')} cannot be deleted: {refused[0].get('Message')}"
-                raise ServiceError(Problem("store.url", what, KEYS_MEND))
+            self._persist("delete", batch[0], lambda batch=batch: self._delete(batch))  # type: ignore[misc]
 
     # Folders ----------------------------------------------------------------------------------------------------------
 
@@ -223,9 +219,11 @@ class ObjectStore:
             raise ServiceError(Problem(key, "its name leads out of the folder", "do not trust who wrote this prefix"))
         path.parent.mkdir(parents=True, exist_ok=True)
         place = (self.endpoint.bucket, self.prefix + key)
-        self._persist("get", key, lambda: self._client.download_file(*place, str(path)))
-        if _digest(path) != digest:
-            raise ServiceError(Problem(key, "its bytes are not those its index promises", "upload it again"))
+        for _ in range(DOWNLOAD_ATTEMPTS):  # the way here may have spoiled it
+            self._persist("get", key, lambda: self._client.download_file(*place, str(path)))
+            if _digest(path) == digest:
+                return
+        raise ServiceError(Problem(key, "its bytes are not those its index promises", "upload it again"))
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -270,9 +268,21 @@ class ObjectStore:
             raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
         return data
 
-    def _delete(self, keys: Sequence[str]) -> Any:
+    def _page(self, request: dict[str, Any]) -> tuple[tuple[Stored, ...], str | None]:
+        """One page of a listing, and where the next one begins."""
+        answer = self._client.list_objects_v2(**request)
+        # Without it the answer was cut off before its body: that is not an empty bucket.
+        more = answer["IsTruncated"]
+        entries = answer.get("Contents", ())
+        found = tuple(Stored(entry["Key"].removeprefix(self.prefix), int(entry["Size"])) for entry in entries)
+        return found, answer["NextContinuationToken"] if more else None
+
+    def _delete(self, keys: Sequence[str]) -> None:
         names = [{"Key": self.prefix + key} for key in keys]
-        return self._client.delete_objects(Bucket=self.endpoint.bucket, Delete={"Objects": names, "Quiet": True})
+        answer = self._client.delete_objects(Bucket=self.endpoint.bucket, Delete={"Objects": names, "Quiet": True})
+        refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+        if refused:
+            raise boto.ClientError({"Error": refused[0]}, "DeleteObjects")
 
     def _persist(self, verb: str, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
         """Repeats `request`, which must be idempotent, while its failure may pass; one step (`echo_queue.doors`)."""
