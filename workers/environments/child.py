@@ -1,6 +1,6 @@
 """The scoring process that `scorer.py` starts: `main(FD, PARENT, ENVIRONMENT_JSON)`.
 
-It answers `Answers` on the socket FD with `Rewards` or `Failed`, until the socket closes. It ignores SIGINT
+It answers `Answers` on the socket FD with `Rewards` or `Failed` (`pipe.py`), until the socket closes. It ignores SIGINT
 and SIGTERM, since its parent decides when it ends, and dies with its parent even while the environment hangs.
 """
 
@@ -8,16 +8,17 @@ import ctypes
 import math
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, Problem
 from workers.environments import Answers, create
+from workers.environments.pipe import Pipe
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -44,27 +45,49 @@ class Failed:
     traceback: str
 
 
-def serve(connection: "Connection[Any, Answers]", config: EnvironmentConfig) -> None:
+Answer = Ready | Unfit | Rewards | Failed
+
+
+def told(answer: Answer) -> list[Any]:
+    """As a message; `heard` is the inverse."""
+    return [type(answer).__name__, answer]
+
+
+def heard(message: Any) -> Answer:
+    """Raises `ValueError` for what is no answer."""
+    match message:
+        case ["Ready", _]:
+            return Ready()
+        case ["Unfit", {"problems": [*problems]}]:
+            return Unfit(tuple(Problem(**problem) for problem in problems))
+        case ["Rewards", {"values": [*values]}] if all(isinstance(value, float) for value in values):
+            return Rewards(values)
+        case ["Failed", {"traceback": str(text)}]:
+            return Failed(text)
+    raise ValueError(f"no answer: {str(message)[:200]}")
+
+
+def serve(pipe: Pipe, config: EnvironmentConfig) -> None:
     try:
         environment = create(config)
     except ConfigError as error:
-        connection.send(Unfit(error.problems))
+        pipe.send(told(Unfit(error.problems)), None)
         return
     except Exception:
         where = f"environment.{'function' if config.kind == 'function' else 'kind'}"
-        connection.send(Unfit((Problem(where, traceback.format_exc().rstrip(), "mend what it raised"),)))
+        pipe.send(told(Unfit((Problem(where, _traceback(), "mend what it raised"),))), None)
         return
-    connection.send(Ready())
+    pipe.send(told(Ready()), None)
     while True:
         try:
-            answers = connection.recv()
+            answers = Answers(**pipe.receive(None))
         except EOFError:
             return
         try:
             scored: Rewards | Failed = Rewards(checked(environment.score(answers), len(answers.completions)))
         except Exception:
-            scored = Failed(traceback.format_exc())
-        connection.send(scored)
+            scored = Failed(_traceback())
+        pipe.send(told(scored), None)
 
 
 def checked(rewards: Sequence[Any], count: int) -> list[float]:
@@ -89,4 +112,9 @@ def main(descriptor: str, parent: str, config: str) -> None:
     die_with(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    serve(Connection(int(descriptor)), EnvironmentConfig.model_validate_json(config))
+    serve(Pipe(socket.socket(fileno=int(descriptor))), EnvironmentConfig.model_validate_json(config))
+
+
+def _traceback() -> str:
+    """What is being handled, as text that JSON can carry."""
+    return traceback.format_exc().rstrip().encode("utf-8", "replace").decode()

@@ -9,20 +9,18 @@ import os
 import socket
 import subprocess
 import sys
-from multiprocessing.connection import Connection
 
 from echo_queue import doors
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
 from workers.environments import Answers
-from workers.environments.child import Failed, Ready, Rewards, Unfit
+from workers.environments.child import Answer, Failed, Rewards, Unfit, heard
+from workers.environments.pipe import Pipe
 
 START_DEADLINE_S = 120.0
 """Importing a large environment from a cold disk."""
 GONE_S = 10.0
 """A killed process is gone at once, unless the machine is in trouble."""
-
-Answer = Ready | Unfit | Rewards | Failed
 
 
 class ScoringError(Exception):
@@ -57,12 +55,15 @@ class Scorer:
         """Takes at most `environment.timeout_s`, plus the start of a fresh child after a failure."""
         self.wait_ready()
         try:
-            doors.take("ask scorer", lambda: self._connection.send(answers))
+            doors.take("ask scorer", lambda: self._pipe.send(answers, self._config.timeout_s))
             answer = self._answer(self._config.timeout_s)
         except TimeoutError:
             self._restart()
             limit = f"environment.timeout_s = {self._config.timeout_s}"
             raise ScoringError(f"the environment took longer than {limit}") from None
+        except ValueError as error:
+            self._restart()
+            raise ScoringError(f"the environment's process wrote into our pipe: {error}") from None
         except (EOFError, OSError):
             code = self._restart()
             raise ScoringError(f"the environment's process ended with {code} (negative: the signal)") from None
@@ -72,27 +73,27 @@ class Scorer:
 
     def close(self) -> int:
         """Kills the child. Returns its exit code, negative if a signal ended it."""
-        self._connection.close()
+        self._pipe.close()
         if self._process.poll() is None:
             doors.take("end scorer", self._process.kill)
         return self._process.wait(GONE_S)
 
     def _answer(self, timeout_s: float) -> Answer:
-        if not self._connection.poll(timeout_s):
-            raise TimeoutError
-        return doors.take("hear scorer", self._connection.recv)
+        return heard(doors.take("hear scorer", lambda: self._pipe.receive(timeout_s)))
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        program = "import sys; from workers.environments.child import main; main(*sys.argv[1:])"
-        arguments = [str(theirs.fileno()), str(os.getpid()), self._config.model_dump_json()]
-        command, files = [sys.executable, "-c", program, *arguments], [theirs.fileno()]
-        self._process = doors.take(
-            "spawn scorer", lambda: subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=files)
-        )
+        self._process = doors.take("spawn scorer", lambda: self._spawn(theirs))
         theirs.close()
-        self._connection: Connection[Answers, Answer] = Connection(ours.detach())
+        self._pipe = Pipe(ours)
         self._ready = False
+
+    def _spawn(self, connection: socket.socket) -> "subprocess.Popen[bytes]":
+        program = "import sys; from workers.environments.child import main; main(*sys.argv[1:])"
+        arguments = [str(connection.fileno()), str(os.getpid()), self._config.model_dump_json()]
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *arguments], stdin=subprocess.DEVNULL, pass_fds=[connection.fileno()]
+        )
 
     def _restart(self) -> int:
         code = self._process.poll()

@@ -1,0 +1,55 @@
+"""Messages between the scorer and its child: JSON in frames over a socket.
+
+- Every frame comes and goes whole within its deadline (`TimeoutError`), or not at all (`EOFError` once the other side
+  is gone): a child that stops in the middle of a message holds nobody up.
+- Nothing is unpickled: an environment's process can say no more than its few kinds of answer.
+"""
+
+import socket
+import time
+from typing import Any
+
+import orjson
+
+HEADER_BYTES = 8
+FRAME_MAX_BYTES = 256 << 20
+"""A longer one is no message of ours."""
+RECEIVE_BYTES = 1 << 20
+
+
+class Pipe:
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def send(self, message: Any, timeout_s: float | None) -> None:
+        """Raises `OSError` if the other side is gone."""
+        frame = orjson.dumps(message)
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall(len(frame).to_bytes(HEADER_BYTES, "little") + frame)
+
+    def receive(self, timeout_s: float | None) -> Any:
+        """The next message. Raises `ValueError` for what is none."""
+        give_up = None if timeout_s is None else time.monotonic() + timeout_s
+        size = int.from_bytes(self._exactly(HEADER_BYTES, give_up), "little")
+        if size > FRAME_MAX_BYTES:
+            raise ValueError(f"a message of {size} bytes was announced")
+        return orjson.loads(self._exactly(size, give_up))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, size: int, give_up: float | None) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            left_s = None if give_up is None else give_up - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left_s)
+            try:
+                part = self._socket.recv(min(size - len(data), RECEIVE_BYTES))
+            except ConnectionError:
+                part = b""
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
