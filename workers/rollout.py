@@ -2,8 +2,8 @@
 
 - A task is generated with weights of at least its `min_pv`, none that a restart of the learner has abandoned; every
   token of a call comes from one version, which its group names.
-- What cannot be done costs a task one attempt with the reason, never a reward; what is lost or no longer wanted is
-  dropped; what cannot be finished in time on leaving is handed back.
+- What cannot be done, a prompt that cannot be had included, costs a task one attempt with the reason, never a reward;
+  what is lost or no longer wanted is dropped; what cannot be finished in time on leaving is handed back.
 - New weights are fetched while generation goes on and are taken between calls.
 - Killed at any instant, it leaves nothing but leases that expire.
 """
@@ -12,14 +12,16 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 from blake3 import blake3
 
+from echo_queue import vetting
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem, PromptError
 from echo_queue.queue import Lease, Outcome, Queue
 from echo_queue.records import Group, PromptRow, Sample, Span, Task, Version
-from echo_queue.submission.shards import ShardReader
+from echo_queue.submission.shards import BadShard, ShardReader
 from workers.engines import Completion, Engine, Prompt, Sampling
 from workers.environments import Answers
 from workers.environments.scorer import Scorer, ScoringError
@@ -30,6 +32,7 @@ from workers.prompts import Prompts
 log = logging.getLogger(__name__)
 
 IDLE_S = 1.0
+ANY_TOKEN = 1 << 31
 SEND_AFTER_S = 1.0
 """Scored groups wait for the others of their call at most so long."""
 WORK = ("admitted", "advanced", "published", "resumed", "revived", "finished")
@@ -118,10 +121,10 @@ class Rollout:
         self._hand_back(call)
 
     def _assign(self, call: Call, task: Task) -> Assignment | None:
-        row = self.shards.row(task)
         try:
+            row = self.shards.row(task)
             tokens = self.prompts.encode(row)
-        except PromptError as error:
+        except (BadShard, PromptError) as error:
             self._fail(call, task, str(error))
             return None
         return Assignment(task, row, Prompt(tokens, seed(self.config.run.seed, self.name, task)))
@@ -143,14 +146,21 @@ class Rollout:
                 continue
             try:
                 rewards = self.scorer.score(self._answers(assignment, completions))
-            except ScoringError as error:
+                group = self._group(assignment, completions, rewards)
+                vetting.check(group, self._limits)
+            except (ScoringError, vetting.BadGroup) as error:
                 self._fail(call, assignment.task, str(error))
             else:
-                scored.append(self._group(assignment, completions, rewards))
+                scored.append(group)
             if time.monotonic() - sent > SEND_AFTER_S:
                 self._send(call, scored)
                 scored, sent = [], time.monotonic()
         self._send(call, scored)
+
+    @cached_property
+    def _limits(self) -> vetting.Limits:
+        """The learner's, but for the vocabulary, which is the engine's own affair."""
+        return vetting.Limits.of(self.config, ANY_TOKEN)
 
     def _answers(self, assignment: Assignment, completions: list[Completion]) -> Answers:
         return Answers(

@@ -57,8 +57,14 @@ def serialise(row: PromptRow) -> bytes:
 
 
 def deserialise(line: bytes) -> PromptRow:
-    values = orjson.loads(line)
-    return PromptRow(values["prompt"], values["columns"])
+    """The row that `serialise` made a line of. Raises `BadRow` for a line that it did not."""
+    try:
+        values = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise _unreadable(line, error) from None
+    if not isinstance(values, dict) or set(values) != {"prompt", "columns"} or not isinstance(values["columns"], dict):
+        raise BadRow("is no row of a shard", "submit the set again under another name")
+    return PromptRow(_prompt(values["prompt"]), values["columns"])
 
 
 def refuse(bad: Iterable[tuple[str, BadRow]]) -> None:

@@ -1,7 +1,9 @@
 """Shards: the immutable objects that hold normalised prompts, one JSON line each.
 
-A shard's key names its set, its chunk and the digest of its bytes, so writing one twice writes the same
-bytes, and a reader knows whether what it got is what was written.
+- A shard's key names its set, its chunk and the digest of its bytes, so writing one twice writes the same bytes, and a
+  reader knows whether what it got is what was written.
+- A shard that is gone, damaged or too short is a `BadShard`: what is wrong with one task's prompt. A store that is away
+  is another error: it concerns every task.
 """
 
 from collections import OrderedDict
@@ -10,16 +12,24 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from echo_queue.errors import Problem, ServiceError
+from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import PromptRow, Shard, Task
-from echo_queue.submission.rows import deserialise, serialise
+from echo_queue.store import MissingObject
+from echo_queue.submission.rows import BadRow, deserialise, serialise
 
 DIGEST_CHARACTERS = 32
 """Hex characters of the BLAKE3 digest in a key: 128 bits."""
 
 
+RESTORE = "restore the object, or submit the set under another name; then `echo-queue revive`"
+
+
+class BadShard(EchoQueueError):
+    """A task's prompt cannot be had, whichever worker tries."""
+
+
 class Reads(Protocol):
-    """What is used of `echo_queue.store.Store` here."""
+    """What is used of `echo_queue.store.ObjectStore` here."""
 
     def get(self, key: str) -> bytes: ...
 
@@ -46,8 +56,15 @@ class ShardReader:
         self._shards: OrderedDict[str, list[bytes]] = OrderedDict()
 
     def row(self, task: Task) -> PromptRow:
-        """Raises `ServiceError` when the shard cannot be had or is not what was written."""
-        return deserialise(self._lines(task.shard)[task.index - task.shard.first])
+        """Raises `BadShard`; `ServiceError` when the store fails."""
+        lines, place = self._lines(task.shard), task.index - task.shard.first
+        if not 0 <= place < len(lines):
+            what = f"has {len(lines)} prompts from {task.shard.first} on, and none of index {task.index}"
+            raise BadShard(Problem(task.shard.object, what, RESTORE))
+        try:
+            return deserialise(lines[place])
+        except BadRow as row:
+            raise BadShard(Problem(f"{task.shard.object}, line {place + 1}", row.what, row.mend)) from None
 
     def _lines(self, shard: Shard) -> list[bytes]:
         if shard.object in self._shards:
@@ -60,9 +77,12 @@ class ShardReader:
         return lines
 
     def _fetch(self, shard: Shard) -> list[bytes]:
-        data = self._store.get(shard.object)
+        try:
+            data = self._store.get(shard.object)
+        except MissingObject:
+            raise BadShard(Problem(shard.object, "is gone from the store", RESTORE)) from None
         digest = shard.object.removesuffix(".jsonl").rpartition("-")[2]
         if blake3(data).hexdigest()[:DIGEST_CHARACTERS] != digest:
             what = f"holds {len(data)} bytes that are not the ones written"
-            raise ServiceError(Problem(shard.object, what, "restore the object, or submit the set under another name"))
+            raise BadShard(Problem(shard.object, what, RESTORE))
         return data.splitlines()

@@ -1,12 +1,12 @@
 """Shards: written once, read whole, checked."""
 
 import pytest
+from blake3 import blake3
 
-from echo_queue.errors import ServiceError
 from echo_queue.records import PromptRow, Shard, Task
 from echo_queue.services.endpoints import StoreEndpoint
 from echo_queue.store import ObjectStore
-from echo_queue.submission.shards import ShardReader, write
+from echo_queue.submission.shards import DIGEST_CHARACTERS, BadShard, ShardReader, write
 
 
 class Counted(ObjectStore):
@@ -57,5 +57,26 @@ def test_the_shards_used_last_are_kept(store: Counted) -> None:
 def test_a_damaged_shard_is_never_read(store: Counted) -> None:
     shard = write(store, "s", 0, 0, rows(0, 5))
     store.put(shard.object, store.get(shard.object).replace(b"p3", b"q3"))
-    with pytest.raises(ServiceError, match="not the ones written"):
+    with pytest.raises(BadShard, match="not the ones written"):
         ShardReader(store).row(task(shard, 0))
+
+
+def test_a_shard_that_is_gone_is_not_a_store_that_is_away(store: Counted) -> None:
+    with pytest.raises(BadShard, match="is gone from the store"):
+        ShardReader(store).row(task(Shard("prompts/s/00000000-0.jsonl", 0, 5), 0))
+
+
+@pytest.mark.parametrize("index", [29, 40])
+def test_a_task_beyond_its_shard_is_named(store: Counted, index: int) -> None:
+    shard = write(store, "s", 3, 30, rows(30, 10))
+    with pytest.raises(BadShard, match=f"none of index {index}"):
+        ShardReader(store).row(task(shard, index))
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"prompt": "p"}', b'{"prompt": 3, "columns": {}}', b""])
+def test_a_line_that_no_submitter_wrote_is_no_prompt(store: Counted, line: bytes) -> None:
+    data = line + b"\n"
+    key = f"prompts/s/00000000-{blake3(data).hexdigest()[:DIGEST_CHARACTERS]}.jsonl"
+    store.put(key, data)
+    with pytest.raises(BadShard, match="line 1"):
+        ShardReader(store).row(task(Shard(key, 0, 1), 0))

@@ -95,6 +95,34 @@ def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(stage: Be
     assert "tokens; model.max_prompt_tokens is 64" in reasons and "no chat template" in reasons
 
 
+def test_a_shard_that_is_damaged_or_gone_costs_its_tasks_and_not_the_worker(stage: Begin, folder: Path) -> None:
+    run = stage()
+    run.begin(QUESTIONS[:2], tensors_of(folder), wanted=ANSWER)
+    (shard,) = run.store.list("prompts/")
+    whole = run.store.get(shard.key)
+    run.store.put(shard.key, whole.replace(b"sum", b"SUM"))
+    run.worker("w1")
+    reasons = run.died(2)
+    assert all("not the ones written" in reason and shard.key in reason for reason in reasons)
+    run.store.delete([shard.key])
+    run.queue.revive(["p/0/0"])
+    run.until(lambda: run.queue.reclaim().dead == 1, "a death")
+    assert "is gone from the store" in run.queue.dead(1)[0].reason
+    run.store.put(shard.key, whole)
+    run.queue.revive(["p/0/0", "p/0/1"])
+    assert {group.index for group in run.drain(2)} == {0, 1}
+    assert run.queue.audit().ok
+
+
+@pytest.mark.parametrize("limits", [{"reward_max": 0.5}, {"reward_min": 100.0}])
+def test_a_reward_out_of_its_range_is_a_failed_attempt(stage: Begin, folder: Path, limits: dict[str, float]) -> None:
+    run = stage(environment={"kind": "function", "function": "tests.workers.rewards:counts_ids"} | limits)
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    (reason,) = run.died(1)
+    assert "has the reward" in reason and "environment.reward_min is" in reason
+
+
 def test_chat_goes_through_the_models_template(stage: Begin, tmp_path: Path) -> None:
     model = save_model(tmp_path / "chat", seed=0, chat=True)
     run = stage(model, environment={"kind": "function", "function": "tests.workers.rewards:reads_chat"})
