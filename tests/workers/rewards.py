@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import socket
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -34,6 +36,18 @@ def misbehaves(completions: list[str], **kwargs: Any) -> list[Any]:
             return [None] * len(completions)
         case "short":
             return []
+    return [1.0] * len(completions)
+
+
+def speaks_out_of_turn(completions: list[str], **kwargs: Any) -> list[float]:
+    """Writes what the first completion says into every socket that this process has, before it answers."""
+    frame = bytes.fromhex(completions[0])
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            with socket.socket(fileno=os.dup(int(entry.name))) as found:
+                found.sendall(frame)
+        except OSError:
+            continue
     return [1.0] * len(completions)
 
 

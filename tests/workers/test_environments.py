@@ -1,5 +1,8 @@
 """Every environment through the scoring process, as the worker uses it."""
 
+import os
+import pickle
+import struct
 import subprocess
 import sys
 import time
@@ -8,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import reasoning_gym
 
@@ -84,6 +88,48 @@ def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(com
         with pytest.raises(ScoringError, match=reason):
             one.score(answers([completion] * 2))
         assert one.score(answers(["well"] * 2)) == [1.0, 1.0]
+
+
+class Bomb:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def framed(message: bytes) -> str:
+    return (len(message).to_bytes(8, "little") + message).hex()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        framed(orjson.dumps(["Rewards", {"values": [5.0]}])),
+        framed(orjson.dumps(["Rewards", {"values": [None, None]}])),
+        framed(orjson.dumps(["Unfit", {"problems": [{"where": 3}]}])),
+        framed(orjson.dumps({"no": "answer"})),
+        framed(b"nonsense"),
+        (1 << 62).to_bytes(8, "little").hex(),
+    ],
+)
+def test_a_reward_function_that_speaks_for_the_scorer_is_a_failure_and_the_next_batch_is_scored(message: str) -> None:
+    with scorer(kind="function", function=f"{REWARDS}:speaks_out_of_turn") as one:
+        with pytest.raises(ScoringError, match="wrote into our pipe"):
+            one.score(answers([message, "x"]))
+        assert one.score(answers(["", ""])) == [1.0, 1.0]
+
+
+def test_a_reward_function_cannot_run_code_in_its_worker(tmp_path: Path) -> None:
+    made = tmp_path / "made-by-the-parent"
+    bomb = pickle.dumps(Bomb(made))
+    # As multiprocessing's connections frame it (big endian, 4 bytes), and as our own pipe does.
+    for frame in (struct.pack("!i", len(bomb)) + bomb, bytes.fromhex(framed(bomb))):
+        with scorer(kind="function", function=f"{REWARDS}:speaks_out_of_turn") as one, pytest.raises(ScoringError):
+            one.score(answers([frame.hex(), "x"]))
+        assert not made.exists()
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,19 @@ def heard(message: Any) -> Answer:
         case ["Ready", _]:
             return Ready()
         case ["Unfit", {"problems": [*problems]}]:
-            return Unfit(tuple(Problem(**problem) for problem in problems))
+            return Unfit(tuple(_problem(problem) for problem in problems))
         case ["Rewards", {"values": [*values]}] if all(isinstance(value, float) for value in values):
             return Rewards(values)
         case ["Failed", {"traceback": str(text)}]:
             return Failed(text)
     raise ValueError(f"no answer: {str(message)[:200]}")
+
+
+def _problem(message: Any) -> Problem:
+    match message:
+        case {"where": str(where), "what": str(what), "mend": str(mend)}:
+            return Problem(where, what, mend)
+    raise ValueError(f"no problem: {str(message)[:200]}")
 
 
 def serve(pipe: Pipe, config: EnvironmentConfig) -> None:

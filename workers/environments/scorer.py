@@ -14,7 +14,7 @@ from echo_queue import doors
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
 from workers.environments import Answers
-from workers.environments.child import Answer, Failed, Rewards, Unfit, heard
+from workers.environments.child import Answer, Failed, Rewards, Unfit, checked, heard
 from workers.environments.pipe import Pipe
 
 START_DEADLINE_S = 120.0
@@ -57,6 +57,8 @@ class Scorer:
         try:
             doors.take("ask scorer", lambda: self._pipe.send(answers, self._config.timeout_s))
             answer = self._answer(self._config.timeout_s)
+            if isinstance(answer, Rewards):
+                return checked(answer.values, len(answers.completions))
         except TimeoutError:
             self._restart()
             limit = f"environment.timeout_s = {self._config.timeout_s}"
@@ -67,8 +69,6 @@ class Scorer:
         except (EOFError, OSError):
             code = self._restart()
             raise ScoringError(f"the environment's process ended with {code} (negative: the signal)") from None
-        if isinstance(answer, Rewards):
-            return answer.values
         raise ScoringError(answer.traceback if isinstance(answer, Failed) else f"unexpected answer {answer!r}")
 
     def close(self) -> int:
