@@ -10,13 +10,14 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 CONFIG ?= configs/quickstart.toml
 BENCHMARKS ?= $(filter-out __init__ verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
-.PHONY: help run install test test-fast lint bench lock docs clean apt
+.PHONY: help run install test test-fast storm lint bench lock docs clean apt
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run        train the quick start's model here, from nothing, in minutes (CONFIG=...)"
 	@echo "make install    create $(VENV) with everything that development needs"
 	@echo "make test       all tests        make test-fast  those that take seconds"
+	@echo "make storm      kill every role at random for ten minutes (SEED=... DURATION=seconds)"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
 	@echo "make docs       docs/configuration.md    make lock  constraints.txt, from a fresh environment"
 	@echo "make clean      remove build/ and $(VENV); runs/ stays"
@@ -31,6 +32,9 @@ test: $(VENV)/.dev apt
 
 test-fast: $(VENV)/.dev apt
 	$(BIN)/python -m pytest -m "not slow"
+
+storm: $(VENV)/.dev apt
+	$(BIN)/python -m tests.faults.storm $(if $(SEED),--seed $(SEED)) --duration $(or $(DURATION),600)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -14,7 +14,7 @@ from echo_queue.queue import Audit
 from tests.faults.history import Event, Made
 
 SHOWN_IDS, SHOWN_LINES = 10, 40
-SENT_BACK = ("late", "abandoned", "buried", "uncommitted")
+SENT_BACK = ("late", "abandoned", "buried", "undone")
 """Counters of what happens to a group after it was accepted, other than being trained."""
 MANIFEST = ("put checkpoints/manifest.json", "put once checkpoints/manifest.json")
 

@@ -203,11 +203,11 @@ def _complete(about: tuple[str, Sequence[Group]]) -> Facts:
 
 
 def _fail(args: Sequence[Any]) -> Facts:
-    return Facts(ids=(args[1],), note=str(args[2])[-200:])
+    return Facts(ids=(_text(args[1]),), note=_text(args[2])[-200:])
 
 
 def _bury(args: Sequence[Any]) -> Facts:
-    return Facts(ids=(args[0],), note=str(args[1])[:200])
+    return Facts(ids=(_text(args[0]),), note=_text(args[1])[:200])
 
 
 def _resume(args: Sequence[Any]) -> Facts:
@@ -253,15 +253,16 @@ ATTEMPTS: dict[str, Callable[[Any], Facts]] = {
 
 # What was answered ----------------------------------------------------------------------------------------------------
 
+# A move's answer is a list, one reply for each call that went with it; only a completion has several.
+
 
 def _said(about: Any, answer: Any) -> Facts:
-    """The answer is a number, or says no more than that it was done."""
-    return Facts(note=str(answer) if isinstance(answer, int | bool) else "")
+    return Facts(note=str(answer[0]) if isinstance(answer[0], int) else "")
 
 
 def _leased(about: Any, answer: Any) -> Facts:
     found = []
-    for _, _, words, *_ in answer[5]:
+    for _, _, words, *_ in answer[0][5]:
         found.append(_text(words[[_text(word) for word in words[::2]].index("id") * 2 + 1]))
     return Facts(ids=tuple(found))
 
@@ -271,11 +272,11 @@ def _completed(about: Any, answer: Any) -> Facts:
 
 
 def _resumed(about: Any, answer: Any) -> Facts:
-    return Facts(lineage=int(answer[0]), version=int(about[0]))
+    return Facts(lineage=int(answer[0][0]), version=int(about[0]))
 
 
 def _rows(about: Any, answer: Any) -> Facts:
-    return Facts(ids=tuple(_text(row[0]) for row in answer[0]))
+    return Facts(ids=tuple(_text(row[0]) for row in answer[0][0]))
 
 
 def _fetched(about: Any, answer: Any) -> Facts:
@@ -296,6 +297,10 @@ def _made(data: bytes) -> Made | None:
         return None  # the learner will say so itself
 
 
+def _put(about: Any, answer: Any) -> Facts:
+    return _key(about)
+
+
 ANSWERS: dict[str, Callable[[Any, Any], Facts]] = dict.fromkeys(ATTEMPTS, _said) | {
     "lease": _leased,
     "complete": _completed,
@@ -304,6 +309,6 @@ ANSWERS: dict[str, Callable[[Any, Any], Facts]] = dict.fromkeys(ATTEMPTS, _said)
     "drain": _rows,
     "fetch": _fetched,
     "get replay": _read_back,
-    "put checkpoints/manifest.json": lambda about, _: _key(about),
-    "put once checkpoints/manifest.json": lambda about, _: _key(about),
+    "put checkpoints/manifest.json": _put,
+    "put once checkpoints/manifest.json": _put,
 }

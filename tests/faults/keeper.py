@@ -1,0 +1,172 @@
+"""Processes of a storm: forked instead of started, so that a role is back within milliseconds; found, and killed.
+
+- The supervisor is the real one; its roles are children forked from it, each the leader of its own group and known
+  to the guard before it begins, as the real ones are.
+- Nobody is killed but descendants of the calling process, which adopts what its children leave behind.
+"""
+
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, NoReturn
+
+from echo_queue.errors import EchoQueueError
+from echo_queue.supervisor import Patience, Role, Supervisor, sign
+from tests.faults.roles import play
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
+POLL_S = 0.01
+ENDURING = Patience(first_pause_s=0.02, longest_pause_s=0.3, settled_s=1.0, most_deaths=10**9, most_refusals=10**9)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A living process, by the name it gave itself."""
+
+    pid: int
+    parent: int
+    name: str
+    state: str
+
+
+class Forked:
+    """A child, with what `Supervisor` needs of a `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        give_up = time.monotonic() + (timeout or 3_600.0)
+        while (code := self.poll()) is None:
+            if time.monotonic() > give_up:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(POLL_S)
+        return code
+
+
+def fork(name: str, run: Callable[[], int], log: Path) -> Forked:
+    """A child called `name` that runs `run`, ends with its exit code, and is killed when this process ends."""
+
+    def die_with_parent() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return _fork(name, run, file, die_with_parent)
+
+
+def keep(directory: Path, roles: tuple[Role, ...]) -> int:
+    """The supervisor of a storm: keeps `roles` until SIGTERM."""
+    try:
+        with Supervisor(directory / "run", patience=ENDURING, launch=partial(_launch, directory)) as supervisor:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, supervisor.interrupt)
+            supervisor.start(*roles)
+            while True:
+                supervisor.tick()
+                time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        return 0
+    except EchoQueueError as error:
+        print(error, flush=True)
+        return 2
+
+
+def _launch(directory: Path, role: Role, environ: Mapping[str, str], log: IO[bytes], guard: IO[bytes]) -> Forked:
+    def announce() -> None:
+        os.write(guard.fileno(), f"{sign(role)} {os.getpid()}\n".encode())
+
+    return _fork(role.name, lambda: play(directory, role.command), log, announce)
+
+
+def _fork(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> Forked:
+    pid = os.fork()
+    if pid == 0:
+        _become(name, run, log, announce)
+    return Forked(pid)
+
+
+def _become(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> NoReturn:
+    """The rest of a child's life. It holds no file of its parent's but the log."""
+    code = 1
+    try:
+        os.setsid()
+        call_myself(name)
+        announce()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        os.closerange(3, 1 + max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        random.seed()
+        code = run()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def call_myself(name: str) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
+
+
+def adopt() -> None:
+    """From now on, descendants whose parent dies become children of this process."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def reap(but: frozenset[int]) -> None:
+    """Buries adopted children that have ended; those in `but` are waited for elsewhere."""
+    for process in descendants():
+        if process.parent == os.getpid() and process.state == "Z" and process.pid not in but:
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+
+
+def descendants() -> list[Process]:
+    """All processes below this one, zombies included."""
+    pids = (entry.name for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    known = [process for pid in pids if (process := _process(int(pid)))]
+    children: dict[int, list[Process]] = {}
+    for process in known:
+        children.setdefault(process.parent, []).append(process)
+    found, ahead = [], [os.getpid()]
+    while ahead:
+        below = children.get(ahead.pop(), [])
+        found += below
+        ahead += [process.pid for process in below]
+    return found
+
+
+def _process(pid: int) -> Process | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    before, _, after = stat.rpartition(")")
+    state, parent, *_ = after.split()
+    return Process(pid, int(parent), before.partition("(")[2], state)
