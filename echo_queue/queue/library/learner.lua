@@ -153,7 +153,7 @@ local function settle(run, id, refs)
     return 0
   end
   if stream == 'replay' and made(rest).in_store then
-    refs[#refs + 1] = (read(run, stream, entry) or {}).ref
+    refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {})
   end
   redis.call('HDEL', run.K.open, id)
   count(run, 'trained')

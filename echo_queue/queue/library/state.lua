@@ -180,7 +180,7 @@ end
 local function put(run, stream, task, ...)
   local words = {}
   for place, name in ipairs(TASK) do
-    words[2 * place - 1], words[2 * place] = name, task[name]
+    words[2 * place - 1], words[2 * place] = name, task[name] or ''
   end
   for _, word in ipairs({ ... }) do words[#words + 1] = word end
   local entry = redis.call('XADD', run.K[stream], '*', unpack(words))
@@ -202,13 +202,26 @@ local function clear(run, stream, entry, id)
   end
 end
 
+-- The folder of a task's payloads in the object store.
+local function folder_of(id)
+  return 'replay/' .. redis.sha1hex(id) .. '/'
+end
+
+-- What an entry says lies in the object store, if it is the task's own: nothing else is removed on a worker's word.
+local function ref_of(id, task)
+  local ref, folder = task.ref or '', folder_of(id)
+  if ref:sub(1, #folder) == folder then return ref end
+end
+
 -- The entry of an open task. One that vanished although no move removed it is counted, and breaks the audit.
 local function read_open(run, id, stream, entry)
   local task = read(run, stream, entry)
   if not task then
     count(run, 'lost')
     clear(run, stream, entry, id)
+    return nil
   end
+  task.id, task.ref = id, ref_of(id, task) -- whatever a worker that forges entries wrote there
   return task
 end
 

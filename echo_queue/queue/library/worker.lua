@@ -134,7 +134,7 @@ local function check_payload(run, id, kind, payload)
     local cap = run.group_max_bytes
     refuse_unless(#payload <= cap, 'a group of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
   else
-    local folder = 'replay/' .. redis.sha1hex(id) .. '/'
+    local folder = folder_of(id)
     local fine = payload:sub(1, #folder) == folder and #payload == #folder + 64 and payload:sub(-64):match('^[0-9a-f]+$')
     refuse_unless(fine, 'the ref is no payload of its task')
   end

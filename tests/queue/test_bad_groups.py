@@ -1,0 +1,232 @@
+"""A worker that lies, is broken or means harm: what it sends is refused or buried with its name; the rest goes on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from echo_queue.codec import CodecError, encode
+from echo_queue.errors import EchoQueueError, ServiceError
+from echo_queue.queue import Beat, Outcome, Queue
+from echo_queue.queue.payloads import folder, reference
+from echo_queue.records import Group, Sample, Span, Task, Version
+from echo_queue.store import ObjectStore
+from echo_queue.vetting import Limits, Vetting
+from tests.queue.scene import POLICY, Scene, group_of
+
+CAP = 65_536
+LIMITS = Limits(samples=2, vocabulary=100, prompt_tokens=16, new_tokens=8, reward_min=0.0, reward_max=1.0)
+Spoil = Callable[[Group], Group]
+
+
+@pytest.fixture
+def scene(queue: Queue) -> Scene:
+    """A learner of lineage 0 that has handed out version 0, and vets."""
+    queue.payloads.vetting = Vetting(LIMITS, Version(0, 0), patience=3)
+    return Scene(queue, replace(POLICY, s=5, group_max_bytes=CAP))
+
+
+def first(group: Group, **changes: object) -> Group:
+    """`group` with a changed first sample."""
+    return replace(group, samples=(replace(group.samples[0], **changes), *group.samples[1:]))  # type: ignore[arg-type]
+
+
+def tell(queue: Queue, task: str, payload: bytes, kind: str = "group", **said: Any) -> str:
+    """`complete` as a worker could call it that has our user and not our code."""
+    words = {"worker": "liar", "attempt": 0, "oldest": 0, "newest": 0, "lineage": 0}
+    words |= {"samples": 2, "tokens": 6, "reward": "0.5000"} | said
+    told = words.pop("worker"), task, *words.values()
+    answer: bytes = queue.client.fcall("eq1_complete", 1, queue.keys.prefix, *told, kind, payload)
+    return answer.decode()
+
+
+SPOILED: list[tuple[str, Spoil]] = [
+    ("shape", lambda group: replace(group, samples=(*group.samples, group.samples[0]))),
+    ("shape", lambda group: replace(group, prompt=np.zeros(17, np.int32))),
+    ("tokens", lambda group: replace(group, prompt=np.array([100], np.int32))),
+    ("tokens", lambda group: first(group, tokens=np.array([1, 2, 100], np.int32))),
+    ("logprobs", lambda group: first(group, logprobs=np.array([-1, -1, 1], np.float32))),
+    ("logprobs", lambda group: first(group, logprobs=np.array([-1, -1, -1e20], np.float32))),
+    ("versions", lambda group: first(group, spans=(Span(0, 1),))),
+    ("reward", lambda group: first(group, reward=1.5)),
+    ("finish", lambda group: first(group, finish="abort")),
+    ("finish", lambda group: first(group, finish="length")),
+]
+
+
+@pytest.mark.parametrize(("cause", "spoil"), SPOILED)
+def test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on(
+    scene: Scene, queue: Queue, cause: str, spoil: Spoil
+) -> None:
+    bad, good = scene.lease(2)
+    assert queue.complete("rotten", [spoil(group_of(bad, "rotten", scene.version))]) == [Outcome.accepted]
+    scene.complete((good,))
+    drained = scene.drain(2)
+    assert [group.task for group in drained.groups] == [good.id]
+    assert (drained.malformed, scene.count(f"bad_{cause}"), scene.count("buried")) == (1, 1, 1)
+    (dead,) = queue.dead()
+    assert (dead.id, dead.worker) == (bad.id, "rotten") and dead.reason
+    assert queue.revive([bad.id]) == 1
+    scene.check()
+
+
+def test_a_group_of_another_task_or_under_another_name_is_buried(scene: Scene, queue: Queue) -> None:
+    tasks = scene.lease(3)
+    other = encode(group_of(tasks[2], "liar", scene.version))
+    renamed = encode(group_of(tasks[1], "honest", scene.version))
+    assert tell(queue, tasks[0].id, other) == tell(queue, tasks[1].id, renamed) == "accepted"
+    assert scene.drain(2).malformed == 2
+    reasons = {dead.id: dead.reason for dead in queue.dead()}
+    assert f"its entry says id {tasks[0].id}" in reasons[tasks[0].id]
+    assert "its entry says worker liar, its content does not: honest" in reasons[tasks[1].id]
+    assert {dead.worker for dead in queue.dead()} == {"liar"}
+    assert scene.count("bad_entry") == 2
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x01", b"\x80\x04K\x01.", b"\x01\xff\xff\xff\x7f{}", b"{" * 60_000])
+def test_bytes_that_are_no_group_are_buried(scene: Scene, queue: Queue, payload: bytes) -> None:
+    (task,) = scene.lease(1)
+    assert tell(queue, task.id, payload) == "accepted"
+    assert scene.drain(1).malformed == 1
+    assert scene.count("bad_bytes") == 1
+
+
+def test_a_worker_that_sends_nothing_else_is_named(scene: Scene, queue: Queue) -> None:
+    vetting = queue.payloads.vetting
+    assert vetting is not None
+    for task in scene.lease(3):
+        vetting.complain()
+        tell(queue, task.id, b"nothing")
+        scene.drain(1)
+    with pytest.raises(EchoQueueError, match="worker liar: 3 groups in a row could not be trained"):
+        vetting.complain()
+
+
+def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Queue) -> None:
+    (task,) = scene.lease(1)
+    tell(queue, task.id, b"nothing")
+    vetting, queue.payloads.vetting = queue.payloads.vetting, None
+    queue.client.zrem(queue.keys.ready, *queue.client.zrange(queue.keys.ready, 0, -1))  # drained and not yet read
+    queue.payloads.vetting = vetting
+    assert queue.pending(queue.resume(0).lineage) == ()
+    assert queue.dead()[0].worker == "liar"
+
+
+@pytest.mark.parametrize(
+    ("said", "payload"),
+    [
+        ({}, b"x" * (CAP + 1)),
+        ({"worker": "a b"}, b""),
+        ({"worker": "a" * 201}, b""),
+        ({"worker": ""}, b""),
+        ({"attempt": "0 in store"}, b""),
+        ({"attempt": -1}, b""),
+        ({"oldest": "nan"}, b""),
+        ({"oldest": 1}, b""),
+        ({"newest": 1e300}, b""),
+        ({"lineage": ""}, b""),
+        ({"samples": "9" * 1000}, b""),
+        ({"tokens": "many"}, b""),
+        ({"reward": "0" * 201}, b""),
+        ({"reward": "high"}, b""),
+        ({"kind": "other"}, b""),
+        ({"kind": "ref"}, b"weights/0001/00000001/manifest.json"),
+        ({"kind": "ref"}, b"replay/" + b"0" * 40 + b"/" + b"0" * 64),
+    ],
+)
+def test_redis_keeps_nothing_that_our_workers_never_say(
+    scene: Scene, queue: Queue, said: dict[str, Any], payload: bytes
+) -> None:
+    (task,) = scene.lease(1)
+    used = queue.client.memory_usage(queue.keys.replay)
+    with pytest.raises(Exception, match="EQREFUSED"):
+        tell(queue, task.id, payload, **said)
+    assert queue.client.memory_usage(queue.keys.replay) == used
+    assert scene.complete((task,)) == [Outcome.accepted]
+
+
+def test_a_group_above_the_cap_is_refused_before_it_is_sent(scene: Scene, queue: Queue) -> None:
+    (task,) = scene.lease(1)
+    long = first(group_of(task, "w1", scene.version), tokens=np.zeros(9_000, np.int32), logprobs=np.zeros(9_000, "<f4"))
+    small = Queue(queue.client, queue.run, group_max_bytes=CAP)
+    with pytest.raises(CodecError, match=r"queue.group_max_bytes is 65536"):
+        small.complete("w1", [long])
+    with pytest.raises(ServiceError, match=r"queue.group_max_bytes is 65536"):
+        queue.complete("w1", [long])
+
+
+def test_an_object_above_the_cap_is_never_read(scene: Scene, queue: Queue, object_store: ObjectStore) -> None:
+    (task,) = scene.lease(1)
+    reader = Queue(queue.client, queue.run, object_store, group_max_bytes=CAP)
+    data = b"x" * (CAP + 1)
+    object_store.put(reference(task.id, data), data)
+    tell(queue, task.id, reference(task.id, data).encode(), "ref")
+    assert reader.drain(0, 1).malformed == 1
+    assert "has 65537 bytes, more than the 65536 that are taken" in queue.dead()[0].reason
+    assert list(object_store.list(folder(task.id))) == []
+
+
+def test_a_learner_removes_no_object_on_a_workers_word(scene: Scene, queue: Queue, object_store: ObjectStore) -> None:
+    """Not even on that of one that writes into the stream itself, which its user must be able to do."""
+    ours, others = "checkpoints/0001/00000001/manifest.json", reference("a/0/9", b"another worker's")
+    for key in (ours, others):
+        object_store.put(key, b"precious")
+    reader = Queue(queue.client, queue.run, object_store)
+    for number, ref in enumerate((ours, others, "replay/", "")):
+        (task,) = scene.lease(1)
+        tell(queue, task.id, reference(task.id, b"").encode(), "ref")
+        forge(queue, task, {b"ref": ref.encode()})
+        assert reader.drain(0, 1).malformed == 1, number
+    assert all("no payload of its task" in dead.reason for dead in queue.dead())
+    assert {stored.key for stored in object_store.list()} == {ours, others}
+
+
+@pytest.mark.parametrize(
+    "words", [{b"samples": b"\xff"}, {b"ref": b"\xff", b"group": None}, {b"worker": None}, {b"id": None}]
+)
+def test_an_entry_that_no_function_wrote_is_buried_too(scene: Scene, queue: Queue, words: dict[bytes, Any]) -> None:
+    (task,) = scene.lease(1)
+    scene.complete((task,))
+    forge(queue, task, words)
+    assert scene.drain(1).malformed == 1
+    assert queue.dead()[0].id == task.id
+
+
+def forge(queue: Queue, task: Task, changes: dict[bytes, bytes | None]) -> None:
+    """Another entry in the place of the one that `task` has in replay: changed words, None for one left out."""
+    place: Any = queue.client.hget(queue.keys.open, task.id)
+    _, entry, rest = place.split(b" ", 2)
+    ((_, words),) = queue.client.xrange(queue.keys.replay, entry, entry)
+    words = {name: value for name, value in (words | changes).items() if value is not None}
+    forged = queue.client.xadd(queue.keys.replay, words)
+    queue.client.xdel(queue.keys.replay, entry)
+    queue.client.hset(queue.keys.open, task.id, b"replay " + forged + b" " + rest)
+    score: Any = queue.client.zscore(queue.keys.ready, entry + b" " + task.id.encode())
+    queue.client.zrem(queue.keys.ready, entry + b" " + task.id.encode())
+    queue.client.zadd(queue.keys.ready, {forged + b" " + task.id.encode(): score})
+
+
+@pytest.mark.parametrize(
+    "words", [["version", "latest"], ["version", "1.1", "tokens_per_s", "fast"], ["other", "x"], ["version", "9" * 200]]
+)
+def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: Queue, words: list[str]) -> None:
+    queue.beat("w1", Beat("engine", Version(0, 0), "idle"))
+    queue.client.fcall("eq1_beat", 1, queue.keys.prefix, "odd", 60_000, *words)
+    beats = {worker.name: worker.beat for worker in queue.status().workers}
+    assert beats["w1"] and beats["w1"].state == "idle"
+    assert beats["odd"] and beats["odd"].state == "unreadable"
+
+
+@pytest.mark.parametrize("words", [["state", "x" * 201], ["state", "x"] * 20])
+def test_a_heartbeat_is_short(scene: Scene, queue: Queue, words: list[str]) -> None:
+    with pytest.raises(Exception, match="EQREFUSED"):
+        queue.client.fcall("eq1_beat", 1, queue.keys.prefix, "odd", 60_000, *words)
+
+
+def test_a_good_group_of_one_token_is_no_exception(scene: Scene, queue: Queue) -> None:
+    (task,) = scene.lease(1)
+    one = Sample(np.array([7], np.int32), np.array([0.0], np.float32), (Span(0, 0),), 1.0, "stop")
+    queue.complete("w1", [replace(group_of(task, "w1", scene.version), samples=(one, one))])
+    assert len(scene.drain(1).groups) == 1
