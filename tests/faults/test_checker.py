@@ -1,0 +1,346 @@
+"""A check that cannot fail is none: each promise of `checker` is broken here in a hand-made history, and noticed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from echo_queue import doors
+from echo_queue.codec import decode, encode
+from echo_queue.queue import Audit
+from echo_queue.records import Group, Sample, Span
+from tests.faults.checker import Evidence, Link, Snapshot, Update, Verdict, judge, keeps
+from tests.faults.history import Event, Facts, Made, Part, Recorder, read
+
+FINAL = Audit(
+    submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1, flying=0, leased=0, lost=0
+)  # fmt: skip
+IDS = ("a/0/0", "a/0/1", "a/0/2")
+
+
+class Writer:
+    """Events in the order in which they are written, a second apart."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._numbers = 0
+
+    def attempt(self, life: str, step: str, **facts: object) -> int:
+        self._numbers += 1
+        return self._write(life, step, self._numbers, False, facts)
+
+    def answer(self, life: str, step: str, number: int, **facts: object) -> None:
+        self._write(life, step, number, True, facts)
+
+    def both(self, life: str, step: str, said: dict[str, object] | None = None, **facts: object) -> None:
+        self.answer(life, step, self.attempt(life, step, **facts), **(said or {}))
+
+    def _write(self, life: str, step: str, number: int, answered: bool, facts: dict[str, object]) -> int:
+        at = float(len(self.events))
+        self.events.append(Event(life, len(self.events) + 1, number, at, step, answered, Facts(**facts)))  # type: ignore[arg-type]
+        return number
+
+
+def made(task: str, oldest: int = 0, mark: str = "", lineage: int = 1) -> Made:
+    return Made(task, mark or f"mark of {task}", "w", 0, oldest, oldest, lineage)
+
+
+def a_good_run() -> Evidence:
+    """Four prompts: two updates train three of them, one is dead."""
+    written = Writer()
+    written.both("submit.1", "declare", set="a", epochs=1, parts=(Part(0, 0, 4),))
+    written.both("celery.1", "submit", set="a", parts=(Part(0, 0, 4),))
+    written.both("learner.1", "resume", {"lineage": 1, "version": 0}, version=0)
+    written.both("w.1", "lease", {"ids": (*IDS, "a/0/3")}, lineage=1, version=0)
+    groups = tuple(map(made, IDS))
+    written.both("w.1", "complete", {"outcomes": ("accepted",) * 3}, groups=groups)
+    written.both("learner.1", "fetch", {"groups": groups}, ids=IDS)
+    written.both("learner.1", "put checkpoints/manifest.json", {"key": key(1)}, key=key(1))
+    written.both("learner.1", "commit", lineage=1, ids=IDS[:2])
+    written.both("learner.1", "put checkpoints/manifest.json", {"key": key(2)}, key=key(2))
+    written.both("learner.1", "commit", lineage=1, ids=IDS[2:])
+    return Evidence(
+        events=tuple(written.events),
+        updates=(Update(1, 1, IDS[:2], {0: 2}, 100.0), Update(1, 2, IDS[2:], {1: 1}, 101.0)),
+        chain=(Link("0001/00000001", 1, 1, None, IDS[:2]), Link("0001/00000002", 1, 2, "0001/00000001", IDS[2:])),
+        stored=frozenset({"0001/00000001", "0001/00000002"}),
+        snapshots=(Snapshot(1.0, replace(FINAL, trained=0, dead=0, open=0, backlog=4)), Snapshot(2.0, FINAL)),
+        final=FINAL,
+        dead={"a/0/3": "the scorer raised"},
+        counts={},
+        s=1,
+    )
+
+
+def key(version: int) -> str:
+    return f"checkpoints/0001/{version:08d}/manifest.json"
+
+
+def kinds(evidence: Evidence) -> set[str]:
+    return {violation.kind for violation in judge(evidence).violations}
+
+
+def without(evidence: Evidence, step: str, answered: bool | None = None) -> Evidence:
+    """The same, but those events were never written."""
+    kept = (
+        event for event in evidence.events
+        if event.step != step or (answered is not None and event.answered != answered)
+    )  # fmt: skip
+    return replace(evidence, events=tuple(kept))
+
+
+def changed(evidence: Evidence, step: str, answered: bool, change: Callable[[Facts], Facts]) -> Evidence:
+    """The same, with other facts in the events of that step."""
+    events = (
+        replace(event, facts=change(event.facts)) if (event.step, event.answered) == (step, answered) else event
+        for event in evidence.events
+    )
+    return replace(evidence, events=tuple(events))
+
+
+def holding(evidence: Evidence, *trained: tuple[str, ...]) -> Evidence:
+    """The same, with other ids in the checkpoints of the chain."""
+    links = zip(evidence.chain, trained, strict=True)
+    return replace(evidence, chain=tuple(replace(link, trained=ids) for link, ids in links))
+
+
+def test_a_good_run_is_good() -> None:
+    verdict = judge(a_good_run())
+    assert verdict.ok, str(verdict)
+    assert (verdict.submitted, verdict.trained, verdict.dead, verdict.updates) == (4, 3, 1, 2)
+    assert (verdict.snapshots, verdict.kept, verdict.lags) == (2, 2, {0: 2, 1: 1})
+
+
+def test_a_submitted_prompt_that_vanished_is_lost() -> None:
+    evidence = holding(a_good_run(), IDS[:2], ())
+    verdict = judge(evidence)
+    assert verdict.lost == 1
+    lost = next(violation for violation in verdict.violations if violation.kind == "lost")
+    assert lost.ids == ("a/0/2",)
+    assert any("→ complete" in line and "a/0/2" in line for line in lost.lines), "its history is shown"
+    assert "a/0/2" in str(verdict)
+
+
+def test_a_declared_chunk_that_never_arrived_is_lost() -> None:
+    evidence = changed(
+        a_good_run(), "declare", False, lambda facts: replace(facts, parts=(*facts.parts, Part(1, 4, 2)))
+    )
+    assert kinds(evidence) == {"lost"}
+
+
+def test_a_declared_chunk_that_was_refused_is_not_lost() -> None:
+    evidence = changed(
+        a_good_run(), "declare", False, lambda facts: replace(facts, parts=(*facts.parts, Part(1, 4, 2)))
+    )
+    refusal = Event("celery.1", 99, 99, 3.0, "reject", False, Facts(set="a", parts=(Part(1, 0, 0),)))
+    assert not kinds(replace(evidence, events=(*evidence.events, refusal)))
+
+
+def test_a_submission_that_was_not_acknowledged_may_be_lost() -> None:
+    evidence = without(without(a_good_run(), "submit", answered=True), "declare", answered=True)
+    nothing = replace(FINAL, submitted=3, dead=0, open=0)
+    assert not kinds(replace(evidence, dead={}, final=nothing, snapshots=()))
+
+
+def test_a_dead_prompt_needs_a_reason() -> None:
+    assert kinds(replace(a_good_run(), dead={"a/0/3": " "})) == {"dead without a reason"}
+
+
+def test_an_id_that_was_never_submitted_is_unheard_of() -> None:
+    assert "unheard of" in kinds(holding(a_good_run(), IDS[:2], (IDS[2], "b/0/0")))
+    assert "unheard of" in kinds(holding(a_good_run(), IDS[:2], (IDS[2], "a/0/9")))
+    assert "unheard of" in kinds(holding(a_good_run(), IDS[:2], (IDS[2], "a/1/0"))), "there is one epoch"
+    leased = changed(a_good_run(), "lease", True, lambda facts: replace(facts, ids=(*facts.ids, "b/0/0")))
+    assert kinds(leased) == {"unheard of"}
+
+
+def test_a_group_that_nobody_completed_is_unheard_of() -> None:
+    forged = changed(
+        a_good_run(),
+        "fetch",
+        True,
+        lambda facts: replace(facts, groups=(*facts.groups[:2], made(IDS[2], mark="forged"))),
+    )
+    assert kinds(forged) == {"unheard of", "record"}, "its lag is unknown too"
+    assert "unheard of" in kinds(without(a_good_run(), "fetch")), "trained without having been handed out"
+    assert "unheard of" in kinds(without(a_good_run(), "complete"))
+
+
+def test_an_id_in_two_checkpoints_is_trained_twice() -> None:
+    verdict = judge(holding(a_good_run(), IDS[:2], (IDS[2], IDS[0])))
+    assert verdict.duplicated == 1
+    assert "trained twice" in {violation.kind for violation in verdict.violations}
+
+
+def test_an_id_cannot_be_trained_and_dead() -> None:
+    evidence = a_good_run()
+    assert "trained and dead" in kinds(replace(evidence, dead={**evidence.dead, IDS[0]: "why"}))
+
+
+def test_a_lag_beyond_s_is_noticed_whatever_the_record_says() -> None:
+    verdict = judge(replace(a_good_run(), s=0))
+    assert verdict.beyond_s == 1
+    assert {violation.kind for violation in verdict.violations} == {"beyond S"}
+    lied = replace(
+        a_good_run(), s=0, updates=(Update(1, 1, IDS[:2], {0: 2}, 100.0), Update(1, 2, IDS[2:], {0: 1}, 101.0))
+    )
+    assert kinds(lied) == {"beyond S", "record"}
+
+
+def test_the_oldest_token_counts_not_what_was_handed_out() -> None:
+    """The learner was handed a group that claims to be fresh; who made it wrote down that it was not."""
+    evidence = changed(
+        a_good_run(),
+        "fetch",
+        True,
+        lambda facts: replace(facts, groups=tuple(made(each.id, 1) for each in facts.groups)),
+    )
+    assert not kinds(evidence), "history decides"
+    assert judge(evidence).lags == {0: 2, 1: 1}
+
+
+def test_weights_that_a_fork_abandoned_may_not_be_trained() -> None:
+    """Lineage 2 begins at version 0; the group was made by version 1 of lineage 1."""
+    evidence = a_good_run()
+    written = Writer()
+    written.both("learner.2", "resume", {"lineage": 2, "version": 0}, version=0)
+    written.both("learner.2", "fetch", {"groups": (made(IDS[0], 1),)}, ids=IDS[:1])
+    evidence = changed(
+        evidence, "complete", False,
+        lambda facts: replace(facts, groups=(made(IDS[0], 1), *facts.groups[1:])),
+    )  # fmt: skip
+    evidence = replace(
+        evidence,
+        events=(*evidence.events, *written.events),
+        updates=(Update(2, 2, IDS[:1], {0: 1}, 100.0),),
+    )
+    assert "abandoned weights" in kinds(evidence)
+
+
+def test_a_completion_that_was_refused_may_not_be_trained() -> None:
+    refused = ("late", "accepted", "accepted")
+    evidence = changed(a_good_run(), "complete", True, lambda facts: replace(facts, outcomes=refused))
+    assert kinds(evidence) == {"refused"}
+
+
+def test_a_checkpoint_holds_what_its_updates_recorded() -> None:
+    evidence = a_good_run()
+    assert kinds(replace(evidence, updates=evidence.updates[:1])) == {"record"}
+    assert kinds(holding(evidence, (IDS[1], IDS[0]), IDS[2:])) == {"record"}, "in another order"
+    assert "record" in kinds(replace(evidence, updates=(*evidence.updates, evidence.updates[1])))
+
+
+def test_an_acknowledged_checkpoint_stays() -> None:
+    assert kinds(replace(a_good_run(), stored=frozenset({"0001/00000001"}))) == {"checkpoint gone"}
+
+
+def test_what_was_committed_is_trained_unless_it_was_taken_back() -> None:
+    evidence = replace(a_good_run(), chain=a_good_run().chain[:1])
+    assert "committed and not trained" in kinds(evidence)
+    back = Event("learner.2", 99, 99, 50.0, "uncommit", False, Facts(ids=IDS[2:]))
+    assert "committed and not trained" not in kinds(replace(evidence, events=(*evidence.events, back)))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"submitted": 5},
+        {"trained": 2},
+        {"open": 2},
+        {"flying": 1},
+        {"lost": 1},
+        {"backlog": 1},
+    ],
+    ids=str,
+)
+def test_one_snapshot_that_breaks_the_identity_is_enough(broken: dict[str, int]) -> None:
+    audit = replace(FINAL, **broken)
+    assert not keeps(audit)
+    evidence = a_good_run()
+    verdict = judge(replace(evidence, snapshots=(*evidence.snapshots[:1], Snapshot(2.0, audit), Snapshot(3.0, FINAL))))
+    assert (verdict.snapshots, verdict.kept) == (3, 2)
+    assert "identity" in {violation.kind for violation in verdict.violations}
+
+
+def test_what_is_submitted_never_becomes_less() -> None:
+    more = replace(FINAL, submitted=9, backlog=5)
+    assert kinds(replace(a_good_run(), snapshots=(Snapshot(1.0, more), Snapshot(2.0, FINAL)))) == {"submitted fell"}
+
+
+def test_the_queue_counts_what_history_counts() -> None:
+    assert "accounting" in kinds(replace(a_good_run(), final=replace(FINAL, submitted=5, backlog=1)))
+    assert "accounting" in kinds(replace(a_good_run(), final=replace(FINAL, trained=2, replay=1, open=2)))
+    assert "accounting" in kinds(replace(a_good_run(), final=replace(FINAL, submitted=3, dead=0, open=0)))
+
+
+def test_an_accepted_group_is_trained_or_sent_back_with_a_cause() -> None:
+    evidence = a_good_run()
+    written = Writer()
+    written.both(
+        "w.2", "complete", {"outcomes": ("accepted",)}, groups=(made(IDS[0], mark="other")._replace(worker="v"),)
+    )
+    evidence = replace(evidence, events=(*evidence.events, *written.events))
+    assert kinds(evidence) == {"accounting"}
+    assert not kinds(replace(evidence, counts={"late": 1}))
+
+
+# The histories themselves ---------------------------------------------------------------------------------------------
+
+
+def group(version: int = 3) -> Group:
+    tokens = np.arange(4, dtype=np.int32)
+    sample = Sample(tokens, np.full(4, -1.0, np.float32), (Span(0, version), Span(2, version + 1)), 1.0, "stop")
+    return Group("a/0/0", "a", 0, 0, 0, "w", 1, tokens, (sample, sample))
+
+
+def test_a_group_keeps_its_mark_on_its_way_and_another_has_another() -> None:
+    there = Made.of(group())
+    assert Made.of(decode(encode(group()))) == there
+    assert (there.oldest, there.newest) == (3, 4)
+    assert Made.of(group(version=2)).mark != there.mark
+
+
+def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "worker-1"))
+
+    def send() -> list[bytes]:
+        assert [(event.step, event.answered) for event in read(tmp_path)] == [("complete", False)]
+        return [b"accepted"]
+
+    doors.take("complete", send, ("worker-1", [group()]))
+    attempt, answer = read(tmp_path)
+    assert attempt.facts.groups == (Made.of(group()),)
+    assert (answer.answered, answer.number, answer.facts.outcomes) == (True, attempt.number, ("accepted",))
+    assert answer.role == "worker-1"
+
+
+def test_what_fails_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
+    with pytest.raises(OSError, match="away"):
+        doors.take("submit", _away, ("a", 0, 0, 4, "shards/a"))
+    assert [(event.step, event.answered) for event in read(tmp_path)] == [("submit", False)]
+
+
+def test_a_torn_last_line_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
+    for _ in range(2):
+        doors.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a"))
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-5])
+    assert [event.answered for event in read(tmp_path)] == [False, True, False]
+    assert read(tmp_path)[0].facts.parts == (Part(0, 0, 4),)
+
+
+def _away() -> None:
+    raise OSError("away")
+
+
+def test_a_verdict_can_be_read() -> None:
+    told = str(judge(replace(a_good_run(), s=0)))
+    assert "VIOLATIONS" in told
+    assert "beyond S: update 1.2 trained groups of lag 1" in told
+    assert isinstance(judge(a_good_run()), Verdict)
