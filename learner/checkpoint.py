@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 PREFIX, MANIFEST, TENSORS = "checkpoints/", "manifest.json", ".safetensors"
 FORMAT = 1
+ATTEMPTS = 3
+"""Readings of a checkpoint before it counts as damaged: the way here may have spoiled it."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +136,11 @@ def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
 
 
 def _state(store: ObjectStore, manifest: Manifest) -> bytes:
-    data = store.get(manifest.state)
-    if blake3(data).hexdigest() != manifest.digest:
-        raise ValueError("its tensors do not match the digest in its manifest")
-    return data
+    for _ in range(ATTEMPTS):
+        data = store.get(manifest.state)
+        if blake3(data).hexdigest() == manifest.digest:
+            return data
+    raise ValueError("its tensors do not match the digest in its manifest")
 
 
 def _put_manifest(store: ObjectStore, manifest: Manifest) -> None:

@@ -70,6 +70,8 @@ REFUSED = "this role's user may not do that; docs/operations.md lists the rights
 PASSWORD = "check the user's name and its password"
 FULL = "Redis is at maxmemory: raise it, or lower staleness.s or learner.batch_groups; the learner still drains it"
 AWAY = "is it running and reachable from here?"
+MISSING = "Function not found"
+INSTALL = "run `echo-queue services`, which loads them"
 BEHIND = "look at its replicas (`redis-cli info replication`), or lower redis.wait_replicas"
 
 
@@ -131,7 +133,7 @@ class Caller:
         try:
             return send()
         except redis.ResponseError as error:
-            if "Function not found" not in str(error):
+            if MISSING not in str(error):
                 raise
         self._install()
         return send()
@@ -143,7 +145,7 @@ class Caller:
             if _passing(error):
                 raise
             what = f"the queue's functions are missing ({error})"
-            raise ServiceError(Problem(self.where, what, "run `echo-queue services`, which loads them")) from None
+            raise ServiceError(Problem(self.where, what, INSTALL)) from None
 
     def _explain(self, error: redis.RedisError) -> NoReturn:
         text = str(error).partition(" script: ")[0]
@@ -175,6 +177,8 @@ def _mend(error: redis.RedisError) -> str | None:
         return FULL
     if isinstance(error, TooFewReplicas):
         return BEHIND
+    if MISSING in str(error):
+        return INSTALL
     return AWAY if _passing(error) else None
 
 

@@ -44,4 +44,6 @@ def may_pass(error: redis.RedisError) -> bool:
     """Whether the same call may succeed later: a server that is away, loading or failing over."""
     if isinstance(error, exceptions.AuthenticationError) or "certificate" in str(error).lower():
         return False
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError)
+    return isinstance(
+        error, redis.ConnectionError | redis.TimeoutError | exceptions.ClusterDownError | exceptions.MasterDownError
+    )

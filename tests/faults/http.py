@@ -4,7 +4,7 @@ A message has its length in its headers, comes in chunks, or ends with its conne
 to send a body (`Expect: 100-continue`) gets it from the proxy, so that requests are always whole.
 """
 
-from tests.faults.proxy import CLOSED_BEFORE, REPLY_CUT, Fault, Request, Then
+from tests.faults.proxy import Fault, Request, Then
 
 BODILESS = (204, 304)
 Headers = dict[str, str]
@@ -97,11 +97,26 @@ def _shorten(reply: bytes) -> bytes:
 INTERNAL_ERROR = answered(500, "InternalError")
 INTERNAL_ERROR_AFTER = answered(500, "InternalError", forward=True)
 SLOW_DOWN = answered(503, "SlowDown")
+SLOW_DOWN_AFTER = answered(503, "SlowDown", forward=True)
 CONFLICT = answered(409, "ConditionalRequestConflict")
 EXISTS = answered(412, "PreconditionFailed")
 SHORT_BODY = Fault("short body", alter=_shorten, then=Then.closes)
 WRONG_BYTES = Fault("wrong bytes", alter=_spoil)
 
-PASSING = (
-    INTERNAL_ERROR, INTERNAL_ERROR_AFTER, SLOW_DOWN, CONFLICT, SHORT_BODY, REPLY_CUT, CLOSED_BEFORE,
-)  # fmt: skip
+FAILURES = (INTERNAL_ERROR, INTERNAL_ERROR_AFTER, SLOW_DOWN, SLOW_DOWN_AFTER, CONFLICT, SHORT_BODY)
+
+
+def conditional(request: Request) -> bool:
+    """A put that must not replace anything."""
+    return b"if-none-match" in request.raw[: request.raw.find(b"\r\n\r\n")].lower()
+
+
+def a_read(request: Request) -> bool:
+    """Of an object, not a listing."""
+    return request.name == "GET" and "?" not in request.about
+
+
+def with_digest(request: Request) -> bool:
+    """A read of what somebody holds the digest of: everything but the manifests that are found by listing."""
+    found_by_listing = request.about.endswith("/index.json") or "/checkpoints/" in request.about
+    return a_read(request) and (not found_by_listing or request.about.endswith(".safetensors"))

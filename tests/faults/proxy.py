@@ -98,12 +98,14 @@ RESET_AFTER = Fault("reset after", answer=b"", then=Then.resets)
 CLOSED_BEFORE = Fault("closed before", forward=False, answer=b"", then=Then.closes)
 REQUEST_CUT = Fault("request cut short", cut_short=True, answer=b"", then=Then.closes)
 REPLY_CUT = Fault("reply cut short", alter=lambda reply: reply[: len(reply) // 2], then=Then.closes)
-DELAYED = Fault("delayed", wait_s=0.05)
-TRICKLED = Fault("trickled", trickle_s=0.1)
+DELAYED = Fault("delayed", wait_s=0.01)
+TRICKLED = Fault("trickled", trickle_s=0.02)
 SILENT_BEFORE = Fault("never answered", forward=False, answer=b"", then=Then.hangs)
 SILENT_AFTER = Fault("done and never answered", answer=b"", then=Then.hangs)
 
 QUICK = (REPLY_LOST, RESET_BEFORE, RESET_AFTER, CLOSED_BEFORE, REQUEST_CUT, REPLY_CUT, DELAYED, TRICKLED)
+PASSES = (DELAYED, TRICKLED)
+"""These cost time, and nothing else."""
 HANGING = (SILENT_BEFORE, SILENT_AFTER)
 """These are noticed by the client's own timeout only."""
 
@@ -126,6 +128,23 @@ class Next:
             if self.left == 0 or not self._fits(request):
                 return None
             self.left -= 1
+            return self._fault
+
+
+class OfEach:
+    """The first time that each request which fits is made, it meets `fault`."""
+
+    def __init__(self, fault: Fault, fits: Callable[[Request], bool] = any_request) -> None:
+        self._fault = fault
+        self._fits = fits
+        self._seen: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Fault | None:
+        with self._lock:
+            if str(request) in self._seen or not self._fits(request):
+                return None
+            self._seen.add(str(request))
             return self._fault
 
 

@@ -1,0 +1,55 @@
+"""Every move of the queue once, in the order of a run's life; what each must answer however often it was sent."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from echo_queue.queue import Beat, Chunk, Outcome, PromptSet, Queue
+from echo_queue.records import Published, Shard, Version
+from tests.queue.scene import POLICY, Scene, group_of
+
+Meet = Callable[[Callable[[], Any]], Any]
+"""Makes a move while it meets a fault, and returns its answer."""
+
+
+def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
+    """`queue` leads straight to the server, `spoiled` through a proxy; both are of one run, not configured yet."""
+    policy = replace(POLICY, s=4, max_attempts=1)
+    meet(lambda: spoiled.configure(policy))
+    scene = Scene(queue, policy, prompts=0)
+    meet(lambda: spoiled.declare(PromptSet("a", "source"), [Chunk(0, 0, 8)]))
+    meet(lambda: spoiled.reject("a", Chunk(0, 0, 8), "unreadable"))
+    meet(lambda: spoiled.submit("a", 0, Shard("shard", 0, 8)))
+    meet(spoiled.admit)
+    assert queue.audit().submitted == 8
+
+    tasks = meet(lambda: spoiled.lease("w1", scene.version, 6)).tasks
+    assert len(tasks) == 6
+    assert meet(lambda: spoiled.renew("w1", [task.id for task in tasks], 0)) == []
+    assert meet(lambda: spoiled.release("w1", [tasks[5].id])) == 1
+    assert meet(lambda: spoiled.fail("w1", tasks[4].id, "reason"))
+    meet(spoiled.reclaim)
+    assert (queue.status().counts["released"], queue.audit().dead) == (1, 1)
+    done = [group_of(task, "w1", scene.version) for task in tasks[:4]]
+    assert meet(lambda: spoiled.complete("w1", done)) == [Outcome.accepted] * 4
+
+    lineage = meet(lambda: spoiled.resume(0)).lineage
+    assert lineage == 1
+    drained = [group.task for group in meet(lambda: spoiled.drain(lineage, 2)).groups]
+    assert len(set(drained)) == 2
+    left = next(task.id for task in tasks[:4] if task.id not in drained)
+    assert len(meet(lambda: spoiled.pending(lineage))) == 2
+    meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
+    meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
+    meet(lambda: spoiled.commit(lineage, "1/1", drained))
+    meet(lambda: spoiled.bury(left, "by hand"))
+    meet(lambda: spoiled.revive([left]))
+    meet(lambda: spoiled.beat("w1", Beat("engine", Version(1, 1), "idle")))
+    meet(spoiled.finish)
+    meet(spoiled.status)
+
+    status = queue.status()
+    assert (status.trained, status.uncommitted, status.learner, status.finished) == (2, 0, Version(1, 1), True)
+    assert (status.flying, status.dead, status.counts.get("duplicate", 0)) == (0, 1, 0)
+    meet(lambda: spoiled.uncommit(lineage, "1/1", "", drained))
+    assert meet(spoiled.audit).trained == 0
