@@ -2,8 +2,10 @@
 
 - A role may call its own functions only, and a function runs with its caller's rights: even one that is called by
   another way can do no more than the keys allow.
-- A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others
-  made, nor publish. It can delete entries of tasks, which completing needs: the audit would show that.
+- A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others made, nor
+  publish, nor touch a counter that the identity is checked with. What completing needs it can also do by hand: delete
+  entries of tasks, add some to replay, change places in `open`. The audit shows that (docs/reliability.md).
+- Nobody but admin may change the functions: a learner would run what a broker's user had put in their place.
 - Only words that Redis 7.0 knows: an unknown one keeps a server from starting.
 """
 
@@ -14,6 +16,10 @@ from echo_queue.services.secrets import Role
 
 SESSION = "+ping +hello +auth +select +echo +time +wait"
 TRANSACTION = "+multi +exec +discard"
+BLIND = "-scan -randomkey -dbsize"
+"""They tell names and numbers of keys that are not the role's."""
+SCRIPTS = "+eval +evalsha +script|load"
+"""Kombu's own, on its own keys."""
 
 # (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
 Grant = tuple[str, str, tuple[str, ...]]
@@ -30,7 +36,7 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+zadd", ("ready", "workers")),
     ("%W~", "+hdel", ("waits",)),
     ("%W~", "+hset", ("failures",)),
-    ("~", "+hincrby", ("stats",)),
+    ("~", "+hincrby", ("tallies",)),
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire", ("worker:*",)),
     ("%W~", "+set", ("confirmed",)),
@@ -67,16 +73,16 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
         case "submitter":
             return " ".join(_narrow(prefix, SUBMITTER_CALLS, SUBMITTER))
         case "learner":
-            return f"~{prefix}* -@all {SESSION} +@read +@write -@dangerous +fcall +fcall_ro"
+            return f"~{prefix}* -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
         case "monitor":
             look = "+info +client|list +slowlog|get +latency|latest +memory|usage +command|docs"
-            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous +fcall_ro {look}"
+            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {BLIND} +fcall_ro {look}"
         case "celery":
             base = f"{celery_prefix}/{celery_db}."
             # A pattern subscription is allowed only if its very pattern is granted.
             channels = f"&{base}celery.pidbox &{base}celeryev/* &{base}celeryev/worker.*"
-            commands = "+@connection +@read +@write +@pubsub +@transaction +@scripting +time -@dangerous"
-            return f"~{celery_prefix}* {channels} -@all {commands}"
+            commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
+            return f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"
 
 
 def _narrow(prefix: str, calls: tuple[str, ...], grants: tuple[Grant, ...]) -> Iterator[str]:

@@ -17,6 +17,7 @@ class Keys:
         self.published = self.prefix + "published"
         self.forks = self.prefix + "forks"
         self.stats = self.prefix + "stats"
+        self.tallies = self.prefix + "tallies"
         self.backlog = self.prefix + "backlog"
         self.redo = self.prefix + "redo"
         self.tasks = self.prefix + "tasks"

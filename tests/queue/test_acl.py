@@ -12,6 +12,7 @@ from redis.exceptions import NoPermissionError
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Beat, Chunk, Outcome, PromptSet, Queue
 from echo_queue.queue.acl import rules
+from echo_queue.queue.keys import Keys
 from echo_queue.records import Published, Shard, Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.secrets import ROLES, Role
@@ -146,11 +147,130 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         lambda: worker.client.config_get("*"),
         lambda: worker.client.eval("return 1", 0),
         lambda: worker.client.set("elsewhere", 1),
+        *[partial(worker.client.execute_command, *command) for command in _hostile(keys)],
     ]
     before = queue.audit()
     assert [number for number, attempt in enumerate(forbidden) if not _refused(attempt)] == []
     assert queue.audit() == before
     assert queue.published() == Published(Version(0, 0), "weights/0.0", "digest")
+
+
+def _hostile(keys: Keys) -> list[list[str]]:
+    """Commands with which a worker's user could see, forge or stop what is not its own."""
+    commands = [
+        *(
+            f"FCALL eq1_{name} 1 {keys.prefix}"
+            for name in ("reclaim", "revive", "uncommit", "audit", "reject", "admit")
+        ),
+        *(f"FCALL eq1_{name} 1 {keys.tasks}" for name in ("lease", "complete", "beat")),
+        *(f"FCALL eq1_{name} 0" for name in ("drain", "bury")),
+        f"FCALL_RO eq1_status 1 {keys.prefix}",
+        "FUNCTION LIST",
+        "FUNCTION DUMP",
+        "FUNCTION FLUSH",
+        "FUNCTION DELETE echo_queue_1",
+        "FUNCTION LOAD REPLACE #!lua",
+        "SCRIPT LOAD x",
+        "SCRIPT FLUSH",
+        "EVAL_RO x 0",
+        "KEYS *",
+        "SCAN 0",
+        "RANDOMKEY",
+        "DBSIZE",
+        "INFO",
+        "CONFIG SET appendonly no",
+        "ACL WHOAMI",
+        "ACL LIST",
+        "ACL SETUSER default on",
+        "CLIENT LIST",
+        "CLIENT PAUSE 1",
+        "MONITOR",
+        "SHUTDOWN",
+        "REPLICAOF 127.0.0.1 1",
+        "BGREWRITEAOF",
+        "SWAPDB 0 1",
+        "SUBSCRIBE x",
+        "PSUBSCRIBE *",
+        "PUBLISH x y",
+        f"COPY {keys.tasks} {keys.replay}",
+        f"RENAME {keys.tasks} {keys.prefix}token:w",
+        f"RESTORE {keys.prefix}token:w 0 x",
+        f"DUMP {keys.replay}",
+        f"MEMORY USAGE {keys.replay}",
+        f"OBJECT ENCODING {keys.replay}",
+        f"XINFO STREAM {keys.replay} FULL",
+        f"XRANGE {keys.replay} - +",
+        f"XREADGROUP GROUP learner w STREAMS {keys.replay} >",
+        f"XDEL {keys.replay} 0-1",
+        f"XTRIM {keys.replay} MAXLEN 0",
+        f"XTRIM {keys.tasks} MAXLEN 0",
+        f"XGROUP DESTROY {keys.tasks} workers",
+        f"XGROUP DELCONSUMER {keys.tasks} workers w1",
+        f"XSETID {keys.tasks} 9-9",
+        f"HDEL {keys.open} a/0/0",
+        f"HSET {keys.state} v 99",
+        f"HSET {keys.policy} s 99",
+        f"HINCRBY {keys.stats} trained 1",
+        f"HINCRBY {keys.stats} submitted 1",
+        f"HGETALL {keys.stats}",
+        f"HSET {keys.forks} 1 0",
+        f"ZADD {keys.backlog} 0 mine",
+        f"LPUSH {keys.redo} a/0/0",
+        f"SADD {keys.ledger} a/0/0",
+        f"ZREM {keys.ready} x",
+        f"HGETALL {keys.failures}",
+        f"HGETALL {keys.worker('w2')}",
+        f"DEL {keys.worker('w2')}",
+        f"SET {keys.drained} x",
+        "GET eq:{other}:state",
+    ]
+    return [command.split(" ") for command in commands]
+
+
+def test_nobody_but_admin_changes_the_functions_or_looks_at_other_keys(queue: Queue, acting: As) -> None:
+    """A learner would run, with its own rights, what another role had put in the place of a function."""
+    commands = [
+        *("FUNCTION FLUSH", "FUNCTION DELETE echo_queue_1", "FUNCTION LOAD REPLACE x", "FUNCTION RESTORE x"),
+        *("SCAN 0", "RANDOMKEY", "DBSIZE", "KEYS *", "FLUSHALL", "FLUSHDB", "SWAPDB 0 1"),
+        *("CONFIG GET *", "ACL LIST", "MONITOR", "SCRIPT FLUSH"),
+    ]
+    for role in set(ROLES) - {"admin"}:
+        client: Any = acting(role).client
+        for command in commands:
+            assert _refused(partial(client.execute_command, *command.split(" "))), (role, command)
+    assert queue.client.function_list(library="echo_queue_1")
+
+
+def tampering(keys: Keys) -> list[tuple[str, list[str]]]:
+    """What a worker's user can still do by hand, because completing needs each single right."""
+    return [
+        ("a task deleted", ["XDEL", keys.tasks, "{task}"]),
+        ("an entry added to replay", ["XADD", keys.replay, "*", "id", "a/0/0"]),
+        ("an id made up", ["HSET", keys.open, "a/0/99", "tasks 0-1"]),
+        ("a lease forgotten", ["ZREM", keys.flying, "a/0/0"]),
+        ("a lease acknowledged", ["XACK", keys.tasks, "workers", "{task}"]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_audit_shows_what_a_worker_can_still_tamper_with(queue: Queue, acting: As, number: int) -> None:
+    scene = Scene(queue)
+    (task,) = scene.lease(1)
+    what, command = tampering(queue.keys)[number]
+    client: Any = acting("worker").client
+    client.execute_command(*(word.replace("{task}", task.entry) for word in command))
+    assert not queue.audit().ok, what
+
+
+def test_a_worker_cannot_hide_what_it_deleted_in_the_counters(queue: Queue, acting: As) -> None:
+    scene = Scene(queue)
+    (task,) = scene.lease(1)
+    client: Any = acting("worker").client
+    client.xdel(queue.keys.tasks, task.entry)
+    for name in ("trained", "submitted", "lost"):
+        client.hincrby(queue.keys.tallies, name, 1)
+    audit, status = queue.audit(), queue.status()
+    assert (audit.ok, audit.difference, status.submitted, status.trained) == (False, 1, 40, 0)
 
 
 def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Queue, acting: As) -> None:

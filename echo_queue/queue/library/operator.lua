@@ -180,13 +180,22 @@ local function beats(run)
   return answer
 end
 
+local function counters(run)
+  local answer = redis.call('HGETALL', run.K.stats)
+  local tallies = hash(run.K.tallies)
+  for _, name in ipairs(TALLIES) do
+    if tallies[name] then answer[#answer + 1], answer[#answer + 2] = name, tallies[name] end
+  end
+  return answer
+end
+
 local function status(keys)
   local run = open_run(keys)
   local K = run.K
   local ready, replay = redis.call('ZCARD', K.ready), redis.call('XLEN', K.replay)
   return {
     redis.call('HGETALL', K.state), redis.call('HGETALL', K.policy), redis.call('HGETALL', K.published),
-    redis.call('HGETALL', K.stats),
+    counters(run),
     { 'backlog', (backlog_left(run)), 'tasks', redis.call('XLEN', K.tasks), 'retry', redis.call('XLEN', K.retry),
       'flying', redis.call('ZCARD', K.flying), 'ready', ready, 'drained', replay - ready, 'replay', replay,
       'dead', redis.call('XLEN', K.dead),

@@ -18,6 +18,7 @@ KEYS
   published      hash    lineage number manifest digest: the newest weights that workers may fetch
   forks          hash    lineage -> version at which it began
   stats          hash    counters: submitted, trained, and one for each cause
+  tallies        hash    the counters that workers raise, apart from those that the identity is checked with
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
   redo           list    ids once trained by a checkpoint that was left behind: part of the backlog, served first
   set:<name>     hash    source epochs priority order seed chunks prompts (as declared);
@@ -140,6 +141,13 @@ end
 
 local function count(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.stats, name, by or 1) end
+end
+
+-- What happens in a worker's own calls: its user may not write to `stats`.
+local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown' }
+
+local function tally(run, name, by)
+  if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
 end
 
 local function tell(run, kind, what)

@@ -79,7 +79,7 @@ local function lease(keys, args)
     task[4] = needs
     redis.call('ZADD', run.K.flying, left_behind and run.published or math.max(version, needs), fields.id)
   end
-  count(run, 'leased', #tasks)
+  tally(run, 'leased', #tasks)
   return { published, left_behind and 1 or 0, run.state.finished and 1 or 0, run.lineage, run.v, tasks }
 end
 
@@ -151,13 +151,13 @@ local function complete(keys, args)
   check_payload(run, id, args[10], args[11])
   local stream, entry, rest = place_of(run, id)
   if not stream then
-    count(run, 'unknown')
+    tally(run, 'unknown')
     return 'unknown'
   end
   if stream == 'replay' then
     local first = made(rest)
     if first.worker == worker and first.attempt == attempt then return 'accepted' end
-    count(run, 'duplicate')
+    tally(run, 'duplicate')
     return 'duplicate'
   end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
@@ -165,7 +165,7 @@ local function complete(keys, args)
       redis.call('ZADD', run.K.flying, oldest, id)
       expire(run, stream, entry, worker, 0)
     end
-    count(run, 'late_completion')
+    tally(run, 'late_completion')
     return 'late'
   end
   local task = read(run, stream, entry)
@@ -176,8 +176,8 @@ local function complete(keys, args)
     .. ' by ' .. worker .. ' attempt ' .. attempt .. (args[10] == 'ref' and ' in store' or ''))
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   clear(run, stream, entry, id)
-  count(run, 'completed')
-  if args[10] == 'ref' then count(run, 'spilled') end
+  tally(run, 'completed')
+  if args[10] == 'ref' then tally(run, 'spilled') end
   tell(run, 'completed', id)
   return 'accepted'
 end
