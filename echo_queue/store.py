@@ -191,12 +191,12 @@ class ObjectStore:
 
         Raises `MissingObject` if no upload to `prefix` was ever finished.
         """
-        index = orjson.loads(self.get(f"{prefix}/{INDEX}"))
+        index = digests(self.get(f"{prefix}/{INDEX}"), f"{prefix}/{INDEX}")
         draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         try:
             draft.mkdir(parents=True)
             with ThreadPoolExecutor(4) as pool:
-                for done in [pool.submit(self._download, prefix, name, draft, index[name]["blake3"]) for name in index]:
+                for done in [pool.submit(self._download, prefix, name, draft, index[name]) for name in index]:
                     done.result()
             if folder.exists():
                 doors.take("remove folder", lambda: shutil.rmtree(folder), folder)
@@ -300,6 +300,17 @@ class ObjectStore:
                 raise failure
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def digests(index: bytes, where: str) -> dict[str, str]:
+    """The files of a folder's index and their digests. Raises `ServiceError` for what is no index."""
+    try:
+        files = orjson.loads(index)
+        if all(isinstance(entry["blake3"], str) and name and "\0" not in name for name, entry in files.items()):
+            return {name: entry["blake3"] for name, entry in files.items()}
+    except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
+        pass
+    raise ServiceError(Problem(where, "is no index of a folder", "upload the folder again"))
 
 
 def kind_of(key: str) -> str:

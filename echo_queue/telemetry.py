@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from echo_queue import doors
 
@@ -50,6 +51,9 @@ class UpdateMetrics:
     trained_ids: tuple[str, ...] = ()
 
 
+RECORDS = TypeAdapter(UpdateMetrics)
+
+
 class MetricsLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +62,15 @@ class MetricsLog:
     def write(self, metrics: UpdateMetrics) -> None:
         line = orjson.dumps(asdict(metrics), option=orjson.OPT_APPEND_NEWLINE)
         doors.take("write metrics", lambda: self._file.write(line), metrics)
+
+
+def update_of(line: bytes) -> UpdateMetrics | None:
+    """The update that a line records; None for one that is torn or of another release."""
+    try:
+        metrics = RECORDS.validate_json(line)
+    except ValidationError:
+        return None
+    return metrics if all(lag.isdecimal() for lag in metrics.lags) else None
 
 
 class MetricsReader:
@@ -71,11 +84,8 @@ class MetricsReader:
     def look(self) -> list[UpdateMetrics]:
         """Updates of the surviving history, by version. A torn line is left out."""
         for line in self._appended():
-            try:
-                fields = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            self._keep(UpdateMetrics(**fields | {"trained_ids": tuple(fields["trained_ids"])}))
+            if metrics := update_of(line):
+                self._keep(metrics)
         return [self._surviving[version] for version in sorted(self._surviving)]
 
     def _appended(self) -> list[bytes]:

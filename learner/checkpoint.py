@@ -153,7 +153,7 @@ def _manifests(store: ObjectStore) -> Iterator[Manifest]:
     for name in sorted((_name(key) for key in _keys(store) if key.endswith(MANIFEST)), reverse=True):
         try:
             yield read(store, name)
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             log.warning("checkpoint %s was never finished (%s)", name, error)
 
 
@@ -162,11 +162,30 @@ def _keys(store: ObjectStore) -> list[str]:
 
 
 def read(store: ObjectStore, name: str) -> Manifest:
-    """The manifest of that name. Raises `MissingObject`, and `ValueError` or `TypeError` for one that is torn."""
-    fields = orjson.loads(store.get(_key(name, MANIFEST)))
-    manifest = Manifest(**fields | {"trained": tuple(fields["trained"])})
-    if manifest.format != FORMAT or manifest.name != name:
-        raise ValueError(f"its manifest is of format {manifest.format} and names {manifest.name}")
+    """The manifest of that name. Raises `MissingObject`, and `ValueError` for one that is torn."""
+    manifest = decode(store.get(_key(name, MANIFEST)))
+    if manifest.name != name:
+        raise ValueError(f"its manifest names {manifest.name}")
+    return manifest
+
+
+def decode(data: bytes) -> Manifest:
+    """Exactly what `save` wrote; raises `ValueError` for anything else."""
+    match orjson.loads(data):
+        case {
+            "lineage": int(lineage),
+            "version": int(version),
+            "parent": str() | None as parent,
+            "window": float(window),
+            "trained": [*trained],
+            "digest": str(digest),
+            "format": int(form),
+        } if form == FORMAT and min(lineage, version) >= 0 and all(isinstance(task, str) for task in trained):
+            manifest = Manifest(lineage, version, parent, window, tuple(trained), digest)
+        case _:
+            raise ValueError("its manifest is none, or of another format")
+    if orjson.dumps(asdict(manifest)) != data:
+        raise ValueError("its manifest is not spelled as we spell it")
     return manifest
 
 

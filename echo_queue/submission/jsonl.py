@@ -19,6 +19,17 @@ from echo_queue.submission.sources import Scanned, changed, unreadable
 READ_BUFFER_BYTES = 1024 * 1024
 
 
+def place_in_file(ticket: str) -> tuple[int, int]:
+    """Offset and bytes that a ticket names. Raises `PromptError`."""
+    try:
+        match orjson.loads(ticket):
+            case {"offset": int(offset), "bytes": int(size)} if min(offset, size) >= 0 and max(offset, size) < 1 << 60:
+                return offset, size
+    except orjson.JSONDecodeError:
+        pass
+    raise PromptError(Problem("ticket", f"{ticket:.100} names no place in a file", "submit the set again"))
+
+
 @dataclass(frozen=True)
 class JsonLines:
     """A ticket holds the chunk's place in the file: {"offset": bytes, "bytes": count}."""
@@ -57,11 +68,11 @@ class JsonLines:
             raise PromptError(Problem(self.name, "is empty", "write one prompt per line"))
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
-        place = orjson.loads(chunk.ticket)
+        offset, size = place_in_file(chunk.ticket)
         try:
             with self.path.open("rb") as file:
-                file.seek(place["offset"])
-                data = file.read(place["bytes"])
+                file.seek(offset)
+                data = file.read(size)
         except OSError as error:
             raise unreadable(self.path, error) from None
         if blake3(data).hexdigest() != chunk.digest:
