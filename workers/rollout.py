@@ -35,7 +35,7 @@ IDLE_S = 1.0
 ANY_TOKEN = 1 << 31
 SEND_AFTER_S = 1.0
 """Scored groups wait for the others of their call at most so long."""
-WORK = ("admitted", "advanced", "published", "resumed", "revived", "finished")
+WORK = ("admitted", "advanced", "published", "resumed", "returned", "revived", "finished")
 """Events after which there may be a task to lease."""
 
 

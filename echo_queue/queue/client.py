@@ -294,7 +294,7 @@ class Queue:
         """Blocks until an event after `cursor` (of one of `kinds`, if given) or `timeout_s`; returns the new cursor.
 
         Begin with "0-0", and look at the queue before each wait: then nothing is missed. Kinds: declared, submitted,
-        admitted, completed, advanced, published, committed, resumed, buried, revived, finished.
+        admitted, completed, advanced, published, committed, resumed, returned, buried, revived, finished.
         """
         give_up = time.monotonic() + timeout_s
         wanted = {kind.encode() for kind in kinds}

@@ -52,6 +52,17 @@ def test_an_expired_lease_goes_to_another_worker_with_one_attempt_more_and_a_fre
     assert scene.count("expired") == 1
 
 
+def test_what_comes_back_wakes_those_who_wait_for_tasks(queue: Queue) -> None:
+    scene = Scene(queue, prompts=1)
+    cursor = queue.wait("0-0", 0.01)
+    held = scene.lease(1, "w1")
+    queue.reclaim()
+    assert queue.wait(cursor, 0.05, kinds=["returned"]) == cursor
+    queue.release("w1", [held[0].id])
+    queue.reclaim()
+    assert queue.wait(cursor, 10.0, kinds=["returned"]) > cursor
+
+
 def test_handing_back_costs_no_attempt_and_failing_does(queue: Queue) -> None:
     scene = Scene(queue, prompts=2)
     kept, broken = scene.lease(2)

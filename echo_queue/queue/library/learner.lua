@@ -85,6 +85,7 @@ local function drain(keys, args)
   local kept = seats(run)
   local need = math.max(0, tonumber(args[3]) - kept)
   local taken = repeat_drain(run, turn) or fresh_drain(run, need, turn, refs, back)
+  tell_returned(run, back.late + back.abandoned)
   admit(run)
   local left, missing = backlog_left(run)
   local ready = redis.call('ZCARD', K.ready)
@@ -98,7 +99,7 @@ end
 local function pending(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
-  local groups, refs, back = {}, {}, { late = 0, abandoned = 0 }
+  local groups, refs, returned = {}, {}, 0
   local all = redis.call('HGETALL', run.K.open)
   for at = 1, #all, 2 do
     local stream, entry, rest = all[at + 1]:match('^(%a+) (%S+)(.*)$')
@@ -106,6 +107,7 @@ local function pending(keys, args)
       local group = made(rest)
       if too_late(run, group) or abandoned(run, group.lineage, group.newest) then
         return_group(run, all[at], entry, group, refs)
+        returned = returned + 1
       else
         groups[#groups + 1] = { all[at], entry, group.oldest }
       end
@@ -115,6 +117,7 @@ local function pending(keys, args)
     if a[3] ~= b[3] then return a[3] < b[3] end
     return a[2] < b[2]
   end)
+  tell_returned(run, returned)
   return { groups, refs }
 end
 

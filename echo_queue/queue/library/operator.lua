@@ -83,6 +83,7 @@ local function reclaim(keys, args)
     end
   end
   for _, cause in ipairs({ 'expired', 'failed', 'released' }) do count(run, cause, causes[cause]) end
+  tell_returned(run, causes.expired + causes.failed + causes.released + causes.late)
   forget_workers(run)
   admit(run)
   return { causes.expired, causes.failed, causes.released, causes.late, causes.dead }

@@ -154,6 +154,11 @@ local function tell(run, kind, what)
   redis.call('XADD', run.K.events, 'MAXLEN', '~', EVENTS_KEPT, '*', 'kind', kind, 'what', what)
 end
 
+-- Tasks went back to retry: idle workers may lease them.
+local function tell_returned(run, tasks)
+  if tasks > 0 then tell(run, 'returned', tasks) end
+end
+
 -- A later lineage began below this version: it is no ancestor of today's weights.
 local function abandoned(run, lineage, version)
   for later = lineage + 1, run.lineage do
