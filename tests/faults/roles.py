@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 VOCABULARY = 40
 SHORT, LONG = 4, 64
 """Most tokens of a sample; a long one's group does not fit into its replay entry."""
-ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SLOW = 100, 2_000, 40
+ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SLOW = 100, 2_000, 60
 """Groups that are long, groups or scores that are spoiled, calls that take long."""
 SLOW_S = 1.0
-ONE_IN_POISON = 499
+ONE_IN_POISON = 997
 """Prompts that no environment can score."""
-BACKLOG = 2_000
+BACKLOG = 3_000
 """Prompts waiting, below which the submitter submits another set."""
 CLOSING = "closing"
 """A file of this name tells the submitter that only the keel is to come."""
