@@ -57,4 +57,4 @@ def pace(
         window += WIDEN
     elif ready_after > batch / 4:
         window -= NARROW
-    return min(max(window, 1.0), max(widest, 1.0))
+    return float(min(max(window, 1.0), max(widest, 1.0)))

@@ -176,7 +176,7 @@ def decode(data: bytes) -> Manifest:
             "lineage": int(lineage),
             "version": int(version),
             "parent": str() | None as parent,
-            "window": float(window),
+            "window": float() | int() as window,
             "trained": [*trained],
             "digest": str(digest),
             "format": int(form),

@@ -39,6 +39,14 @@ def test_what_was_saved_comes_back(store: ObjectStore) -> None:
     assert torch.equal(tensors["rng"], TENSORS["rng"])
 
 
+def test_a_window_that_is_a_whole_number_comes_back(store: ObjectStore) -> None:
+    """JSON may spell it without a point."""
+    saved = checkpoint.save(store, Version(1, 1), TENSORS, trained=(), parent=None, window=5)
+    found = checkpoint.newest(store)
+    assert found is not None
+    assert found[0] == saved
+
+
 def test_a_later_lineage_counts_more_than_a_higher_version(store: ObjectStore) -> None:
     first = save(store, 10)
     save(store, 30, first)
