@@ -18,7 +18,7 @@ SESSION = "+ping +hello +auth +select +echo +time +wait"
 TRANSACTION = "+multi +exec +discard"
 BLIND = "-scan -randomkey -dbsize"
 """They tell names and numbers of keys that are not the role's."""
-SCRIPTS = "+eval +evalsha +script|load"
+SCRIPTS = "+eval +evalsha +script|exists +script|load"
 """Kombu's own, on its own keys."""
 
 # (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
