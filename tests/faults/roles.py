@@ -25,6 +25,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue
 from echo_queue.records import Version
 from echo_queue.services import serving
+from echo_queue.services.connect import connect_store
 from tests.faults.history import Recorder
 from workers.engines import Completion, Prompt, Sampling
 from workers.environments import Answers
@@ -43,6 +44,7 @@ ONE_IN_POISON = 997
 """Prompts that no environment can score."""
 BACKLOG = 3_000
 """Prompts waiting, below which the submitter submits another set."""
+REWIND_S = 8.0
 CLOSING = "closing"
 """A file of this name tells the submitter that only the keel is to come."""
 KEEL = "keel"
@@ -111,12 +113,30 @@ def submit(directory: Path, config: Config, name: str) -> int:
     return 0
 
 
+def rewinder(directory: Path, config: Config, name: str) -> int:
+    """An operator who goes back to some checkpoint as soon as no learner is heard; gives up after a while."""
+    from learner.rewind import choices, rewind
+
+    queue, store = Queue.connect(config, "learner"), connect_store(config, "learner")
+    give_up = time.monotonic() + REWIND_S
+    while True:
+        whole = [choice.manifest.name for choice in choices(store) if choice.whole]
+        try:
+            print("back by", rewind(queue, store, random.choice(whole)), "groups", flush=True)
+            return 0
+        except EchoQueueError:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(0.1)
+
+
 PLAYED: dict[str, Callable[[Path, Config, str], int]] = {
     "services": services,
     "celery": celery,
     "submit": submit,
     "worker": worker,
     "learner": learner,
+    "rewinder": rewinder,
 }
 
 

@@ -20,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,8 +62,10 @@ KILLS = {
     "power cut": 1,
 }
 STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
-RIVALS = 2
-"""A second learner, as an operator's mistake would start it."""
+OTHERS = {"rival": 2.0, "rewind": 0.4, "revive": 0.6}
+"""What operators do: a second learner by mistake; back to an older checkpoint; dead tasks once more."""
+REWIND_S = 7.0
+"""How long the learner is stopped for it: a rewind is refused while one is heard."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,7 @@ class Tally:
     seconds: float
     kills: Counter[str]
     stops: Counter[str]
-    rivals: int
-    cuts: int
+    done: Counter[str]
     drained_s: float | None
     """From the last kill to the run's end; None if that never came."""
     surprises: Counter[str]
@@ -87,8 +89,7 @@ class Tally:
             [
                 f"seed        {self.seed}",
                 f"kills       {self.kills.total():,} in {self.seconds:.0f} s: {_counts(self.kills)}",
-                f"stops       {self.stops.total():,}: {_counts(self.stops)}; {self.rivals} rival learners; "
-                f"{self.cuts} power cuts",
+                f"stops       {self.stops.total():,}: {_counts(self.stops)}; {_counts(self.done)}",
                 f"groups      {verdict.trained:,} trained, {rate:.0f}/s, {60 * rate:,.0f}/min",
                 f"drained     {drained}",
                 str(verdict),
@@ -106,10 +107,11 @@ class Storm:
         self.config = configure(directory, seed)
         self.kills: Counter[str] = Counter()
         self.stops: Counter[str] = Counter()
-        self.rivals = self.cuts = 0
+        self.done: Counter[str] = Counter()
         self._reaped = 0.0
         self._supervisor: Forked | None = None
         self._monitor: Forked | None = None
+        self._recorder = history.Recorder(directory / "history", "director")
         self._stopped: list[tuple[float, int]] = []
         self._last_kill = time.monotonic()
         self._unexpected: Counter[str] = Counter()
@@ -131,7 +133,7 @@ class Storm:
         self._rage(time.monotonic() + self.duration_s)
         self._calm()
         drained_s = self._drained()
-        done = (self.kills, self.stops, self.rivals, self.cuts)
+        done = (self.kills, self.stops, self.done)
         tally = Tally(self.seed, time.monotonic() - began, *done, drained_s, self._surprises())
         return tally, judge(self._evidence())
 
@@ -148,18 +150,25 @@ class Storm:
             self._act()
 
     def _act(self) -> None:
-        actions = [("kill", role) for role in KILLS] + [("stop", role) for role in STOPS] + [("rival", "learner")]
-        weights = [*KILLS.values(), *STOPS.values(), RIVALS]
+        actions = (
+            [("kill", role) for role in KILLS] + [("stop", role) for role in STOPS] + [(name, "") for name in OTHERS]
+        )
+        weights = [*KILLS.values(), *STOPS.values(), *OTHERS.values()]
         action, role = self.draw.choices(actions, weights)[0]
         lot, length_s = self.draw.random(), LEASE_S * self.draw.uniform(1.2, 2.5)
-        if role == "power cut":
-            self._cut_power()
-        elif action == "kill":
-            self._kill(role, lot)
-        elif action == "stop":
-            self._stop(role, lot, length_s)
-        else:
-            self._rival()
+        match action:
+            case "kill" if role == "power cut":
+                self._cut_power()
+            case "kill":
+                self._kill(role, lot)
+            case "stop":
+                self._stop(role, lot, length_s)
+            case "rival":
+                self._rival()
+            case "rewind":
+                self._rewind()
+            case "revive":
+                self._revive()
 
     def _kill(self, role: str, lot: float) -> None:
         if (process := self._one(role, lot)) and self._signal(process, signal.SIGKILL):
@@ -178,7 +187,21 @@ class Storm:
     def _rival(self) -> None:
         if not any(process.name == "rival" for process in self._living()):
             keeper.fork("rival", lambda: roles.play(self.directory, ("learner", "rival")), self._log("rival"))
-            self.rivals += 1
+            self.done["rival learners"] += 1
+
+    def _rewind(self) -> None:
+        if any(process.name == "rewinder" for process in self._living()):
+            return
+        for process in self._living():
+            if _role(process) == "learner" and self._signal(process, signal.SIGSTOP):
+                heapq.heappush(self._stopped, (time.monotonic() + REWIND_S, process.pid))
+        keeper.fork("rewinder", lambda: roles.play(self.directory, ("rewinder",)), self._log("rewinder"))
+        self.done["rewinds"] += 1
+
+    def _revive(self) -> None:
+        with suppress(EchoQueueError), self._observed():
+            if queue := self._admin():
+                self.done["revived"] += queue.revive([dead.id for dead in queue.dead(3)])
 
     def _cut_power(self) -> None:
         """Everybody at once, the supervisor's guard included; what was being started meanwhile in a second round."""
@@ -188,7 +211,7 @@ class Storm:
                 if killed and _role(process) in KILLS:  # the guard is no role
                     self.kills[_role(process)] += 1
         self._killed_supervisor = True
-        self.cuts += 1
+        self.done["power cuts"] += 1
 
     def _signal(self, process: Process, number: signal.Signals) -> bool:
         """False if it was gone before."""
@@ -289,10 +312,18 @@ class Storm:
         source.unlink()
         queue = self._admin()
         assert queue
-        doors.observer = history.Recorder(self.directory / "history", "director")
-        queue.configure(QueuePolicy.of(self.config))
-        queue.declare(PromptSet(prompts.set, prompts.source, seed=self.config.run.seed), chunks)
-        doors.observer = None
+        with self._observed():
+            queue.configure(QueuePolicy.of(self.config))
+            queue.declare(PromptSet(prompts.set, prompts.source, seed=self.config.run.seed), chunks)
+
+    @contextmanager
+    def _observed(self) -> Iterator[None]:
+        """What this process does is part of the history, too."""
+        doors.observer = self._recorder
+        try:
+            yield
+        finally:
+            doors.observer = None
 
     def _evidence(self) -> Evidence:
         from learner import checkpoint
@@ -356,7 +387,11 @@ def configure(directory: Path, seed: int) -> Config:
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
         "rollout": {"workers": WORKERS, "group_size": 2, "groups_per_call": 64, "grace_s": 2.0},
         "staleness": {"s": draw.choice((1, 2, 4, 4)), "late": draw.choice(("requeue", "wait")), "late_deadline_s": 3.0},
-        "learner": {"batch_groups": draw.choice((64, 128, 256)), "checkpoint_updates": draw.choice((1, 2, 3)), "keep_checkpoints": 2},
+        "learner": {
+            "batch_groups": draw.choice((64, 128, 256)),
+            "checkpoint_updates": draw.choice((1, 2, 3)),
+            "keep_checkpoints": 2,
+        },
         "queue": {"lease_s": LEASE_S, "max_attempts": 6, "stall_deadline_s": 40.0, "inline_max_bytes": 800},
         "submission": {"reconcile_s": 0.5, "deadline_s": 120.0},
         "telemetry": {"heartbeat_s": 0.25},
@@ -453,7 +488,12 @@ def main() -> int:
     warm_up()
     keeper.adopt()
     gc.freeze()
-    tally, verdict = Storm(directory, seed, arguments.duration).run()
+    try:
+        tally, verdict = Storm(directory, seed, arguments.duration).run()
+    except Exception:  # the run never began, or its evidence cannot be read: that is no withstood storm
+        traceback.print_exc(file=sys.stdout)
+        print(f"NOT WITHSTOOD: everything is in {directory}; repeat with --seed {seed}")
+        return 1
     report = tally.report(verdict)
     (directory / "report").write_text(report)
     print(report)
