@@ -1,0 +1,157 @@
+"""Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
+
+`make crash-points` leads all pairs. CI leads every point singly and a share of the pairs, drawn anew each time; the
+seed is printed, and `CRASH_SEED` brings the same ones back.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from echo_queue import doors
+from tests.faults import outside, points
+from tests.faults.crashing import Site
+from tests.faults.plays import (
+    BaseModelCase,
+    Case,
+    LearnerCase,
+    Places,
+    ServicesCase,
+    Submissions,
+    SupervisorCase,
+    WorkerCase,
+)
+
+PAIRS = os.environ.get("CRASH_PAIRS", "4")
+"""Pairs of each role: a multiple of the number of its points, or `all`."""
+SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
+AT_A_TIME = 2
+SIMPLE = {
+    "learner": LearnerCase,
+    "worker": WorkerCase,
+    "services": ServicesCase,
+    "supervisor": SupervisorCase,
+    "base model": BaseModelCase,
+}
+UNREACHED = {
+    ("learner", "get weights/manifest.json"): "a version that is there already: a lineage publishes each only once",
+    ("learner", "turn"): "a second process that goes on with a lineage that another began",
+    ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
+    ("services", "look at the bucket"): "of an external store",
+}
+"""Steps that no case here takes, and when they are taken."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch, Site(tmp_path_factory.mktemp("crash-points")) as site:
+        for name, value in site.environ.items():
+            patch.setenv(name, value)
+        yield site
+
+
+class Company:
+    """Gives the cases of one role, numbered, and says what was passed in all of them."""
+
+    def __init__(self, site: Site, role: str) -> None:
+        self.site, self.role = site, role
+        self.record = site.directory / f"steps-of-{role.replace(' ', '-')}"
+        self._ends = ExitStack()
+        self._make: Callable[[str, Places], Case] = lambda name, places: SIMPLE[role](site, name, places)
+
+    def __enter__(self) -> "Company":
+        if self.role not in SIMPLE:
+            run = Submissions(self.site, self.role, helper=self.role == "submitter")
+            self._make = self._ends.enter_context(run).case
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def lead(self, name: str, places: Places) -> tuple[int, ...]:
+        """The exit codes of the lives that were to die at `places`, after the verdict."""
+        with self._make(f"{self.role.replace(' ', '-')}-{name}", places) as case:
+            try:
+                case.prepare(places[0])
+                codes = tuple(case.live(place, self.record) for place in places)
+                assert set(codes) <= {0, doors.CRASHED}, f"a life ended with {codes}"
+                assert case.live("", self.record) == 0, "the last life failed"
+                case.verdict()
+            except BaseException as error:
+                error.add_note(f"died at {' and then at '.join(places)}\n{case.told()}")
+                raise
+        return codes
+
+    def lead_all(self, cases: Sequence[Places], kind: str) -> list[tuple[int, ...]]:
+        with ThreadPoolExecutor(AT_A_TIME if self.role in SIMPLE else 1) as pool:  # the others share one run
+            return list(pool.map(lambda number: self.lead(f"{kind}-{number}", cases[number]), range(len(cases))))
+
+
+def reachable(role: str) -> list[str]:
+    return [point for point in points.points(role) if (role, point) not in UNREACHED]
+
+
+def test_nothing_is_written_sent_or_spawned_but_through_a_door() -> None:
+    assert outside.unseen() == []
+    assert outside.idle_reasons() == [], "what is excused here is gone"
+
+
+def test_every_door_is_a_point_of_some_role() -> None:
+    known = {point for role in points.ROLES for point in points.points(role)} | set(OPERATORS)
+    known |= {f"{verb} *" for verb in ("put", "put once", "get", "head", "list", "delete", "look at", "create")}
+    assert {door.step for door in points.doors()} <= known
+
+
+OPERATORS = ("dead", "revive", "audit", "draft marker", "place marker", "draft password", "place password", "renew")
+"""Steps of commands that people give, and give again."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", points.ROLES)
+def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """… and the steps it takes, in all these lives, are exactly those that the code names."""
+    places = reachable(role)
+    with Company(site, role) as company:
+        codes = company.lead_all([(place,) for place in places], "single")
+        missed = [place for place, (code,) in zip(places, codes, strict=True) if code != doors.CRASHED]
+        assert not missed, "never came to these points"
+        assert sorted(set(company.record.read_text().split("\n")) - {""}) == places
+    with capsys.disabled():
+        print(f" [{len(places)} points of the {role}]", end="")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("role", points.ROLES)
+def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    places = reachable(role)
+    pairs = list(product(places, places))
+    chosen = pairs if PAIRS == "all" else random.Random(f"{SEED} {role}").sample(pairs, min(len(pairs), _share(places)))
+    with Company(site, role) as company:
+        codes = company.lead_all(chosen, "pair")
+    twice = sum(code == (doors.CRASHED, doors.CRASHED) for code in codes)
+    with capsys.disabled():
+        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice; CRASH_SEED={SEED}]", end="")
+
+
+def _share(places: Sequence[str]) -> int:
+    return int(PAIRS) * len(places)
+
+
+def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from echo_queue.whole_file import write_whole;"
+        f"[write_whole(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
+    )
+    environ = os.environ | {doors.VARIABLE: "draft file#2"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=False)
+    assert ended.returncode == doors.CRASHED
+    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], "b is a draft that has no place yet"
