@@ -91,12 +91,7 @@ class RedisServer:
         `DeadlineError` when it is not ready in time (a long append-only file takes long to load).
         """
         self.dir.mkdir(parents=True, exist_ok=True)
-        if self.process.attach():
-            self.port = int((self.dir / "port").read_text())
-            self._await_ready(deadline_s)
-            self._write_acl()
-            with self.client() as client:
-                doors.take("load users", client.acl_load, self.dir)
+        if self.process.attach() and self._join(deadline_s):
             return False
         program = find_program(self.program)
         self._write_acl()
@@ -110,6 +105,20 @@ class RedisServer:
             except ServiceError:
                 if attempt + 1 == PORT_ATTEMPTS or "Address already in use" not in self.process.log_tail():
                     raise
+        return True
+
+    def _join(self, deadline_s: float) -> bool:
+        """Whether the server that was found goes on; one that is being killed is still found for a moment."""
+        self.port = int((self.dir / "port").read_text())
+        try:
+            self._await_ready(deadline_s)
+        except ServiceError:
+            if self.alive():
+                raise
+            return False
+        self._write_acl()
+        with self.client() as client:
+            doors.take("load users", client.acl_load, self.dir)
         return True
 
     def alive(self) -> bool:

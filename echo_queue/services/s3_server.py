@@ -60,9 +60,7 @@ class S3Server:
         Raises `ServiceError` when rclone is missing or ends at once, `DeadlineError` when it is late.
         """
         self.objects.mkdir(parents=True, exist_ok=True)
-        if self.process.attach():
-            self.port = int((self.dir / "port").read_text())
-            self._await_ready(deadline_s)
+        if self.process.attach() and self._join(deadline_s):
             return False
         program = find_program()
         for leftover in self.objects.rglob(UNFINISHED):
@@ -77,6 +75,17 @@ class S3Server:
             except ServiceError:
                 if attempt + 1 == PORT_ATTEMPTS or "address already in use" not in self.process.log_tail():
                     raise
+        return True
+
+    def _join(self, deadline_s: float) -> bool:
+        """Whether the server that was found goes on; one that is being killed is still found for a moment."""
+        self.port = int((self.dir / "port").read_text())
+        try:
+            self._await_ready(deadline_s)
+        except ServiceError:
+            if self.alive():
+                raise
+            return False
         return True
 
     def alive(self) -> bool:
