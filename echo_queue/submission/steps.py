@@ -5,6 +5,8 @@ import random
 from typing import Any
 
 from celery import bootsteps
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
@@ -51,8 +53,21 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
             self.start(consumer)
 
 
+class FreeingQoS(kombu_redis.QoS):  # type: ignore[misc]
+    """A message whose acknowledgement was lost is no longer at hand, all the same.
+
+    Kombu 5.7 goes on counting it, and with a prefetch of one such a worker never takes another message.
+    """
+
+    def ack(self, delivery_tag: str) -> None:
+        try:
+            self._remove_from_indices(delivery_tag).execute()
+        finally:
+            virtual.QoS.ack(self, delivery_tag)
+
+
 class LeaveUnacked(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A closing connection gives no messages back: the reconciler sends them again.
+    """A closing connection gives no messages back: the reconciler sends them again. And see `FreeingQoS`.
 
     Kombu 5.7 tries to on a connection that it has let go of already if Redis is still away, and the
     AttributeError ends the worker: about every fourth restart of Redis did so.
@@ -61,4 +76,6 @@ class LeaveUnacked(bootsteps.StartStopStep):  # type: ignore[misc]
     requires = ("celery.worker.consumer.connection:Connection",)
 
     def start(self, consumer: Any) -> None:
-        consumer.connection.default_channel.do_restore = False
+        channel = consumer.connection.default_channel
+        channel.do_restore = False
+        channel.QoS = FreeingQoS
