@@ -25,8 +25,8 @@ FORMAT = 1
 PREFIX = struct.Struct("<BI")
 GROUP_MAX_BYTES = 64 << 20
 HEADER_MAX_BYTES = 1 << 20
-HEADER_SHARE = 8
-"""A header may be this part of the size cap: as Python values, JSON takes up to 25 times its bytes."""
+HEADER_SHARE = 16
+"""A header may be this part of the size cap: as Python values, JSON takes up to 45 times its bytes."""
 SAMPLES_MAX = 4096
 NUMBER_MAX = 1 << 53
 INT32 = np.dtype("<i4")

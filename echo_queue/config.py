@@ -363,9 +363,13 @@ def contradictions(config: Config) -> Iterator[Problem]:
 
 
 def largest_group_bytes(config: Config) -> int:
-    """What a replay record can come to: 4 bytes per prompt token, 8 per sampled one, and room for its header."""
+    """What a replay record can come to: 4 bytes per prompt token, 8 per sampled one, and its header.
+
+    A header may be a small part of the cap only (`codec.HEADER_SHARE`), so a group of many short samples needs room too.
+    """
     samples = config.rollout.group_size
-    return 4 * config.model.max_prompt_tokens + samples * (8 * config.model.max_new_tokens + 256) + 4096
+    header = 512 + 128 * samples
+    return max(4 * config.model.max_prompt_tokens + 8 * samples * config.model.max_new_tokens + header, 16 * header)
 
 
 def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Problem]:

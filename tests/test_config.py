@@ -47,6 +47,19 @@ def test_a_nucleus_that_clipping_would_cut_off_is_refused(tmp_path: Path) -> Non
     assert "rollout.top_p" in problems(tmp_path, BASE + "[rollout]\ntop_p = 0.8\n")
 
 
+def test_a_size_cap_below_what_a_group_may_take_is_refused(tmp_path: Path) -> None:
+    small = BASE + "[queue]\ngroup_max_bytes = 65536\n"
+    assert not problems(tmp_path, small)
+    assert "set 131072" in problems(tmp_path, small + "[rollout]\ngroup_size = 60\n")["queue.group_max_bytes"].mend
+    long = problems(tmp_path, small + "[model]\nmax_new_tokens = 600\n")
+    assert "queue.group_max_bytes" in long
+
+
+def test_rewards_lie_between_two_bounds(tmp_path: Path) -> None:
+    turned = BASE + "[environment]\nreward_min = 1.0\nreward_max = 0.0\n"
+    assert "environment.reward_max" in problems(tmp_path, turned)
+
+
 def test_a_union_is_one_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
     assert list(found) == ["staleness.kappa"]

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from echo_queue.codec import CodecError
-from echo_queue.config import Config
+from echo_queue.codec import CodecError, decode, encode
+from echo_queue.config import Config, largest_group_bytes
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Sample, Span, Version
 from echo_queue.vetting import Cause, Limits, Vetting, check, check_versions
@@ -102,6 +102,19 @@ def test_bad_groups_under_ever_new_names_are_an_error_too() -> None:
         vetting.bad(f"name-{number}", "why")
     with pytest.raises(EchoQueueError, match=r"3 groups in a row .* of worker name-2"):
         vetting.complain()
+
+
+@pytest.mark.parametrize(("samples", "length"), [(2, 1), (64, 1), (400, 3), (16, 2_000)])
+def test_the_largest_group_of_a_configuration_fits_the_smallest_cap_that_it_allows(samples: int, length: int) -> None:
+    """Each number as long as it can be; what a worker of this configuration makes is never refused for its size."""
+    values = {"run": {"name": "r", "dir": "r"}, "rollout": {"group_size": samples}, "model": {"max_new_tokens": length}}
+    cap = largest_group_bytes(Config.model_validate(values))
+    one = Sample(np.zeros(length, np.int32), np.zeros(length, "<f4"), (Span(0, 999_999_999),), -1 / 3e-200, "length")
+    name = "n" * 64
+    whole = Group(
+        f"{name}/999999/999999999", name, 10**6, 10**9, 99, "w" * 100, 10**6, np.zeros(256, "<i4"), (one,) * samples
+    )
+    assert len(decode(encode(whole), cap).samples) == samples
 
 
 def test_a_learner_allows_what_its_configuration_says() -> None:

@@ -158,7 +158,7 @@ def dead_of(words: Mapping[bytes, bytes]) -> DeadTask:
         id=text(words[b"id"]),
         attempts=int(words[b"attempt"]),
         reason=words[b"reason"].decode("utf-8", "replace"),
-        worker=text(words[b"worker"]),
+        worker=words[b"worker"].decode("utf-8", "replace"),
         died_ms=int(words[b"died"]),
     )
 

@@ -1,0 +1,291 @@
+"""Every decoder of bytes that another machine, or a process nobody vouches for, has written: what the fuzzer calls.
+
+Each takes any bytes and must return, or raise the one kind of error that its decoder declares. Whatever else comes out
+of it is a finding: another exception, a value that does not survive its own encoding, a hang, or too much memory.
+Imports nothing of the fuzzer, so that CI replays the corpus without it.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+from blake3 import blake3
+
+from echo_queue import codec, telemetry, vetting
+from echo_queue.codec import CodecError, decode, encode
+from echo_queue.errors import PromptError, ServiceError
+from echo_queue.queue import Beat, replies
+from echo_queue.queue.payloads import Payloads, reference, told_of
+from echo_queue.records import Group, PromptRow, Sample, Shard, Span, Task, Version
+from echo_queue.store import INDEX, MissingObject, digests
+from echo_queue.submission import rows, shards
+from echo_queue.submission.jsonl import place_in_file
+from echo_queue.submission.shards import BadShard, ShardReader
+from echo_queue.weights.manifest import Chunk, Manifest, Object, TensorPlace
+from learner import checkpoint
+from workers.environments import child
+
+CAP_BYTES = 1 << 20
+"""Size cap that the decoders run with; their memory must stay below 4 times as much."""
+LIMITS = vetting.Limits(samples=2, vocabulary=100, prompt_tokens=64, new_tokens=64, reward_min=-1.0, reward_max=1.0)
+NEWEST = Version(2, 9)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """`seeds`: inputs that it accepts, to begin with. `words`: what such inputs are spelled with."""
+
+    take: Callable[[bytes], None]
+    seeds: Callable[[], Sequence[bytes]]
+    words: Sequence[bytes] = ()
+
+
+def small_group() -> Group:
+    tokens, logprobs = np.array([3, 4, 5], np.int32), np.array([-0.5, -1, 0], np.float32)
+    samples = (
+        Sample(tokens, logprobs, (Span(0, 7), Span(2, 9)), 1.0, "stop"),
+        Sample(tokens[:1], logprobs[:1], (Span(0, 9),), 0.0, "stop"),
+    )
+    return Group("set/0/1", "set", 0, 1, 0, "w1", 2, np.array([1, 2], np.int32), samples)
+
+
+# A worker's payload ---------------------------------------------------------------------------------------------------
+
+
+def take_group(data: bytes) -> None:
+    """The bytes, then what vetting says of them, as a learner asks."""
+    with suppress(CodecError):
+        group = decode(data, CAP_BYTES)
+        assert encode(group) == data, "what was accepted is not what we would write"
+        told_of(group)
+        vetting.check_versions(group, NEWEST)
+        vetting.check(group, LIMITS)
+        for sample in group.samples:
+            assert len(sample.tokens) == len(sample.logprobs) <= LIMITS.new_tokens
+            assert max(sample.tokens) < LIMITS.vocabulary and np.isfinite(sample.logprobs).all()
+
+
+def take_header(data: bytes) -> None:
+    """The same behind a prefix that is right, with arrays of the lengths that the header announces."""
+    body = 0
+    with suppress(orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        header = orjson.loads(data)
+        lengths = [header["prompt"], *(2 * sample[0] for sample in header["samples"])]
+        body = min(4 * sum(lengths), 4096) if all(type(length) is int and length >= 0 for length in lengths) else 0
+    take_group(codec.PREFIX.pack(codec.FORMAT, len(data)) + data + bytes(body))
+
+
+FIELDS = struct.Struct("<IIIIBBBbfff")
+
+
+def take_fields(data: bytes) -> None:
+    """A group whose numbers are drawn from the input: everything spelled well, little of it true."""
+    if len(data) < FIELDS.size:
+        return
+    prompt, first, oldest, newest, count, length, finish, token, logprob, low, reward = FIELDS.unpack_from(data)
+    name = data[FIELDS.size :].decode("utf-8", "replace") or "w"
+    count, length = count % 5, length % 80
+    tokens = np.full(length, token, np.int32)
+    spans = (Span(0, oldest), Span(max(1, first % 90), newest)) if finish & 4 else (Span(first % 2, newest),)
+    end: Any = codec.FINISHES[finish % len(codec.FINISHES)]
+    sample = Sample(tokens, np.full(length, logprob if finish & 8 else low, np.float32), spans, reward, end)
+    made = Group("set/0/1", "set", oldest, 1, 0, name, newest, np.zeros(prompt % 100, np.int32), (sample,) * count)
+    with suppress(CodecError):
+        take_group(encode(made))
+
+
+def take_entry(data: bytes) -> None:
+    """A replay entry: NUL-separated words, as if a worker had written into the stream by hand."""
+    words = data.split(b"\0")
+    held = Held(data)
+    payloads = Payloads(held, 0, CAP_BYTES)
+    payloads.vetting = vetting.Vetting(LIMITS, NEWEST)
+    with suppress(CodecError):
+        payloads.group(dict(zip(words[::2], words[1::2], strict=False)) | {b"group": encode(small_group())})
+    with suppress(CodecError):
+        payloads.group(dict(zip(words[::2], words[1::2], strict=False)))
+    payloads.discard(words)
+    assert all(key.startswith("replay/") for key in held.deleted)
+
+
+@dataclass
+class Held:
+    """A store that holds one object under every name."""
+
+    data: bytes
+    deleted: list[str] = field(default_factory=list)
+
+    def put(self, key: str, data: bytes) -> None:
+        raise AssertionError("a decoder writes nothing")
+
+    def get(self, key: str, most_bytes: int | None = None) -> bytes:
+        if key.endswith("0"):
+            raise MissingObject()
+        return self.data
+
+    def delete(self, keys: list[str]) -> None:
+        self.deleted += keys
+
+
+def entry_words() -> list[bytes]:
+    told = told_of(small_group())
+    ref = reference("set/0/1", b"x")
+    return [
+        b"\0".join(f"{name}\0{value}".encode() for name, value in (told | more).items()) for more in ({}, {"ref": ref})
+    ]
+
+
+# What else a worker, a submitter or a learner elsewhere has written ---------------------------------------------------
+
+
+def take_beat(data: bytes) -> None:
+    """Name, then words in pairs, as Redis hands out a hash."""
+    name, *words = data.split(b"\0")
+    status = replies.worker_of([name, 5, words[: len(words) // 2 * 2]])
+    assert status.beat is None or isinstance(status.beat, Beat)
+
+
+def take_dead(data: bytes) -> None:
+    """A dead task's reason and worker come from whoever failed it; the rest is Redis' own."""
+    reason, _, worker = data.partition(b"\0")
+    own = {b"id": b"set/0/1", b"attempt": b"3", b"died": b"5"}
+    replies.dead_of(own | {b"reason": reason, b"worker": worker})
+
+
+def take_shard(data: bytes) -> None:
+    """A shard as it lies in the store, whose key its writer chose."""
+    key = f"prompts/s/00000000-{blake3(data).hexdigest()[: shards.DIGEST_CHARACTERS]}.jsonl"
+    reader = ShardReader(Held(data))
+    for index in range(3):
+        with suppress(BadShard):
+            row = reader.row(Task(f"s/0/{index}", "s", 0, index, Shard(key, 0, 3), 0, 0, 0, 0, 0, "tasks", "0-1"))
+            assert rows.deserialise(rows.serialise(row)) == row
+
+
+def take_row(data: bytes) -> None:
+    """A line of a prompt file."""
+    with suppress(rows.BadRow):
+        row = rows.parse(data)
+        assert rows.deserialise(rows.serialise(row)).prompt == row.prompt
+
+
+def take_ticket(data: bytes) -> None:
+    """A chunk's mark, whose ticket and reason are text of another machine."""
+    text = data.decode("utf-8", "replace")
+    with suppress(PromptError):
+        offset, size = place_in_file(text)
+        assert offset >= 0 and size >= 0
+    chunk = replies.waiting_chunk_of(7, b"waiting 1 2 digest " + text.encode())
+    assert chunk is not None and chunk.ticket == text
+    words = {"source": text, "chunks": "1", "prompts": "2"}
+    ledger = replies.ledger_of(text, words, {b"7": b"failed 1 2 digest " + text.encode()})
+    assert ledger.failed[0].reason == text
+
+
+def take_manifest(data: bytes) -> None:
+    with suppress(ServiceError):
+        manifest = Manifest.decode(data, "here")
+        assert manifest.encode() == data, "what was accepted is not what we would write"
+        for chunk in manifest.chunks:
+            assert chunk.start + chunk.length <= manifest.objects[chunk.object].size
+
+
+def take_checkpoint(data: bytes) -> None:
+    with suppress(ValueError):
+        manifest = checkpoint.decode(data)
+        assert orjson.dumps(asdict(manifest)) == data, "what was accepted is not what we would write"
+
+
+def take_index(data: bytes) -> None:
+    with suppress(ServiceError):
+        assert all(name and digest is not None for name, digest in digests(data, INDEX).items())
+
+
+def take_metrics(data: bytes) -> None:
+    metrics = telemetry.update_of(data)
+    if metrics is not None:
+        telemetry.summarise([metrics])
+
+
+def take_answer(data: bytes) -> None:
+    """What an environment's process answers its worker."""
+    with suppress(ValueError):  # orjson's errors are some
+        answer = child.heard(orjson.loads(data))
+        if isinstance(answer, child.Rewards):
+            child.checked(answer.values, 2)
+
+
+# Seeds ----------------------------------------------------------------------------------------------------------------
+
+
+def _header() -> bytes:
+    raw = encode(small_group())
+    return raw[codec.PREFIX.size : codec.PREFIX.size + codec.PREFIX.unpack_from(raw)[1]]
+
+
+def _manifest() -> bytes:
+    objects = (Object("weights/0001/00000001/a.safetensors", 40),)
+    chunks = (Chunk(0, 0, 32, "ab" * 32), Chunk(0, 32, 8, "cd" * 32))
+    tensors = (TensorPlace("w", "F32", (2, 4), 0, 8), TensorPlace("e", "BF16", (0,), 0, 40))
+    return Manifest(1, 1, objects, chunks, tensors, {"tied": "w"}).encode()
+
+
+def _checkpoint() -> bytes:
+    return orjson.dumps(asdict(checkpoint.Manifest(1, 2, "0001/00000001", 2.0, ("set/0/1",), "ab" * 32)))
+
+
+def _metrics() -> bytes:
+    numbers: dict[str, Any] = {name: 1 for name in telemetry.UpdateMetrics.__dataclass_fields__}
+    return orjson.dumps(numbers | {"lags": {"0": 2}, "depths": {"tasks": 3}, "trained_ids": ["set/0/1"]})
+
+
+def _beat() -> bytes:
+    words = replies.beat_words(Beat("transformers", Version(1, 2), "generating", 5.0, 0.1, 3))
+    return b"\0".join([b"w1", *(str(word).encode() for word in words)])
+
+
+def _rows() -> list[bytes]:
+    chat: list[dict[str, str]] = [{"role": "user", "content": "yes?"}]
+    made = [PromptRow("one", {"answer": 1}), PromptRow(chat, {}), PromptRow("three", {"a": [None, 1.5, {"b": "c"}]})]
+    return [rows.serialise(row) for row in made]
+
+
+def _lines() -> list[bytes]:
+    return [b'{"prompt":"one","answer":1}', b'{"prompt":[{"role":"user","content":"yes?"}]}', b'{"prompt":" "}']
+
+
+HEADER_WORDS = (*(f'"{name}":'.encode() for name in codec.ORDER), b'"stop"', b'"length"', b'"abort"', b"[[0,7],[2,9]]")
+JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800"', b"[[[[", b'{"a":', b"1.0")
+
+DECODERS: dict[str, Decoder] = {
+    "group": Decoder(take_group, lambda: [encode(small_group())], HEADER_WORDS),
+    "header": Decoder(take_header, lambda: [_header()], HEADER_WORDS + JSON_WORDS),
+    "fields": Decoder(take_fields, lambda: [FIELDS.pack(2, 1, 7, 9, 2, 3, 5, 4, -0.5, -1.0, 1.0) + b"w1"]),
+    "entry": Decoder(take_entry, entry_words, (b"group\0", b"ref\0", b"replay/", b"worker\0", b"id\0", b"tokens\0")),
+    "beat": Decoder(
+        take_beat, lambda: [_beat(), b"w1"], (b"version\0", b"tokens_per_s\0", b"1.2", b"nan", b"groups\0")
+    ),
+    "dead": Decoder(take_dead, lambda: [b"the lease ran out\0w1"]),
+    "shard": Decoder(take_shard, lambda: [b"\n".join(_rows()) + b"\n"], (b'{"prompt":', b'"columns":{}}', *JSON_WORDS)),
+    "row": Decoder(take_row, _lines, (b'{"prompt":', b'"role":', b'"content":', *JSON_WORDS)),
+    "ticket": Decoder(
+        take_ticket, lambda: [b'{"offset":5,"bytes":7}', b"{}"], (b'"offset":', b'"bytes":', *JSON_WORDS)
+    ),
+    "manifest": Decoder(
+        take_manifest, lambda: [_manifest()], (b'"chunks":[', b'"tensors":[', b'"object":', *JSON_WORDS)
+    ),
+    "checkpoint": Decoder(take_checkpoint, lambda: [_checkpoint()], (b'"parent":null', b'"trained":[', *JSON_WORDS)),
+    "index": Decoder(
+        take_index, lambda: [b'{"a/b":{"blake3":"ab","size":3}}'], (b'"blake3":', b'"size":', b'"../x":', *JSON_WORDS)
+    ),
+    "metrics": Decoder(take_metrics, lambda: [_metrics()], (b'"lags":{"0":1}', b'"trained_ids":[', *JSON_WORDS)),
+    "answer": Decoder(
+        take_answer,
+        lambda: [b'["Rewards",{"values":[1.0,0.5]}]', b'["Ready",{}]', b'["Failed",{"traceback":"x"}]'],
+        (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","mend":"c"}', *JSON_WORDS),
+    ),
+}
