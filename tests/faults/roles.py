@@ -42,7 +42,7 @@ ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SLOW = 100, 2_000, 60
 SLOW_S = 1.0
 ONE_IN_POISON = 997
 """Prompts that no environment can score."""
-BACKLOG = 3_000
+BACKLOG = 2_000
 """Prompts waiting, below which the submitter submits another set."""
 REWIND_S = 8.0
 CLOSING = "closing"
@@ -147,7 +147,7 @@ def write_set(directory: Path, seed: int, number: int) -> Prompts:
     """Set `number` of a storm, the same each time; its source is written unless it is there."""
     draw = random.Random(f"{seed} {number}")
     source = directory / "sources" / f"set-{number:04d}.jsonl"
-    rows = draw.randint(300, 3_000)
+    rows = draw.randint(300, 2_000)
     if not source.exists():
         write_rows(source, rows, number)
     return Prompts.model_validate(

@@ -42,7 +42,7 @@ from tests.faults.keeper import Forked, Process
 
 WORKERS = 3
 LEASE_S = 1.0
-ACTIONS_PER_S = 2.4
+ACTIONS_PER_S = 2.6
 DRAIN_S = 60.0
 PATIENCE_S = 150.0
 """How long the end is waited for, so that a slow one is told apart from one that never comes."""
@@ -388,9 +388,9 @@ def configure(directory: Path, seed: int) -> Config:
         "rollout": {"workers": WORKERS, "group_size": 2, "groups_per_call": 64, "grace_s": 2.0},
         "staleness": {"s": draw.choice((1, 2, 4, 4)), "late": draw.choice(("requeue", "wait")), "late_deadline_s": 3.0},
         "learner": {
-            "batch_groups": draw.choice((64, 128, 256)),
+            "batch_groups": draw.choice((128, 192, 256)),
             "checkpoint_updates": draw.choice((1, 2, 3)),
-            "keep_checkpoints": 2,
+            "keep_checkpoints": draw.choice((2, 5)),
         },
         "queue": {"lease_s": LEASE_S, "max_attempts": 6, "stall_deadline_s": 40.0, "inline_max_bytes": 800},
         "submission": {"reconcile_s": 0.5, "deadline_s": 120.0},
