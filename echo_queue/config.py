@@ -365,7 +365,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
 def largest_group_bytes(config: Config) -> int:
     """What a replay record can come to: 4 bytes per prompt token, 8 per sampled one, and its header.
 
-    A header may be a small part of the cap only (`codec.HEADER_SHARE`), so a group of many short samples needs room too.
+    A header may only be a small part of the cap (`codec.HEADER_SHARE`): a group of many short samples needs room too.
     """
     samples = config.rollout.group_size
     header = 512 + 128 * samples

@@ -1,4 +1,4 @@
-"""The thread that keeps a run tidy while the learner computes: expired leases, admission, what workers serve.
+"""The thread that keeps a run tidy while the learner computes: expired leases, admission, what workers serve, orphans.
 
 It has a connection of its own. An outage is logged once and waited out; ending the run is the learner's decision.
 """
@@ -6,23 +6,29 @@ It has a connection of its own. An outage is logged once and waited out; ending 
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue, Status
+from echo_queue.queue.orphans import Sweeper
+from echo_queue.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
 SWEEPS_PER_LEASE = 4
 LONGEST_PAUSE_S = 1.0
+ORPHANS_EVERY_S = 600.0
 
 
 class Housekeeper(threading.Thread):
     """`observe` is shown the queue's status after each sweep."""
 
-    def __init__(self, queue: Queue, lease_s: float, observe: Callable[[Status], None]) -> None:
+    def __init__(self, queue: Queue, store: ObjectStore, lease_s: float, observe: Callable[[Status], None]) -> None:
         super().__init__(name="housekeeper", daemon=True)
         self._queue = queue
+        self._sweeper = Sweeper(queue, store)
+        self._orphans_due = time.monotonic() + ORPHANS_EVERY_S
         self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
         self._observe = observe
         self._closed = threading.Event()
@@ -48,3 +54,6 @@ class Housekeeper(threading.Thread):
             log.warning("%d leases expired, %d tasks died", swept.expired, swept.dead)
         self._queue.admit()
         self._observe(self._queue.status())
+        if time.monotonic() > self._orphans_due:
+            self._sweeper.sweep()
+            self._orphans_due = time.monotonic() + ORPHANS_EVERY_S

@@ -58,7 +58,7 @@ def train(config: Config, leaving: threading.Event) -> None:
         return
     _share_base(config, store)
     learner = Learner(config, store, queue)
-    housekeeper = Housekeeper(_connect_queue(config, store), config.queue.lease_s, learner.publisher.observe)
+    housekeeper = Housekeeper(_connect_queue(config, store), store, config.queue.lease_s, learner.publisher.observe)
     housekeeper.start()
     learner.publisher.start()
     try:

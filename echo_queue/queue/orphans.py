@@ -1,0 +1,81 @@
+"""Stored payloads that nothing points to: what a worker left that died between storing a group and completing its task.
+
+- One is removed if its task is trained, or in replay with another payload: then no completion that is under way can
+  still be accepted with it. While its task is open it stays, however old it is.
+- Seen so in two sweeps, in case Redis was set back between them. What is named otherwise than payloads are is junk.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Set
+from functools import partial
+from typing import Any
+
+from echo_queue.queue.client import Queue
+from echo_queue.queue.payloads import PREFIX, REFERENCE, folder
+from echo_queue.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+SCAN = 1000
+IN_STORE = b" in store"
+
+
+def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str]) -> set[str]:
+    """Of `keys` under `replay/`, those that may go.
+
+    `places`: what `open` says of each task, `pointed`: what the entries of those in replay point to, both read later.
+    """
+    undecided = {folder(task) for task, place in places.items() if not place.startswith(b"replay ")}
+    return {
+        key
+        for key in keys
+        if key not in pointed and not (REFERENCE.fullmatch(key) and key[: key.rindex("/") + 1] in undecided)
+    }
+
+
+class Sweeper:
+    """For the learner's housekeeper. `sweep` now and then, from one thread."""
+
+    def __init__(self, queue: Queue, store: ObjectStore) -> None:
+        self._queue = queue
+        self._store = store
+        self._seen: set[str] = set()
+
+    def sweep(self) -> int:
+        """Removes what was an orphan in the sweep before and still is; returns how many."""
+        keys = [stored.key for stored in self._store.list(PREFIX)]
+        places = self._places() if keys else {}
+        found = orphans(keys, places, self._pointed(places))
+        gone, self._seen = found & self._seen, found - self._seen
+        if gone:
+            self._store.delete(sorted(gone))
+            log.info("removed %d stored groups that nothing pointed to", len(gone))
+        return len(gone)
+
+    def _places(self) -> dict[str, bytes]:
+        """Where each open task is."""
+        queue = self._queue
+
+        def read() -> dict[str, bytes]:
+            rows: Any = queue.client.hscan_iter(queue.keys.open, count=SCAN)
+            return {task.decode("utf-8", "replace"): place for task, place in rows}
+
+        return dict(queue.caller.persist("places", read))
+
+    def _pointed(self, places: Mapping[str, bytes]) -> set[str]:
+        """What the entries of replay point to. An entry that is gone was read too late: its task is trained."""
+        stored = (place for place in places.values() if place.startswith(b"replay ") and place.endswith(IN_STORE))
+        entries = [place.split(b" ", 2)[1] for place in stored]
+        queue, found = self._queue, set[str]()
+
+        def read(some: list[bytes]) -> list[Any]:
+            pipe = queue.client.pipeline(transaction=False)
+            for entry in some:
+                pipe.xrange(queue.keys.replay, entry, entry)
+            return pipe.execute()
+
+        for start in range(0, len(entries), SCAN):
+            some = entries[start : start + SCAN]
+            for rows in queue.caller.persist("pointed", partial(read, some), some):
+                found |= {words[b"ref"].decode("utf-8", "replace") for _, words in rows if b"ref" in words}
+        return found

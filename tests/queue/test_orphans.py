@@ -1,0 +1,93 @@
+"""What dead workers left in the store is found and removed; what a completion under way may need never is."""
+
+import pytest
+
+from echo_queue.codec import encode
+from echo_queue.queue import Outcome, Queue
+from echo_queue.queue.orphans import Sweeper
+from echo_queue.queue.payloads import reference
+from echo_queue.records import Task
+from echo_queue.store import ObjectStore
+from tests.queue.scene import Scene, group_of
+
+
+@pytest.fixture
+def spilling(queue: Queue, object_store: ObjectStore) -> Queue:
+    return Queue(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
+
+
+@pytest.fixture
+def scene(spilling: Queue) -> Scene:
+    return Scene(spilling)
+
+
+@pytest.fixture
+def sweeper(spilling: Queue, object_store: ObjectStore) -> Sweeper:
+    return Sweeper(spilling, object_store)
+
+
+def stored(store: ObjectStore) -> set[str]:
+    return {found.key for found in store.list("replay/")}
+
+
+def left_behind(scene: Scene, store: ObjectStore, task: Task, worker: str) -> str:
+    """What `worker` stored for `task` before it died."""
+    data = encode(group_of(task, worker, scene.version))
+    store.put(key := reference(task.id, data), data)
+    return key
+
+
+def test_what_a_dead_worker_left_of_a_trained_task_goes_in_the_second_sweep(
+    scene: Scene, sweeper: Sweeper, object_store: ObjectStore
+) -> None:
+    (task,) = scene.lease(1)
+    left = left_behind(scene, object_store, task, "dead")
+    scene.complete((task,))
+    scene.update(1)
+    assert [sweeper.sweep(), stored(object_store)] == [0, {left}]
+    assert [sweeper.sweep(), stored(object_store)] == [1, set()]
+
+
+def test_what_lost_against_another_worker_goes_and_the_winner_stays(
+    scene: Scene, sweeper: Sweeper, object_store: ObjectStore
+) -> None:
+    (task,) = scene.lease(1)
+    left_behind(scene, object_store, task, "dead")
+    scene.complete((task,), "w1")
+    assert [sweeper.sweep(), sweeper.sweep(), sweeper.sweep()] == [0, 1, 0]
+    assert stored(object_store) == {reference(task.id, encode(group_of(task, "w1", scene.version)))}
+    assert len(scene.drain(1).groups) == 1
+
+
+def test_a_completion_under_way_finds_its_payload_however_long_it_takes(
+    scene: Scene, spilling: Queue, sweeper: Sweeper, object_store: ObjectStore
+) -> None:
+    """The worker has stored its group, and is stopped before it says so."""
+    (task,) = scene.lease(1)
+    group = group_of(task, "slow", scene.version)
+    spilling.payloads.keep(task.id, encode(group))
+    for _ in range(3):
+        assert sweeper.sweep() == 0
+    spilling.bury(task.id, "presumed lost")
+    for _ in range(3):
+        assert sweeper.sweep() == 0
+    assert spilling.complete("slow", [group]) == [Outcome.accepted]
+    assert len(scene.drain(1).groups) == 1
+
+
+def test_a_group_completed_between_two_sweeps_stays(scene: Scene, sweeper: Sweeper, object_store: ObjectStore) -> None:
+    tasks = scene.lease(3)
+    for task in tasks:
+        scene.complete((task,))
+        assert sweeper.sweep() == 0
+    assert len(stored(object_store)) == 3
+    assert len(scene.drain(3).groups) == 3
+
+
+def test_junk_under_the_prefix_goes_and_nothing_else_does(
+    scene: Scene, sweeper: Sweeper, object_store: ObjectStore
+) -> None:
+    for key in ("replay/junk", "replay/a/b/c", "weights/0001/x", "replays/x"):
+        object_store.put(key, b"x")
+    assert [sweeper.sweep(), sweeper.sweep()] == [0, 2]
+    assert {found.key for found in object_store.list()} == {"weights/0001/x", "replays/x"}
