@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from echo_queue import stall
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem
-from echo_queue.queue import Queue, Status
+from echo_queue.queue import Queue
 from echo_queue.records import Group, Version
 from echo_queue.vetting import PATIENCE, Limits, Vetting
 
@@ -78,22 +79,5 @@ class Gathering:
 
     def _give_up(self, have: int) -> None:
         what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"
-        missing = who_is_missing(self._queue.status())
+        missing = "; ".join(stall.who(stall.look(self._queue), self._deadline_s))
         raise DeadlineError(Problem("learner", f"{what}: {missing}", "see docs/operations.md; a restart continues"))
-
-
-def who_is_missing(status: Status) -> str:
-    """What a learner without data waits for, as far as the queue can tell."""
-    alive = [worker.name for worker in status.workers if worker.beat is not None]
-    waiting = status.tasks + status.retry
-    if not status.submitted:
-        return "no prompts have been submitted"
-    if not waiting + status.backlog:
-        return "the backlog is empty, and a declared prompt set has not been submitted whole"
-    if not alive:
-        return f"no workers are alive ({waiting} tasks and {status.backlog} prompts wait for one)"
-    if status.flying:
-        return f"{status.flying} tasks are leased by {', '.join(alive)}, and none was completed"
-    if waiting:
-        return f"{waiting} tasks are free, and {', '.join(alive)} lease none"
-    return f"the backlog has {status.backlog} prompts, but none is admitted at version {status.learner.number}"

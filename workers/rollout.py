@@ -16,7 +16,7 @@ from functools import cached_property
 
 from blake3 import blake3
 
-from echo_queue import vetting
+from echo_queue import stall, vetting
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem, PromptError
 from echo_queue.queue import Lease, Outcome, Queue
@@ -81,7 +81,12 @@ class Rollout:
             self.heart.state = "idle"
             before, cursor = cursor, self.queue.wait(cursor, IDLE_S, WORK)
             moved = time.monotonic() if cursor != before else moved
-            _check_stall(time.monotonic() - moved, self.config.queue.stall_deadline_s)
+            if time.monotonic() - moved > self.config.queue.stall_deadline_s:
+                self._give_up(lease, time.monotonic() - moved)
+
+    def _give_up(self, lease: Lease, still_s: float) -> None:
+        mend = "`echo-queue status` says who holds the run up; or raise queue.stall_deadline_s"
+        raise DeadlineError(Problem("tasks", stall.of_worker(lease, self.engine.version, still_s), mend))
 
     def _catch_up(self) -> None:
         """Starts with the newest weights there are."""
@@ -230,10 +235,3 @@ def seed(run: int, worker: str, task: Task) -> int:
     """Of a group's samples: another one for each run, worker and try. 63 bits."""
     digest = blake3(f"{run} {worker} {task.id} {task.attempt} {task.late}".encode()).digest(8)
     return int.from_bytes(digest, "little") >> 1
-
-
-def _check_stall(silent_s: float, deadline_s: float) -> None:
-    if silent_s > deadline_s:
-        what = f"nothing has happened in the run for {silent_s:.0f} s: no task, no new version"
-        mend = "see `echo-queue status` whether the learner lives; or raise queue.stall_deadline_s"
-        raise DeadlineError(Problem("tasks", what, mend))

@@ -8,7 +8,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +25,7 @@ from echo_queue.cli.screen import Screen
 from echo_queue.cli.watching import Watcher, monitor
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError
-from echo_queue.queue.types import Audit, Status
+from echo_queue.queue.types import Audit
 from echo_queue.report import duration
 from echo_queue.services.connect import connect_store
 from echo_queue.services.endpoints import EMBEDDED
@@ -85,7 +84,7 @@ class Pipeline:
         self.config = config
         self.path = path
         self.roles = roles
-        self.stall = Stall(config.queue.stall_deadline_s + STALL_MARGIN_S)
+        self.deadline_s = config.queue.stall_deadline_s + STALL_MARGIN_S
 
     def run(self) -> Audit:
         """The audit of the finished run, made while its services still answered."""
@@ -107,7 +106,8 @@ class Pipeline:
             roles.start(submission(config, self.path))
             screen.phase("training")
             while not (roles.done("learner") and roles.done("submit")):
-                self.stall.check(watcher.status)
+                if watcher.still_s > self.deadline_s:
+                    raise _stalled(watcher)
                 roles.tick()
                 screen.refresh()
             screen.phase("finishing")
@@ -130,24 +130,6 @@ class Pipeline:
         except ServiceError:
             return False
         return True
-
-
-class Stall:
-    """Raises `DeadlineError` when nothing has moved in the queue for `deadline_s`."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
-        self._last: tuple[int, ...] = ()
-        self._moved = time.monotonic()
-
-    def check(self, status: Status | None) -> None:
-        picture = () if status is None else _movement(status)
-        if picture and picture != self._last:
-            self._last, self._moved = picture, time.monotonic()
-        if time.monotonic() - self._moved > self._deadline_s:
-            what = f"nothing moved for {self._deadline_s:.0f} s: {_held_up(status)}"
-            mend = "look into logs/ and docs/operations.md, then run again: it continues"
-            raise DeadlineError(Problem("run", what, mend))
 
 
 def services(config: Config, path: Path) -> Iterator[Role]:
@@ -203,6 +185,11 @@ def _conclude(config: Config, found: Audit) -> int:
     return 0 if found.ok else 1
 
 
+def _stalled(watcher: Watcher) -> DeadlineError:
+    what = f"nothing moved for {watcher.still_s:.0f} s: {'; '.join(watcher.held_up)}"
+    return DeadlineError(Problem("run", what, "look into logs/ and docs/operations.md, then run again: it continues"))
+
+
 def _say_where(console: Console, config: Config, page: Path) -> None:
     console.print(f"  model    {config.run.dir / 'model'}")
     console.print(f"  report   {page}")
@@ -219,29 +206,3 @@ def _say_finished(config: Config) -> None:
 
 def _say_stopped(path: Path) -> None:
     Console(stderr=True, highlight=False).print(f"stopped; `echo-queue run {path}` continues it")
-
-
-def _movement(status: Status) -> tuple[int, ...]:
-    accepted = status.counts.get("completed", 0)
-    return (
-        *status.learner,
-        status.submitted,
-        status.backlog,
-        status.tasks,
-        status.retry,
-        status.trained,
-        status.dead,
-        accepted,
-    )
-
-
-def _held_up(status: Status | None) -> str:
-    """Who the run waits for, as far as the queue tells."""
-    if status is None:
-        return "Redis does not answer"
-    living = sum(worker.beat is not None for worker in status.workers)
-    if not status.submitted:
-        return "no prompts were submitted"
-    if status.ready:
-        return f"{status.ready} groups wait for the learner"
-    return f"{status.tasks + status.retry} tasks wait for {living} living workers"

@@ -44,6 +44,8 @@ class Picture:
     redis_cli: str
     detail: str = ""
     """What the phase's role said last."""
+    held_up: tuple[str, ...] = ()
+    """Who keeps the run from moving (`echo_queue.stall`)."""
 
 
 def draw(picture: Picture) -> RenderableType:
@@ -54,6 +56,7 @@ def draw(picture: Picture) -> RenderableType:
     parts.append(_roles(picture.roles))
     if picture.trouble:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
+    parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
     if picture.redis_cli:
         parts.append(Text.assemble((" look yourself:\n ", "dim"), (picture.redis_cli, "cyan"), overflow="fold"))
     return Group(*parts)
@@ -78,7 +81,8 @@ def line(picture: Picture) -> str:
         parts.append(f"workers {sum(worker.beat is not None for worker in status.workers)}")
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
-    return "  ".join([*parts, *([picture.trouble] if picture.trouble else [])])
+    held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
+    return "  ".join([*parts, *([picture.trouble] if picture.trouble else []), *held_up])
 
 
 def spark(values: Sequence[float], width: int) -> str:

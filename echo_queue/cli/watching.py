@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from echo_queue import stall
 from echo_queue.cli.view import Picture
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
@@ -20,6 +21,8 @@ from echo_queue.telemetry import MetricsReader, UpdateMetrics, summarise
 
 RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0
+STILL_S = 10.0
+"""After which a run may be said to stand still: an update of a large model may take as long."""
 NOT_BEGUN = "EQNORUN"
 """The queue's word for a run whose learner has not come yet."""
 
@@ -36,12 +39,17 @@ class Watcher:
         self.status: Status | None = None
         self.trouble = ""
         self.updates: Sequence[UpdateMetrics] = ()
+        self.still_s = 0.0
+        """Since anything moved in the queue."""
+        self.held_up: tuple[str, ...] = ()
+        """By whom, as far as the queue tells."""
         self._config = config
         self._period_s = period_s
         self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
         self._queue: Queue | None = None
         self._started = time.monotonic()
         self._over = threading.Event()
+        self._stillness = stall.Stillness()
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
 
     def __enter__(self) -> Self:
@@ -64,6 +72,17 @@ class Watcher:
             self.status, self._queue = None, None
             self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
 
+        self.still_s = self._stillness.seconds(self.status)
+        self.held_up = self._who()
+
+    def _who(self) -> tuple[str, ...]:
+        if self.still_s < STILL_S:
+            return stall.silent(self.status) if self.status else ()
+        try:
+            return stall.who(stall.look(self._queue) if self._queue else None, self.still_s)
+        except EchoQueueError:
+            return stall.who(None, self.still_s)
+
     def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> Picture:
         updates = self.updates
         return Picture(
@@ -76,6 +95,7 @@ class Watcher:
             rewards=tuple(update.reward_mean for update in updates),
             status=self.status,
             trouble=self.trouble,
+            held_up=self.held_up,
             roles=tuple(roles),
             redis_cli=redis_cli,
             detail=detail,

@@ -121,7 +121,7 @@ class Queue:
         """How far the submission of a set is, chunk by chunk; None if no such set was declared."""
 
         def read() -> list[Any]:
-            pipe = self.client.pipeline(transaction=True)
+            pipe = self.client.pipeline(transaction=False)  # what is used of the first never changes
             pipe.hgetall(self.keys.set(name))
             pipe.hgetall(self.keys.chunks(name))
             return pipe.execute()

@@ -145,12 +145,12 @@ def beat_of(words: Mapping[str, str]) -> Beat:
 
 def worker_of(row: Sequence[Any]) -> WorkerStatus:
     """A worker may beat what it likes; whoever looks must not fall over it."""
-    name, silent_ms, words = row
+    name, silent_ms, words, held = row
     try:
         beat = beat_of(fields(words)) if words else None
     except (KeyError, ValueError):
         beat = Beat(engine="unknown", version=Version(0, 0), state="unreadable")
-    return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, beat)
+    return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, beat, held)
 
 
 def dead_of(words: Mapping[bytes, bytes]) -> DeadTask:

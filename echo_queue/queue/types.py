@@ -203,11 +203,15 @@ class Beat:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker as last heard of. `beat` is None once its heartbeat has expired."""
+    """A worker as last heard of. `beat` is None once its heartbeat has expired; `silent_ms` is −1 if it is not known.
+
+    `held`: tasks under its lease.
+    """
 
     name: str
     silent_ms: int
     beat: Beat | None
+    held: int = 0
 
 
 @dataclass(frozen=True)

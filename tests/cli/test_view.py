@@ -64,6 +64,12 @@ def test_a_picture_shows_what_one_asks_first() -> None:
     assert "redis-cli -p 4000 --user monitor" in text
 
 
+def test_a_run_that_stands_still_says_who_holds_it_up() -> None:
+    stalled = replace(PICTURE, held_up=("w1 holds 3 tasks", "the learner waits"))
+    assert "held up: w1 holds 3 tasks" in drawn(stalled)
+    assert "held up: w1 holds 3 tasks; the learner waits" in view.line(stalled)
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_a_picture_keeps_within_the_terminal(width: int) -> None:
     assert max(map(len, drawn(PICTURE, width).splitlines())) <= width

@@ -139,7 +139,7 @@ def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompts", "missing"), [(PROMPTS, "no workers are alive (8 tasks and 34 prompts"), (0, "no prompts have been")]
+    ("prompts", "missing"), [(PROMPTS, "no worker lives; 8 tasks and 34 prompts wait"), (0, "no prompts have been")]
 )
 def test_waiting_in_vain_ends_with_who_is_missing(stage: Stage, prompts: int, missing: str) -> None:
     config = stage.config(queue={"stall_deadline_s": 1.0})

@@ -104,6 +104,8 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert monitor.status().workers[0].name == "w1"
     assert monitor.dead() == []
     assert monitor.published()
+    assert learner.unserved() == monitor.unserved() == ["a"]  # for whoever asks who holds the run up
+    assert learner.ledger("a") == monitor.ledger("a") == submitter.ledger("a")
     acting("admin").install()
 
 

@@ -172,12 +172,26 @@ local function confirm(keys)
   redis.call('SET', keys[1] .. 'confirmed', '1')
 end
 
+-- How many tasks each consumer holds, those included that were never heard of or long ago.
+local function held_tasks(run)
+  local held = {}
+  for _, stream in ipairs({ 'tasks', 'retry' }) do
+    for _, row in ipairs(redis.call('XPENDING', run.K[stream], 'workers')[4] or {}) do
+      held[row[1]] = (held[row[1]] or 0) + row[2]
+    end
+  end
+  return held
+end
+
 local function beats(run)
-  local answer = {}
+  local answer, held = {}, held_tasks(run)
   local known = redis.call('ZRANGE', run.K.workers, 0, -1, 'WITHSCORES')
   for place = 1, #known, 2 do
-    answer[#answer + 1] = { known[place], run.now - known[place + 1], redis.call('HGETALL', run.K['worker:' .. known[place]]) }
+    local name = known[place]
+    answer[#answer + 1] = { name, run.now - known[place + 1], redis.call('HGETALL', run.K['worker:' .. name]), held[name] or 0 }
+    held[name] = nil
   end
+  for name, count in pairs(held) do answer[#answer + 1] = { name, -1, {}, count } end
   return answer
 end
 
