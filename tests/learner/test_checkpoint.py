@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from echo_queue import doors
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
 from echo_queue.store import ObjectStore
@@ -53,6 +54,39 @@ def test_a_later_lineage_counts_more_than_a_higher_version(store: ObjectStore) -
     fork = save(store, 20, first, lineage=2)
     found = checkpoint.newest(store)
     assert found is not None and found[0] == fork
+
+
+class Cut(Exception):
+    """The learner dies here."""
+
+
+class After:
+    """Cuts off what is done after `left` steps."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def before(self, step: str, about: object) -> None:
+        if self.left == 0:
+            raise Cut(step)
+        self.left -= 1
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        pass
+
+
+def test_a_save_that_is_cut_off_leaves_no_checkpoint(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(store.puts_once, bool)  # finding out takes steps of its own
+    for steps in range(10):
+        monkeypatch.setattr(doors, "observer", After(steps))
+        try:
+            save(store, 1 + steps)
+        except Cut:
+            monkeypatch.setattr(doors, "observer", None)
+            assert checkpoint.newest(store) is None
+        else:
+            break
+    assert steps > 1
 
 
 @pytest.mark.parametrize("harm", ["without a manifest", "a torn manifest", "damaged tensors", "no tensors"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from echo_queue import telemetry
+from echo_queue import doors, telemetry
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
 from learner import checkpoint
@@ -54,6 +54,36 @@ def test_every_prompt_is_trained_once_and_the_model_is_a_hugging_face_folder(sta
     lineage = stage.queue(config).status().learner.lineage
     train(config, threading.Event())
     assert stage.queue(config).status().learner.lineage == lineage, "a finished run is left as it is"
+
+
+class Steps:
+    """Every step of this process that is over, and what it concerned."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, object]] = []
+
+    def before(self, step: str, about: object) -> None:
+        pass
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        self.taken.append((step, about))
+
+
+def test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    config = stage.config()
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    monkeypatch.setattr(doors, "observer", steps := Steps())
+    train(config, threading.Event())
+    saved: set[str] = set()
+    committed = 0
+    for step, about in steps.taken:
+        if step in ("put checkpoints/manifest.json", "put once checkpoints/manifest.json"):
+            saved.add(str(about).removeprefix("checkpoints/").removesuffix("/manifest.json"))
+        elif step == "commit":
+            assert isinstance(about, tuple) and about[2] in saved
+            committed += 1
+    assert committed == len(saved) > 1
 
 
 def test_s_of_zero_trains_on_policy_only(stage: Stage) -> None:

@@ -55,6 +55,14 @@ def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
     assert queue.admit() == 0
 
 
+def test_a_window_of_any_size_keeps_all_its_tasks(queue: Queue) -> None:
+    scene = Scene(queue, QueuePolicy(s=1000, batch=10, pace=False), prompts=2500)
+    while queue.admit():
+        pass
+    scene.check()
+    assert queue.status().tasks == len(scene.lease(3000)) == 2500
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.DataObject) -> None:

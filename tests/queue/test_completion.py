@@ -114,6 +114,9 @@ def test_committing_twice_counts_once(queue: Queue) -> None:
     assert [queue.commit(0, name, ids) for name in ("0/1", "0/1")] == [2, 0]
     scene.check()
     assert queue.audit().trained == 2
+    assert queue.uncommit(0, "0/1", "", ids) == 2
+    scene.check()
+    assert queue.audit().trained == 0
 
 
 def test_wait_wakes_on_the_kinds_it_is_asked_for(queue: Queue) -> None:

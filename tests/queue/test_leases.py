@@ -118,6 +118,13 @@ def test_one_sweep_takes_back_a_bounded_number(queue: Queue) -> None:
     assert queue.status().retry == 6
 
 
+def test_a_consumer_group_that_is_made_again_hands_out_what_there_is(queue: Queue) -> None:
+    scene = Scene(queue, prompts=3)
+    queue.client.xgroup_destroy(queue.keys.tasks, "workers")
+    queue.configure(POLICY)
+    assert len(scene.lease(9)) == 3
+
+
 def test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back(queue: Queue) -> None:
     scene = Scene(queue, replace(POLICY, lease_ms=150))
     (task,) = scene.lease(1)

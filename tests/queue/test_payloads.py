@@ -38,6 +38,15 @@ def test_a_large_group_travels_through_the_store_and_is_removed_once_committed(
     assert stored(object_store) == []
 
 
+def test_a_drained_group_stays_in_the_store_until_it_is_committed(spilling: Queue, object_store: ObjectStore) -> None:
+    scene = Scene(spilling)
+    scene.complete(scene.lease(1))
+    assert len(scene.drain(1).groups) == 1
+    lineage = spilling.resume(0).lineage
+    assert [group.task for group in spilling.pending(lineage)] == ["a/0/0"]
+    assert len(stored(object_store)) == 1
+
+
 def test_a_refused_group_leaves_nothing_in_the_store(spilling: Queue, object_store: ObjectStore) -> None:
     scene = Scene(spilling)
     tasks = scene.lease(1)

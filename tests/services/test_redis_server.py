@@ -71,6 +71,15 @@ def test_everything_acknowledged_is_there_after_sigkill_and_on_the_same_port(mak
         ]
 
 
+def test_each_write_is_on_disk_before_it_is_acknowledged(make: Make) -> None:
+    """A killed process loses nothing even without; only a machine that fails would show it."""
+    server = make()
+    server.start()
+    with server.client() as client:
+        rules = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+        assert {name: client.config_get(name)[name] for name in rules} == rules
+
+
 def test_a_second_start_finds_the_running_server(make: Make) -> None:
     first, second = make(), make()
     assert first.start()

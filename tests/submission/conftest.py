@@ -80,10 +80,10 @@ class Site:
         return rows
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + READY_S
+def until(condition: Callable[[], object], what: str, deadline_s: float = READY_S) -> None:
+    give_up = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < give_up, f"waited {READY_S:.0f} s for {what}"
+        assert time.monotonic() < give_up, f"waited {deadline_s:.0f} s for {what}"
         time.sleep(0.05)
 
 

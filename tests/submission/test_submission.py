@@ -87,6 +87,16 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp
     assert site.admin.audit().ok
 
 
+def test_what_is_lost_in_the_broker_is_sent_again(site: Site, tmp_path: Path) -> None:
+    config = site.config()
+    queue = Queue.connect(config, "submitter")
+    place(config, queue, build(config), choose(config, write(tmp_path / "prompts.jsonl", ROWS)))
+    site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
+    site.celery()
+    until(lambda: (arrival := queue.arrival("prompts")) and arrival.settled, "the reconciler", 20.0)
+    assert site.rows() == EXPECTED
+
+
 @pytest.mark.slow
 def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
     site: Site, shared_redis: RedisServer, tmp_path: Path
