@@ -1,0 +1,135 @@
+"""Breaks the product, one rule at a time, in a copy of it, and shows that the tests notice.
+
+    python -m tests.faults.mutate [--write] [WORD ...]
+
+- Prints each mutation and the test that failed on it; ends with 1 if any survived. Words choose mutations by name.
+- The copy holds what git knows, as it stands in the working tree; the tests run against it and nothing else.
+- `--write` puts the table of mutations into docs/reliability.md.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.mutations import MUTATIONS, Mutation
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs/reliability.md"
+BEGIN, END = "<!-- mutations: begin -->", "<!-- mutations: end -->"
+AT_ONCE = 2
+DEADLINE_S = 180
+IMPORTS = "import echo_queue, learner, workers; print(*(m.__path__[0] for m in (echo_queue, learner, workers)))"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`noticed`: the first test that failed; empty if none did, and then `said` tells how that came."""
+
+    mutation: Mutation
+    noticed: str
+    said: str
+    took_s: float
+
+
+def try_out(mutation: Mutation) -> Verdict:
+    """Runs the mutation's tests on a copy in which the rule is broken. Raises `ValueError` if there is no such rule."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as scratch:
+        copy = Path(scratch) / "project"
+        copy_project(copy)
+        path = copy / mutation.file
+        path.write_text(mutation.apply(path.read_text()))
+        environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": scratch}
+        check_imports(copy, environment)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider"]
+        command += [f"--basetemp={scratch}/pytest", *mutation.caught_by]
+        try:
+            run = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Verdict(mutation, "", f"no verdict within {DEADLINE_S} s", time.monotonic() - began)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+::[^\s\[]+)", run.stdout, re.MULTILINE)
+    noticed = failed.group(1) if failed and run.returncode == 1 else ""
+    return Verdict(mutation, noticed, "\n".join(run.stdout.splitlines()[-15:]) + run.stderr, time.monotonic() - began)
+
+
+def copy_project(to: Path) -> None:
+    """What git tracks and what is new and not ignored, as it stands."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+
+
+def check_imports(copy: Path, environment: dict[str, str]) -> None:
+    """An installed project must not stand in for the copy."""
+    found = subprocess.run(
+        [sys.executable, "-c", IMPORTS], cwd=copy, env=environment, capture_output=True, text=True, check=True
+    )
+    strangers = [path for path in found.stdout.split() if not Path(path).is_relative_to(copy)]
+    if strangers:
+        raise RuntimeError(f"the tests would run against {', '.join(strangers)}, not against the copy")
+
+
+def table() -> str:
+    """For the documentation."""
+    rows = [f"| {one.name} | {one.danger} | {', '.join(map(_told, one.caught_by))} |" for one in MUTATIONS]
+    return "\n".join(["| broken rule | what it endangers | caught by |", "| --- | --- | --- |", *rows])
+
+
+def _told(test: str) -> str:
+    return f"`{test.partition('::')[2]}`"
+
+
+def documented() -> str:
+    """The table as the documentation has it."""
+    return DOCS.read_text().partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def write() -> None:
+    before, _, rest = DOCS.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    DOCS.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only mutations whose name has one of them")
+    parser.add_argument("--write", action="store_true", help="the table in docs/reliability.md, and nothing else")
+    args = parser.parse_args()
+    if args.write:
+        write()
+        return 0
+    for mutation in MUTATIONS:
+        mutation.apply((ROOT / mutation.file).read_text())
+    chosen = [one for one in MUTATIONS if not args.words or any(word in one.name for word in args.words)]
+    began = time.monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        verdicts = list(pool.map(_tell, chosen))
+    survived = [verdict for verdict in verdicts if not verdict.noticed]
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} caught in {time.monotonic() - began:.0f} s")
+    return 1 if survived or not chosen else 0
+
+
+def _tell(mutation: Mutation) -> Verdict:
+    verdict = try_out(mutation)
+    outcome = f"caught by {verdict.noticed}" if verdict.noticed else f"SURVIVED\n{verdict.said}"
+    print(f"{mutation.name} ({verdict.took_s:.0f} s): {outcome}", flush=True)
+    return verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main())

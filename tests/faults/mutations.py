@@ -1,0 +1,324 @@
+"""One rule of the product broken at a time, what that endangers, and the tests that must notice.
+
+- `old` occurs exactly once in its file, so that a mutation cannot quietly come to change nothing.
+- `caught_by` names few and fast tests, at least one of which fails; `mutate` runs them on a copy of the project.
+"""
+
+from dataclasses import dataclass
+
+LUA = "echo_queue/queue/library/"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """In `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
+
+    name: str
+    danger: str
+    file: str
+    old: str
+    new: str
+    caught_by: tuple[str, ...]
+
+    def apply(self, text: str) -> str:
+        """The file's text with the rule broken. Raises `ValueError` unless there is exactly one place for it."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {text.count(self.old)} places in {self.file} instead of one")
+        return text.replace(self.old, self.new)
+
+
+MUTATIONS = (
+    Mutation(
+        "committed before it is saved",
+        "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
+        "learner/train.py",
+        """\
+        self.saved = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
+        )
+        self.queue.commit(self.lineage, self.saved.name, trained)
+""",
+        """\
+        self.queue.commit(self.lineage, f"{self.lineage:04d}/{self.version:08d}", trained)
+        self.saved = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
+        )
+""",
+        ("tests/learner/test_train.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
+    ),
+    Mutation(
+        "MAXLEN on a work stream",
+        "Redis drops the oldest tasks of a large window without a word",
+        LUA + "state.lua",
+        "redis.call('XADD', run.K[stream], '*', unpack(words))",
+        "redis.call('XADD', run.K[stream], 'MAXLEN', 1000, '*', unpack(words))",
+        ("tests/queue/test_admission.py::test_a_window_of_any_size_keeps_all_its_tasks",),
+    ),
+    Mutation(
+        "a consumer deleted with its leases",
+        "what a silent worker held is delivered to nobody again",
+        LUA + "operator.lua",
+        "if consumer.pending == 0 and consumer.idle > FORGET_WORKER_MS then",
+        "if consumer.idle > run.lease_ms then",
+        ("tests/queue/test_leases.py::test_one_sweep_takes_back_a_bounded_number",),
+    ),
+    Mutation(
+        "a consumer group that starts at $",
+        "tasks added before their group was made, or made again, are delivered to nobody",
+        LUA + "operator.lua",
+        "redis.pcall('XGROUP', 'CREATE', key, name, '0', 'MKSTREAM')",
+        "redis.pcall('XGROUP', 'CREATE', key, name, '$', 'MKSTREAM')",
+        ("tests/queue/test_leases.py::test_a_consumer_group_that_is_made_again_hands_out_what_there_is",),
+    ),
+    Mutation(
+        "retries inside the Redis client",
+        "a command that was carried out is sent again below the queue, where nobody knows its token",
+        "echo_queue/services/connect.py",
+        '"retry": Retry(NoBackoff(), 0),\n        "socket_timeout"',
+        '"retry": Retry(NoBackoff(), 3),\n        "socket_timeout"',
+        ("tests/services/test_connect.py::test_a_connection_repeats_no_command_by_itself",),
+    ),
+    Mutation(
+        "dedupe removed",
+        "a task that two workers complete is trained twice",
+        LUA + "worker.lua",
+        "  if stream == 'replay' then\n    local first",
+        "  if stream == 'nowhere' then\n    local first",
+        ("tests/queue/test_completion.py::test_a_task_completed_twice_is_trained_once",),
+    ),
+    Mutation(
+        "everysec instead of always",
+        "a machine that fails takes up to a second of acknowledged work with it",
+        "echo_queue/services/redis_server.py",
+        '"appendfsync": "always"',
+        '"appendfsync": "everysec"',
+        ("tests/services/test_redis_server.py::test_each_write_is_on_disk_before_it_is_acknowledged",),
+    ),
+    Mutation(
+        "no check at drain",
+        "groups older than S are trained",
+        LUA + "learner.lua",
+        "return run.v - group.oldest > run.s",
+        "return false",
+        ("tests/queue/test_lateness.py::test_a_group_over_the_bound_goes_back_in_the_same_call",),
+    ),
+    Mutation(
+        "no check at completion",
+        "what can never be trained any more fills replay, and its worker goes on serving old weights",
+        LUA + "worker.lua",
+        "if run.v - oldest > run.s or abandoned(run, lineage, newest) then",
+        "if false then",
+        ("tests/queue/test_lateness.py::test_a_completion_that_is_already_too_late_frees_its_lease",),
+    ),
+    Mutation(
+        "abandoned weights are fit",
+        "groups made by weights of a line that no longer exists are trained",
+        LUA + "state.lua",
+        "if began and began < version then return true end",
+        "",
+        ("tests/queue/test_lineage.py::test_abandoned_weights_are_unpublished_and_their_work_goes_back",),
+    ),
+    Mutation(
+        "no fence",
+        "a learner that hung and was replaced wakes up and moves the queue",
+        LUA + "state.lua",
+        "if lineage < run.lineage then",
+        "if false then",
+        ("tests/queue/test_lineage.py::test_a_learner_that_was_taken_over_is_fenced_in_every_move",),
+    ),
+    Mutation(
+        "turns not counted",
+        "after a fail-over that forgot a drain its groups are drained, and trained, again",
+        LUA + "state.lua",
+        "if not repeated and tonumber(turn) ~= tonumber(last) + 1 then",
+        "if false then",
+        (
+            "tests/learner/test_following.py::test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on",
+        ),
+    ),
+    Mutation(
+        "a drain that does not know its repetition",
+        "groups whose drain lost its reply are in nobody's hands until the learner restarts",
+        LUA + "learner.lua",
+        "local taken = repeat_drain(run, turn) or fresh_drain",
+        "local taken = fresh_drain",
+        ("tests/faults/test_proxy.py::test_every_move_survives_every_fault",),
+    ),
+    Mutation(
+        "a lease that does not know its repetition",
+        "tasks whose lease lost its reply wait until it expires, and cost an attempt",
+        LUA + "worker.lua",
+        "tasks = repeat_lease(run, worker, token) or fresh_lease",
+        "tasks = fresh_lease",
+        ("tests/faults/test_proxy.py::test_every_move_survives_every_fault",),
+    ),
+    Mutation(
+        "no cap on attempts",
+        "a task that kills its worker kills them all, for ever",
+        LUA + "operator.lua",
+        "if attempt < run.max_attempts then",
+        "if true then",
+        ("tests/queue/test_leases.py::test_a_poisonous_task_dies_with_its_reason_and_can_be_revived",),
+    ),
+    Mutation(
+        "no grace after an absence",
+        "after an outage every lease expires at once, and living workers' work is done twice",
+        LUA + "operator.lua",
+        "return run.now < grace",
+        "return false",
+        ("tests/queue/test_leases.py::test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back",),
+    ),
+    Mutation(
+        "admission without bound",
+        "groups are generated that are too old when their turn comes",
+        LUA + "backlog.lua",
+        "full = min_pv > run.published or (run.pace",
+        "full = (run.pace",
+        ("tests/queue/test_admission.py::test_with_s_0_exactly_one_batch_is_admitted_for_each_update",),
+    ),
+    Mutation(
+        "a chunk submitted twice counts twice",
+        "prompts of a chunk whose message came twice are trained twice",
+        LUA + "backlog.lua",
+        "if was.state == 'done' then return 0 end",
+        "",
+        ("tests/queue/test_admission.py::test_a_submission_repeated_adds_nothing",),
+    ),
+    Mutation(
+        "a checkpoint committed twice counts twice",
+        "after a commit that lost its reply, a rewind does not bring back what the checkpoint held",
+        LUA + "learner.lua",
+        "if run.state.committed == args[3] then return { settled, refs } end",
+        "",
+        ("tests/queue/test_completion.py::test_committing_twice_counts_once",),
+    ),
+    Mutation(
+        "committed ids that are not open are forgotten",
+        "a Redis that was set back to before their admission trains them again",
+        LUA + "learner.lua",
+        "    redis.call('SADD', run.K.ledger, id)\n",
+        "",
+        ("tests/queue/test_lineage.py::test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission",),
+    ),
+    Mutation(
+        "the pointer to the weights moves backward",
+        "a publication that was slow makes the workers serve older weights",
+        LUA + "learner.lua",
+        "if before and (before > lineage or (before == lineage and run.published >= number)) then return 0 end",
+        "",
+        ("tests/queue/test_lineage.py::test_the_pointer_only_moves_forward",),
+    ),
+    Mutation(
+        "resumed without what lies ahead",
+        "what a learner saved and died before it committed is trained again",
+        "learner/following.py",
+        "    for manifest in ahead:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
+        "",
+        ("tests/learner/test_following.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
+    ),
+    Mutation(
+        "resumed without what was left behind",
+        "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
+        "learner/following.py",
+        "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)",
+        "undone = 0",
+        ("tests/learner/test_following.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
+    ),
+    Mutation(
+        "a checkpoint's manifest first",
+        "a learner that dies while it saves leaves a checkpoint that cannot be loaded, and counts as one",
+        "learner/checkpoint.py",
+        "    store.put(manifest.state, data)\n    _put_manifest(store, manifest)\n    return manifest\n\n\ndef newest",
+        "    _put_manifest(store, manifest)\n    store.put(manifest.state, data)\n    return manifest\n\n\ndef newest",
+        ("tests/learner/test_checkpoint.py::test_a_save_that_is_cut_off_leaves_no_checkpoint",),
+    ),
+    Mutation(
+        "a checkpoint's digest not checked",
+        "training goes on from tensors that a disk has changed",
+        "learner/checkpoint.py",
+        "if blake3(data).hexdigest() == manifest.digest:",
+        "if True:",
+        ("tests/learner/test_checkpoint.py::test_a_checkpoint_that_is_not_whole_is_passed_over",),
+    ),
+    Mutation(
+        "any checkpoint's name may be written again",
+        "two learners overwrite each other's checkpoint",
+        "learner/checkpoint.py",
+        "orjson.dumps(asdict(manifest)), once=True)",
+        "orjson.dumps(asdict(manifest)))",
+        ("tests/learner/test_checkpoint.py::test_saving_again_is_harmless_and_another_learner_is_refused",),
+    ),
+    Mutation(
+        "chunks of weights not checked",
+        "workers generate with weights that the network or a disk has changed",
+        "echo_queue/weights/reading.py",
+        "if digest(data) == expected:",
+        "if True:",
+        ("tests/weights/test_weights.py::test_a_flipped_bit_is_never_loaded",),
+    ),
+    Mutation(
+        "weights within S pruned",
+        "a worker that may still serve a version finds it gone",
+        "echo_queue/weights/retention.py",
+        "version.number < newest.number - s]",
+        "version.number < newest.number]",
+        ("tests/weights/test_weights.py::test_pruning_leaves_the_newest_and_what_lies_within_s",),
+    ),
+    Mutation(
+        "a spilled payload removed when drained",
+        "a learner that restarts with groups in hand finds them gone",
+        "echo_queue/queue/client.py",
+        "        return replies.drained_of(reply",
+        '        self.payloads.store.delete([one.key for one in self.payloads.store.list("replay/")])\n'
+        "        return replies.drained_of(reply",
+        ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
+    ),
+    Mutation(
+        "no reconciler in the Celery workers",
+        "chunks whose message a killed worker had taken never arrive",
+        "echo_queue/submission/application.py",
+        "(LeaveUnacked, ReconcilerStep)",
+        "(LeaveUnacked,)",
+        ("tests/submission/test_submission.py::test_what_is_lost_in_the_broker_is_sent_again",),
+    ),
+    Mutation(
+        "workers ignore min_pv",
+        "they generate with weights that are too old, again and again",
+        "workers/rollout.py",
+        "return Version(lease.published.version.lineage, number) if serving.number < number else None",
+        "return None",
+        ("tests/workers/test_rollout.py::test_weights_are_refreshed_only_for_a_task_that_needs_it",),
+    ),
+    Mutation(
+        "the heart does not renew",
+        "every call longer than a lease is taken over while it still runs",
+        "workers/heart.py",
+        "                self._renew(self.call)\n",
+        "",
+        ("tests/workers/test_heart.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
+    ),
+    Mutation(
+        "groups are not vetted",
+        "one broken worker spoils the gradient of all",
+        "echo_queue/queue/payloads.py",
+        "            self.vetting.check(group)\n",
+        "            pass\n",
+        ("tests/queue/test_bad_groups.py::test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on",),
+    ),
+    Mutation(
+        "an answer cut short is taken for whole",
+        "a checkpoint or a chunk of weights is read in part",
+        "echo_queue/store.py",
+        'if len(data) != int(answer["ContentLength"]):',
+        "if False:",
+        ("tests/faults/test_proxy.py::test_an_answer_that_ends_anywhere_is_asked_for_again",),
+    ),
+    Mutation(
+        "two supervisors of one run",
+        "every role runs twice in one directory",
+        "echo_queue/supervisor.py",
+        "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        ("tests/test_supervisor.py::test_a_second_supervisor_is_refused",),
+    ),
+)
