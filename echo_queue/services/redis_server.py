@@ -29,7 +29,13 @@ STOP_GRACE_S = 10.0
 PORT_ATTEMPTS = 3
 TORN = "Unexpected end of file reading the append only file"
 """What a server says that was killed while it wrote."""
-DISK_FULL_SIGNS = ("No space left", "no space left", "Short write while writing to the AOF", "File too large")
+DISK_FULL_SIGNS = (
+    "No space left",
+    "no space left",
+    "Short write while writing to the AOF",
+    "Can't recover from AOF write error",  # the last that fits where the log lies on that disk, too
+    "File too large",
+)
 
 
 @dataclass(frozen=True)
