@@ -5,6 +5,7 @@ chain, the queue's last audit, and audits taken all along. It believes the queue
 about what was trained or how old that was. Each violation names ids and the lines of history that concern them.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -352,9 +353,15 @@ def keeps(audit: Audit) -> bool:
 
 
 def identity(evidence: Evidence) -> Iterator[Violation]:
-    for snapshot in (*evidence.snapshots, Snapshot(0.0, evidence.final)):
-        if not keeps(snapshot.audit):
-            yield Violation("identity", f"broken at {snapshot.time_s:.3f}: {snapshot.audit}")
+    """Broken once, it mostly stays so: what is shown is how it broke."""
+    snapshots = (*evidence.snapshots, Snapshot(math.inf, evidence.final))
+    broken = [place for place, snapshot in enumerate(snapshots) if not keeps(snapshot.audit)]
+    if broken:
+        first = range(max(0, broken[0] - 2), broken[0] + 1)
+        lines = tuple(f"{snapshots[place].time_s:.3f} {snapshots[place].audit}" for place in first)
+        yield Violation(
+            "identity", f"broken in {len(broken)} of {len(snapshots)} snapshots, first in the last of", lines=lines
+        )
     for before, after in zip(evidence.snapshots, evidence.snapshots[1:], strict=False):
         if after.audit.submitted < before.audit.submitted:
             what = f"{before.audit.submitted} prompts became {after.audit.submitted} at {after.time_s:.3f}"
