@@ -1,0 +1,151 @@
+"""Promise: whatever bytes come, `apply` makes what was encoded or raises `BadDelta`; no crash, no grab for memory."""
+
+import subprocess
+import sys
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from echo_queue.weights.delta import BadDelta, Settings, Shard, apply, encode, read_header
+from echo_queue.weights.delta.format import LENGTHS, MAGIC
+from echo_queue.weights.delta.streams import pack
+
+torch.set_num_threads(1)
+quick = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+
+
+def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Tensors whose pieces are of every kind."""
+    random = np.random.default_rng(0)
+    base, new = {}, {}
+    for name, share, reach in (("a", 0, 1), ("b", 0.005, 1), ("c", 0.1, 20), ("d", 0.8, 300), ("e", 1, 60_000)):
+        codes = random.integers(0, 65_536, 3001).astype(np.uint16)
+        step = np.where(random.random(3001) < share, random.integers(1, reach, 3001, endpoint=True), 0)
+        base[name] = torch.from_numpy(codes.view(np.int16)).view(torch.bfloat16)
+        new[name] = torch.from_numpy((codes + step.astype(np.uint16)).view(np.int16)).view(torch.bfloat16)
+    return base, new
+
+
+BASE, NEW = versions()
+SHARDS = list(encode(BASE, NEW, settings=Settings(shard_bytes=15_000)))
+
+
+def test_the_shards_here_have_pieces_of_every_kind() -> None:
+    assert {piece.kind for shard in SHARDS for piece in shard.pieces} == {"same", "ranked", "gaps", "dense", "full"}
+
+
+def survives(data: bytes) -> None:
+    """Either it is refused and everything in place is as it was or as it should be, or all is right."""
+    state = {name: tensor.clone() for name, tensor in BASE.items()}
+    out = {name: torch.zeros_like(tensor) for name, tensor in BASE.items()}
+    try:
+        pieces = apply(data, BASE, out)
+    except BadDelta:
+        pieces = ()
+    for piece in pieces:
+        part = slice(piece.start, piece.start + piece.count)
+        for name in piece.names:
+            assert torch.equal(codes(out[name])[part], codes(NEW[piece.names[0]])[part])
+    try:
+        apply(data, state, state)
+    except BadDelta:
+        for name, tensor in state.items():
+            assert torch.equal(codes(tensor), codes(BASE[name])) or torch.equal(codes(tensor), codes(NEW[name]))
+
+
+def codes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.int16)
+
+
+@given(st.sampled_from(SHARDS), st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=4))
+@quick
+def test_flipped_bits_are_refused(shard: Shard, flips: list[tuple[int, int]]) -> None:
+    data = bytearray(shard.data)
+    for place, mask in flips:
+        data[place % len(data)] ^= mask
+    survives(bytes(data))
+
+
+@given(st.sampled_from(SHARDS), st.integers(0, 2**20), st.binary(max_size=40))
+@quick
+def test_a_shard_cut_short_or_made_longer_is_refused(shard: Shard, length: int, more: bytes) -> None:
+    cut = shard.data[: length % len(shard.data)]
+    with pytest.raises(BadDelta):
+        apply(cut, BASE, {name: torch.zeros_like(tensor) for name, tensor in BASE.items()})
+    survives(cut + more)
+
+
+@given(st.binary(max_size=200))
+@example(MAGIC + LENGTHS.pack(0, 0))
+@example(MAGIC + LENGTHS.pack(2**32 - 1, 2**32 - 1) + b"x")
+@quick
+def test_bytes_that_never_were_a_shard_are_refused(data: bytes) -> None:
+    for shard in (data, MAGIC + data):
+        with pytest.raises(BadDelta):
+            apply(shard, BASE, {})
+
+
+FIELDS = {
+    "names": st.lists(st.sampled_from(["a", "b", "c", "x"]), max_size=3) | st.integers() | st.none(),
+    "dtype": st.sampled_from(["BF16", "F16", "F64", "U8", "", 3]),
+    "shape": st.lists(st.integers(-1, 2**70), max_size=3) | st.just([3001]) | st.none(),
+    "start": st.integers(-1, 2**70) | st.integers(0, 4000) | st.floats(),
+    "count": st.integers(-1, 2**70) | st.integers(0, 4000) | st.booleans(),
+    "kind": st.sampled_from(["same", "gaps", "ranked", "dense", "full", "other", 5, ["full"]]),
+    "digest": st.text(max_size=70) | st.none(),
+    "bits": st.integers(-1, 9) | st.just(2**64),
+    "streams": st.lists(st.tuples(st.integers(-1, 2**40), st.integers(-1, 2**40)), max_size=6) | st.just([3]),
+}
+
+
+@given(st.sampled_from(SHARDS), st.data())
+@quick
+def test_a_header_that_lies_is_refused(shard: Shard, data: st.DataObject) -> None:
+    """As one who signs nothing but knows the format would write it."""
+    _, start = read_header(shard.data)
+    entries = orjson.loads(orjson.dumps(shard.pieces))
+    for _ in range(data.draw(st.integers(1, 2))):
+        entry = data.draw(st.sampled_from(entries))
+        field = data.draw(st.sampled_from(sorted(FIELDS)))
+        value = data.draw(FIELDS[field])
+        entry[field] = value if not isinstance(value, int) or value < 2**64 else 2**64 - 1
+    try:
+        header = pack(orjson.dumps(entries))
+    except TypeError:  # not even JSON holds it
+        return
+    survives(MAGIC + LENGTHS.pack(len(header.data), header.length) + header.data + shard.data[start:])
+
+
+BOMB = """
+import resource, torch
+import numpy as np
+from dataclasses import replace
+from echo_queue.weights.delta import BadDelta, Piece, apply
+from echo_queue.weights.delta.format import seal
+from echo_queue.weights.delta.streams import pack
+huge = pack(bytes(1 << 28))
+bomb = Piece(("w",), "BF16", (100,), 0, 100, "full", "", 0, ((len(huge.data), huge.length), (0, 100)))
+shards = [seal([bomb], [[huge]])]
+shards.append(seal([replace(bomb, streams=((len(huge.data), 200), (0, 100)))], [[huge]]))
+shards.append(seal([replace(bomb, shape=(1 << 60,), count=1 << 60)], [[huge]]))
+tensors = {"w": torch.zeros(100, dtype=torch.bfloat16)}
+apply(seal([Piece(("w",), "BF16", (100,), 0, 100, "same", "")], [[]]).data, tensors, tensors, check=False)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), resource.RLIM_INFINITY))
+for shard in shards:
+    try:
+        apply(shard.data, tensors, tensors)
+    except BadDelta:
+        print("refused")
+"""
+
+
+def test_a_stream_that_expands_without_end_is_refused_before_it_does() -> None:
+    """In a process of its own that may not grow: 256 MiB of zeros in a few bytes, for 200 bytes of weights."""
+    done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["refused"] * 3, done.stderr
