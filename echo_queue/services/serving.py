@@ -18,7 +18,7 @@ from functools import partial
 import redis
 
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError, ServiceError
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.queue.acl import rules
 from echo_queue.services.connect import connect_redis, connect_store
@@ -29,6 +29,8 @@ from echo_queue.services.secrets import ROLES, Generated, generate
 from echo_queue.store import ObjectStore
 
 WATCH_S = 0.1
+READY_S = 5.0
+"""A server that ends while it is made ready is looked after again by then."""
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class Services:
 
     def _install(self, client: redis.Redis) -> None:
         with client:
-            queue = Queue(client, self.config.run.name)
+            queue = Queue(client, self.config.run.name, deadline_s=READY_S)
             queue.install()
             queue.configure(QueuePolicy.of(self.config))
 
@@ -115,17 +117,24 @@ class Watched:
         self._patience = patience
         self._ends: deque[float] = deque(maxlen=patience.most_ends)
         self._again_at = 0.0
+        self._made_ready = False
 
     def start(self) -> None:
-        fresh = self.server.start()
+        self._made_ready = False
+        try:
+            fresh = self.server.start()
+        except OSError as error:
+            what = f"the {self.name} cannot be started: {error.strerror}"
+            raise ServiceError(Problem(str(self.server.dir), what, "free space there, or mend its rights")) from None
         self._ready()
+        self._made_ready = True
         log.info(
             "%s %s at %s (pid %s)", self.name, "started" if fresh else "found running", self.server.url, self.server.pid
         )
 
     def look(self) -> None:
         """Raises `ServiceError` once the server has ended too often."""
-        if self.server.alive() or time.monotonic() < self._again_at:
+        if (self._made_ready and self.server.alive()) or time.monotonic() < self._again_at:
             return
         now, log_tail, patience = time.monotonic(), self.server.process.log_tail(), self._patience
         recent = sum(now - end < patience.window_s for end in self._ends)
