@@ -10,7 +10,7 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 CONFIG ?= configs/quickstart.toml
 BENCHMARKS ?= $(filter-out __init__ verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
-.PHONY: help run install test test-fast mutations storm lint bench lock docs clean apt
+.PHONY: help run install test test-fast crash-points mutations storm lint bench lock docs clean apt
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make install    create $(VENV) with everything that development needs"
 	@echo "make test       all tests        make test-fast  those that take seconds"
 	@echo "make storm      kill every role at random for ten minutes (SEED=... DURATION=seconds)"
+	@echo "make crash-points  end every role after each of its steps, and after every pair of them"
 	@echo "make mutations  break the product's rules one by one: the tests must notice"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
 	@echo "make docs       docs/configuration.md    make lock  constraints.txt, from a fresh environment"
@@ -36,6 +37,9 @@ test-fast: $(VENV)/.dev apt
 
 storm: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.storm $(if $(SEED),--seed $(SEED)) --duration $(or $(DURATION),600)
+
+crash-points: $(VENV)/.dev apt
+	CRASH_PAIRS=all $(BIN)/python -m pytest -s tests/faults/test_crash_points.py
 
 mutations: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.mutate
