@@ -113,7 +113,7 @@ def test_every_door_is_a_point_of_some_role() -> None:
 OPERATORS = ("dead", "revive", "audit", "draft marker", "place marker", "draft password", "place password", "renew")
 """Steps of commands that people give, and give again."""
 SWEEP = ("places", "pointed")
-"""What the sweep for orphaned payloads reads, ten minutes into a run, before its one delete: dying there is dying before."""
+"""What the sweep for orphaned payloads reads, ten minutes into a run, before its one delete."""
 
 
 @pytest.mark.slow
