@@ -7,6 +7,7 @@
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from echo_queue.codec import GROUP_MAX_BYTES, CodecError, decode
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Group
 from echo_queue.vetting import BadGroup, Vetting
+
+log = logging.getLogger(__name__)
 
 PREFIX = "replay/"
 REFERENCE = re.compile(rf"{PREFIX}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
@@ -55,10 +58,16 @@ class Payloads:
         return "ref", ref.encode()
 
     def discard(self, refs: Iterable[bytes]) -> None:
-        """Removes stored payloads that nothing points to any more; what names anything else is left alone."""
+        """Removes stored payloads that nothing points to any more; what names anything else is left alone.
+
+        So is what this role may not remove, or cannot now: `orphans.py` finds it.
+        """
         keys = [key for key in (ref.decode("utf-8", "replace") for ref in refs) if REFERENCE.fullmatch(key)]
         if keys and self.store is not None:
-            self.store.delete(keys)
+            try:
+                self.store.delete(keys)
+            except ServiceError as error:
+                log.info("%d stored groups are left to the learner's sweep: %s", len(keys), error.problems[0].what)
 
     def group(self, words: Mapping[bytes, bytes]) -> Group:
         """The group of a replay entry. Raises `CodecError` if its bytes are no group, another one, or a bad one."""

@@ -57,10 +57,13 @@ def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLI
 
 
 def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:
-    """The run's objects. Raises `ServiceError` unless the bucket can be listed. All roles use the same keys."""
+    """The run's objects, with the role's keys where it has its own (an embedded store has one pair for all).
+
+    Raises `ServiceError` unless the bucket can be listed.
+    """
 
     def connect() -> ObjectStore:
-        store = ObjectStore(store_endpoint(config), config.run.name)
+        store = ObjectStore(store_endpoint(config, role), config.run.name)
         store.check(deadline_s=0)
         return store
 

@@ -60,7 +60,7 @@ def services_dir(config: Config) -> Path:
 
 def resolve(config: Config, role: Role) -> Endpoints:
     """Both endpoints as `role` sees them. Raises `ServiceError` if embedded services never started."""
-    return Endpoints(redis_endpoint(config, role), store_endpoint(config))
+    return Endpoints(redis_endpoint(config, role), store_endpoint(config, role))
 
 
 def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
@@ -68,10 +68,10 @@ def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
         address = _read(services_dir(config) / "redis.json", "redis.url")
         return RedisEndpoint(address["url"], role, generated(services_dir(config)).redis[role])
     username = config.redis.username.replace("{role}", role)
-    return RedisEndpoint(config.redis.url, username, external_redis_password(), config.redis.ca_file)
+    return RedisEndpoint(config.redis.url, username, external_redis_password(role=role), config.redis.ca_file)
 
 
-def store_endpoint(config: Config) -> StoreEndpoint:
+def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:
     store = config.store
     if store.url == EMBEDDED:
         address = _read(services_dir(config) / "store.json", "store.url")
@@ -80,7 +80,7 @@ def store_endpoint(config: Config) -> StoreEndpoint:
             address["url"], store.bucket, put_once=address["put_once"], directory=Path(address["directory"])
         )
     else:
-        keys = external_store_keys()
+        keys = external_store_keys(role=role)
         endpoint = StoreEndpoint(store.url, store.bucket)
     endpoint = replace(endpoint, region=store.region, checksums=store.checksums)
     return replace(endpoint, access_key=keys.access_key, secret_key=keys.secret_key) if keys else endpoint

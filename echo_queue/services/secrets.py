@@ -1,8 +1,9 @@
 """Passwords and keys, which are never configuration.
 
 - Embedded services: generated once per run and kept in `<run dir>/services/secrets.json` (mode 0600).
-- External services: from the environment, or from the file that `…_FILE` names. Without store keys,
-  boto3's own chain (profile, instance role) applies.
+- External services: from the environment, or from the file that `…_FILE` names; `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`
+  and the like, with a role's name, go before those for all roles. Without store keys, boto3's own chain (profile,
+  instance role) applies.
 """
 
 import os
@@ -67,20 +68,28 @@ def generate(directory: Path) -> Generated:
     return generated(directory)
 
 
-def external_redis_password(environ: Mapping[str, str] = os.environ) -> str | None:
-    return _from_environment("ECHO_QUEUE_REDIS_PASSWORD", environ)
+def external_redis_password(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> str | None:
+    return _of_role(role, "REDIS_PASSWORD", environ)[1]
 
 
-def external_store_keys(environ: Mapping[str, str] = os.environ) -> StoreKeys | None:
+def external_store_keys(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> StoreKeys | None:
     """Both keys, or None for boto3's own chain. One key without the other is a `ServiceError`."""
-    access = _from_environment("ECHO_QUEUE_STORE_ACCESS_KEY", environ)
-    secret = _from_environment("ECHO_QUEUE_STORE_SECRET_KEY", environ)
+    name, access = _of_role(role, "STORE_ACCESS_KEY", environ)
+    other, secret = _of_role(role, "STORE_SECRET_KEY", environ)
     if access and secret:
         return StoreKeys(access, secret)
     if access or secret:
-        missing = "ECHO_QUEUE_STORE_SECRET_KEY" if access else "ECHO_QUEUE_STORE_ACCESS_KEY"
+        missing = name.replace("ACCESS", "SECRET") if access else other.replace("SECRET", "ACCESS")
         raise ServiceError(Problem(missing, "is not set but its other half is", "set both, or neither"))
     return None
+
+
+def _of_role(role: Role | None, secret: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """The role's own secret, else that of all roles; and the variable's name."""
+    for name in (f"ECHO_QUEUE_{role.upper()}_{secret}" if role else "", f"ECHO_QUEUE_{secret}"):
+        if name and (value := _from_environment(name, environ)) is not None:
+            return name, value
+    return f"ECHO_QUEUE_{secret}", None
 
 
 def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:

@@ -130,5 +130,6 @@ class Process:
 
     def _open(self) -> tuple[int, Queue, Writes]:
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = os.getpid(), Queue.connect(self._config, "submitter"), connect_store(self._config)
+            queue, store = Queue.connect(self._config, "submitter"), connect_store(self._config, "submitter")
+            self._opened = os.getpid(), queue, store
         return self._opened

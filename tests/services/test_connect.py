@@ -10,6 +10,7 @@ import redis
 from echo_queue.config import Config
 from echo_queue.errors import ServiceError
 from echo_queue.services.connect import check, connect_redis, connect_store
+from echo_queue.services.endpoints import resolve
 from echo_queue.services.process import port_for
 from echo_queue.services.redis_errors import explain, may_pass
 from echo_queue.services.redis_server import RedisServer, User, find_program
@@ -104,6 +105,23 @@ def test_a_missing_bucket_of_an_external_store_is_not_made(
             connect_store(configure(store={"url": s3_server.url, "bucket": "not-there"}))
 
 
+def test_a_role_may_have_secrets_of_its_own(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "REDIS_PASSWORD": "common",
+        "LEARNER_REDIS_PASSWORD": "learner's",
+        "STORE_ACCESS_KEY": "common",
+        "STORE_SECRET_KEY": "secret",
+        "WORKER_STORE_ACCESS_KEY": "worker",
+        "WORKER_STORE_SECRET_KEY": "its secret",
+    }.items():
+        monkeypatch.setenv(f"ECHO_QUEUE_{name}", value)
+    config = configure(store={"url": "http://127.0.0.1:1"}, redis={"url": "redis://127.0.0.1:1"})
+    learner, worker = resolve(config, "learner"), resolve(config, "worker")
+    assert (learner.redis.password, worker.redis.password) == ("learner's", "common")
+    assert (learner.store.access_key, learner.store.secret_key) == ("common", "secret")
+    assert (worker.store.access_key, worker.store.secret_key) == ("worker", "its secret")
+
+
 def test_secrets_may_come_from_files_and_one_key_alone_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("from a file\n")
     assert external_redis_password({"ECHO_QUEUE_REDIS_PASSWORD_FILE": str(tmp_path / "password")}) == "from a file"
@@ -111,6 +129,8 @@ def test_secrets_may_come_from_files_and_one_key_alone_is_a_mistake(tmp_path: Pa
     assert external_store_keys({}) is None
     with pytest.raises(ServiceError, match="ECHO_QUEUE_STORE_SECRET_KEY"):
         external_store_keys({"ECHO_QUEUE_STORE_ACCESS_KEY": "a"})
+    with pytest.raises(ServiceError, match="ECHO_QUEUE_WORKER_STORE_ACCESS_KEY"):
+        external_store_keys({"ECHO_QUEUE_WORKER_STORE_SECRET_KEY": "s"}, "worker")
     with pytest.raises(ServiceError, match="cannot be read"):
         external_redis_password({"ECHO_QUEUE_REDIS_PASSWORD_FILE": str(tmp_path / "nowhere")})
 
