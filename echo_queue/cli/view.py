@@ -17,6 +17,7 @@ from rich.text import Text
 from echo_queue.queue.types import Status, WorkerStatus
 from echo_queue.supervisor import RoleState
 from echo_queue.telemetry import Summary
+from echo_queue.vetting import CAUSES
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -57,6 +58,7 @@ def draw(picture: Picture) -> RenderableType:
     if picture.trouble:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
     parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
+    parts += [Text(f" {sentence}", style="red") for sentence in _bad_groups(picture.status)]
     if picture.redis_cli:
         parts.append(Text.assemble((" look yourself:\n ", "dim"), (picture.redis_cli, "cyan"), overflow="fold"))
     return Group(*parts)
@@ -82,7 +84,8 @@ def line(picture: Picture) -> str:
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
-    return "  ".join([*parts, *([picture.trouble] if picture.trouble else []), *held_up])
+    troubles = [*([picture.trouble] if picture.trouble else []), *held_up, *_bad_groups(status)]
+    return "  ".join([*parts, *troubles])
 
 
 def spark(values: Sequence[float], width: int) -> str:
@@ -113,6 +116,13 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _bad_groups(status: Status | None) -> list[str]:
+    """What vetting has buried since the run began, by cause; who sent it stands with each dead task."""
+    counts = status.counts if status else {}
+    causes = [f"{cause} {counts[name]:,}" for cause in CAUSES if (name := f"bad_{cause}") in counts]
+    return [f"bad groups buried: {', '.join(causes)}"] if causes else []
 
 
 def _head(picture: Picture) -> RenderableType:

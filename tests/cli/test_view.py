@@ -70,6 +70,13 @@ def test_a_run_that_stands_still_says_who_holds_it_up() -> None:
     assert "held up: w1 holds 3 tasks; the learner waits" in view.line(stalled)
 
 
+def test_bad_groups_are_shown_by_cause() -> None:
+    spoiled = replace(PICTURE, status=replace(STATUS, counts={"bad_reward": 3, "bad_tokens": 1_200, "buried": 1_203}))
+    for text in (drawn(spoiled), view.line(spoiled)):
+        assert "bad groups buried: tokens 1,200, reward 3" in text
+    assert "bad groups" not in drawn(PICTURE) + view.line(PICTURE)
+
+
 @pytest.mark.parametrize("width", [80, 100, 160])
 def test_a_picture_keeps_within_the_terminal(width: int) -> None:
     assert max(map(len, drawn(PICTURE, width).splitlines())) <= width
