@@ -24,8 +24,8 @@ from transformers import AutoTokenizer
 from echo_queue import doors, staleness, weights
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Queue, QueuePolicy
-from echo_queue.records import Group, Version
+from echo_queue.queue import Queue, QueuePolicy, Status
+from echo_queue.records import Group, Published, Version
 from echo_queue.services.connect import connect_store
 from echo_queue.store import INDEX, ObjectStore
 from echo_queue.telemetry import MetricsLog
@@ -58,7 +58,7 @@ def train(config: Config, leaving: threading.Event) -> None:
         return
     _share_base(config, store)
     learner = Learner(config, store, queue)
-    housekeeper = Housekeeper(_connect_queue(config, store), store, config.queue.lease_s, learner.publisher.observe)
+    housekeeper = Housekeeper(_connect_queue(config, store), store, config.queue.lease_s, learner.observe)
     housekeeper.start()
     learner.publisher.start()
     try:
@@ -84,8 +84,9 @@ class Learner:
         self.lineage = resume(queue, store, self.saved)
         self.trained: list[str] = []
         self.t_train_s = 0.0
-        self.publisher = Publisher(self._publish)
+        self.publisher = Publisher(self._publish, config.queue.stall_deadline_s)
         self.published = -1
+        self.pointer: Published | None = None
         version = Version(self.lineage, self.version)
         self.gathering = Gathering(config, queue, version, self.policy.vocabulary, self.publisher.check)
         self.metrics = MetricsLog(config.run.dir / "metrics.jsonl")
@@ -161,7 +162,15 @@ class Learner:
         """In the publisher's thread: stored whole, then pointed at."""
         published = weights.publish(self.store, version, tensors, self.config.model.dtype)
         self.queue.publish(version.lineage, published)
+        self.pointer = published
         weights.prune(self.store, version, self.config.staleness.s)
+
+    def observe(self, status: Status) -> None:
+        """In the housekeeper's thread. A pointer that Redis has forgotten is set again: nobody else would."""
+        self.publisher.observe(status)
+        last, now = self.pointer, status.published
+        if last is not None and (now is None or now.version < last.version):
+            self.queue.publish(last.version.lineage, last)
 
     def _finish(self) -> None:
         if self.published < self.version:

@@ -209,6 +209,14 @@ MUTATIONS = (
         ("tests/queue/test_lineage.py::test_the_pointer_only_moves_forward",),
     ),
     Mutation(
+        "a forgotten pointer stays forgotten",
+        "after a fail-over that forgot a publication the workers wait for weights until the learner gives up",
+        "learner/train.py",
+        "if last is not None and (now is None or now.version < last.version):",
+        "if False:",
+        ("tests/learner/test_train.py::test_a_publication_that_redis_forgot_is_made_again",),
+    ),
+    Mutation(
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/following.py",

@@ -86,6 +86,19 @@ def test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole(monkeypatch: pyte
     assert committed == len(saved) > 1
 
 
+def test_a_publication_that_redis_forgot_is_made_again(stage: Stage) -> None:
+    """As after a fail-over: without it the workers would wait for weights until the learner gives up."""
+    config = stage.config()
+    stage.submit(config, PROMPTS)
+    learner, queue = stage.learn(config), stage.queue(config)
+    wait_until(queue.published, "the first weights")
+    queue.client.delete(queue.keys.published)
+    wait_until(queue.published, "the same weights again", deadline_s=20.0)
+    learner.terminate()
+    learner.join()
+    assert learner.exitcode == 0
+
+
 def test_s_of_zero_trains_on_policy_only(stage: Stage) -> None:
     config = stage.config(staleness={"s": 0})
     stage.submit(config, PROMPTS)
