@@ -55,6 +55,19 @@ class Framing(Protocol):
         """What a client waits for before it sends the rest of what `data` begins; empty if nothing."""
 
 
+class Raw:
+    """Any protocol in which the client speaks first: after that it is only copied."""
+
+    def request(self, data: bytearray) -> Request | None:
+        return Request("", "", bytes(data), len(data), pushes=True) if data else None
+
+    def reply(self, data: bytearray, to: Request) -> int | None:
+        return len(data) or None
+
+    def leave(self, data: bytearray) -> bytes:
+        return b""
+
+
 class Then(Enum):
     """What becomes of the connection."""
 
@@ -190,6 +203,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._links: set[Link] = set()
+        self._flows = threading.Event()
+        self._flows.set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -203,6 +218,18 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+        self.release()
+
+    def hold(self) -> None:
+        """Bytes of connections that are only copied stay here, until `release` or for ever."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        self._flows.set()
+
+    def flow(self) -> None:
+        """Returns when bytes may pass."""
+        self._flows.wait()
 
     def lead_to(self, upstream: int) -> None:
         """From now on that port is the server."""
@@ -329,6 +356,7 @@ class Link:
                 pass
 
     def _copy(self) -> None:
+        self._proxy.flow()
         self._server.sendall(self._asked)
         self._client.sendall(self._answered)
         self._asked.clear()
