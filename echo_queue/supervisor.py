@@ -23,6 +23,7 @@ from typing import IO, Protocol, Self
 
 from echo_queue import doors, orphans
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
+from echo_queue.reaping import reap
 
 # The shell names itself to the guard and then becomes the role. Its own end of the guard's pipe is closed by then, so
 # a supervisor that is killed between starting a role and telling of it leaves nothing that nobody would end.
@@ -187,7 +188,7 @@ class Supervisor:
         finally:
             assert self._guard and self._guard.stdin and self._lock
             self._guard.stdin.close()
-            self._guard.wait(orphans.GRACE_S + 5)
+            reap(self._guard, orphans.GRACE_S + 5, "the guard of the roles")
             self._lock.close()
 
     def start(self, *roles: Role) -> None:
@@ -286,7 +287,7 @@ class Supervisor:
         """Ends what is left of the role's group and reaps its first process."""
         kept.signal(signal.SIGKILL)
         assert kept.process
-        kept.process.wait(GONE_S)
+        reap(kept.process, GONE_S, f"role {kept.role.name}")
         self._tell("-", kept)
         kept.process = None
 

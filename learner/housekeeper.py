@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 SWEEPS_PER_LEASE = 4
 LONGEST_PAUSE_S = 1.0
 ORPHANS_EVERY_S = 600.0
+CLOSE_S = 5.0
 
 
 class Housekeeper(threading.Thread):
@@ -45,8 +46,9 @@ class Housekeeper(threading.Thread):
                 trouble = str(error)
 
     def close(self) -> None:
+        """A sweep under way may be waiting for Redis: then it is left behind."""
         self._closed.set()
-        self.join()
+        self.join(CLOSE_S)
 
     def _sweep(self) -> None:
         swept = self._queue.reclaim()

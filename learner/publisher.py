@@ -8,6 +8,7 @@
 - A failure in the background surfaces at the next call.
 """
 
+import logging
 import math
 import threading
 import time
@@ -16,11 +17,17 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import Status
 from echo_queue.records import Version
 
+log = logging.getLogger(__name__)
+
 SMOOTHING = 0.3
 """Weight of the newest measurement of T_bcast."""
+USUAL = 10.0
+"""Times T_bcast: what takes longer than that is stuck."""
+CLOSE_S = 30.0
 
 Publish = Callable[[Version, Mapping[str, Tensor]], object]
 
@@ -38,12 +45,13 @@ class Snapshot(NamedTuple):
 
 
 class Publisher(threading.Thread):
-    """`publish` stores the weights of a version and moves the pointer to it."""
+    """`publish` stores the weights of a version and moves the pointer to it; `deadline_s` is for one version."""
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: Publish, deadline_s: float) -> None:
         super().__init__(name="publisher", daemon=True)
         self.t_bcast_s = 0.0
         self._publish = publish
+        self._deadline_s = deadline_s
         self._changed = threading.Condition()
         self._waiting: Snapshot | None = None
         self._under_way: Snapshot | None = None
@@ -60,9 +68,15 @@ class Publisher(threading.Thread):
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Until all that was handed over is published."""
+        """Until all that was handed over is published. Raises `DeadlineError` naming the version that is not."""
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or not (self._waiting or self._under_way))
+            while self._failure is None and (snapshot := self._under_way or self._waiting):
+                # A version may take long where versions do; the next one has a deadline of its own.
+                deadline_s = max(self._deadline_s, USUAL * self.t_bcast_s)
+                if not self._changed.wait_for(lambda was=snapshot: self._has_left(was), deadline_s):  # type: ignore[misc]
+                    what = f"version {snapshot.version} was not published within {deadline_s:.0f} s"
+                    mend = "see that the object store takes data; a restart publishes the newest version again"
+                    raise DeadlineError(Problem("publisher", what, mend))
         self.check()
 
     def check(self) -> None:
@@ -71,11 +85,13 @@ class Publisher(threading.Thread):
             raise self._failure
 
     def close(self) -> None:
-        """What is under way is finished, what waits is dropped."""
+        """What is under way is finished if it takes no longer than usual, what waits is dropped."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self.join()
+        self.join(max(CLOSE_S, USUAL * self.t_bcast_s))
+        if self.is_alive():
+            log.warning("a version is left half published; nothing points to it")
 
     def run(self) -> None:
         while snapshot := self._next():
@@ -87,6 +103,9 @@ class Publisher(threading.Thread):
             with self._changed:
                 self._under_way = None
                 self._changed.notify_all()
+
+    def _has_left(self, snapshot: Snapshot) -> bool:
+        return self._failure is not None or (self._under_way is not snapshot and self._waiting is not snapshot)
 
     def _next(self) -> Snapshot | None:
         with self._changed:

@@ -24,7 +24,7 @@ from echo_queue.whole_file import write_whole
 # The shell notes its pid and then becomes the server, so a held lock always names its holder.
 LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
 POLL_S = 0.02
-GONE_S = 5.0
+GONE_S = 30.0
 LOG_TAIL_BYTES = 4096
 LOG_KEEP_BYTES = 8 << 20
 
@@ -88,13 +88,15 @@ class ServerProcess:
     def end(self, grace_s: float) -> None:
         """SIGTERM, then SIGKILL after `grace_s`. Returns when the server is gone."""
         self._signal_and_wait(signal.SIGTERM, grace_s)
-        self._signal_and_wait(signal.SIGKILL, GONE_S)
-        self._forget()
+        self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would. Returns when the server is gone."""
+        """SIGKILL, as a crash would. Returns when the server is gone; raises `DeadlineError` if it will not go."""
         self._signal_and_wait(signal.SIGKILL, GONE_S)
-        self._forget()
+        if self.alive():
+            what = f"its server (pid {self.pid}) was killed and has not ended in {GONE_S:.0f} s"
+            raise DeadlineError(Problem(str(self.dir), what, "see what holds it: a disk that hangs?"))
+        self._child = self.pid = None
 
     def log_tail(self) -> str:
         """The last lines the server wrote."""
@@ -113,10 +115,6 @@ class ServerProcess:
         give_up = time.monotonic() + patience_s
         while self.alive() and time.monotonic() < give_up:
             time.sleep(POLL_S)
-
-    def _forget(self) -> None:
-        if not self.alive():
-            self._child = self.pid = None
 
     def _held(self) -> bool:
         if not self._lock.exists():

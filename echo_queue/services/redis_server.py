@@ -90,6 +90,7 @@ class RedisServer:
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=30.0,
+            socket_connect_timeout=5.0,
         )
 
     def start(self, deadline_s: float = START_DEADLINE_S) -> bool:

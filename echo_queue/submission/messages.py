@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from celery import Celery
-from kombu.exceptions import OperationalError
+from kombu.exceptions import LimitExceeded, OperationalError
 from redis import RedisError
 
 from echo_queue import doors
@@ -17,7 +17,7 @@ from echo_queue.queue import Chunk
 CHANNEL = "promptsets"
 EXPAND_CHUNK = "echo_queue.submission.expand_chunk"
 SUBMIT_PROMPT_SET = "echo_queue.submission.submit_prompt_set"
-BROKEN = (OperationalError, RedisError, AttributeError)
+BROKEN = (OperationalError, LimitExceeded, RedisError, AttributeError)
 """The last is what Kombu makes of a channel that was closed under it."""
 PATIENCE_S = 5.0
 PAUSE_S = 0.2
@@ -36,7 +36,7 @@ def _send(app: Celery, message: dict[str, Any]) -> None:
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
-            with app.producer_pool.acquire(block=True) as producer:
+            with app.producer_pool.acquire(block=True, timeout=PATIENCE_S) as producer:
                 app.send_task(EXPAND_CHUNK, kwargs=message, producer=producer)
                 return
         except BROKEN as error:
@@ -49,7 +49,7 @@ def _send(app: Celery, message: dict[str, Any]) -> None:
 def messages_waiting(app: Celery) -> int:
     """Messages in the broker that no worker has taken. Raises `ServiceError`."""
     try:
-        with app.pool.acquire(block=True) as connection:
+        with app.pool.acquire(block=True, timeout=PATIENCE_S) as connection:
             # Kombu's own passive declaration forgets the key prefix in one of its commands.
             count = connection.default_channel.client.llen
             return int(doors.take("count messages", partial(count, CHANNEL)))

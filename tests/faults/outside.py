@@ -104,7 +104,7 @@ def _acts(file: str) -> Iterator[Act]:
     behind = _functions_behind_doors(tree, parents)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (what := _io(node)) and not _behind(node, parents, behind):
-            yield Act(f"{file}:{_qualified(node, parents)}", node.lineno, what)
+            yield Act(f"{file}:{qualified(node, parents)}", node.lineno, what)
 
 
 def _functions_behind_doors(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]) -> frozenset[str]:
@@ -168,7 +168,7 @@ def _writes(call: ast.Call) -> bool:
     return any(set(mode) & set("wax+") and len(mode) <= 3 for mode in modes)
 
 
-def _qualified(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> str:
+def qualified(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> str:
     names: list[str] = []
     above = parents.get(node)
     while above is not None:

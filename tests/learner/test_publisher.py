@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from echo_queue.errors import DeadlineError
 from echo_queue.queue import Beat, QueuePolicy, Status, WorkerStatus
 from echo_queue.records import Version
 from learner.publisher import Publish, Publisher, publication_period
@@ -36,7 +37,7 @@ def test_kappa_is_the_smallest_that_dissemination_sustains(
 
 
 def started(publish: Publish) -> Publisher:
-    publisher = Publisher(publish)
+    publisher = Publisher(publish, 20.0)
     publisher.start()
     return publisher
 
@@ -89,4 +90,16 @@ def test_a_version_has_arrived_once_every_living_worker_serves_it() -> None:
     assert arrived_s > stored_s
     publisher.observe(serving(4, 4))
     assert publisher.t_bcast_s == arrived_s, "measured once per version"
+    publisher.close()
+
+
+def test_a_publication_that_is_stuck_is_named() -> None:
+    may_go = threading.Event()
+    publisher = Publisher(lambda version, weights: may_go.wait(20), deadline_s=0.05)
+    publisher.start()
+    publisher.hand_over(Version(3, 7), WEIGHTS)
+    with pytest.raises(DeadlineError, match=r"version 3\.7 was not published within 0 s"):
+        publisher.wait()
+    may_go.set()
+    publisher.wait()
     publisher.close()

@@ -13,6 +13,7 @@ import sys
 from echo_queue import doors
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
+from echo_queue.reaping import reap
 from workers.environments import Answers
 from workers.environments.child import Answer, Failed, Rewards, Unfit, checked, heard
 from workers.environments.pipe import Pipe
@@ -44,7 +45,7 @@ class Scorer:
             what = f"the {self._config.kind} environment was not ready within {START_DEADLINE_S:.0f} s"
             raise DeadlineError(Problem("environment", what, "see what its module does when imported")) from None
         except EOFError:
-            code = self._process.wait(GONE_S)
+            code = reap(self._process, GONE_S, "the environment's process")
             what = f"the {self._config.kind} environment's process ended with {code} while starting"
             raise ConfigError(Problem("environment", what, "see its output above")) from None
         if isinstance(answer, Unfit):
@@ -76,7 +77,7 @@ class Scorer:
         self._pipe.close()
         if self._process.poll() is None:
             doors.take("end scorer", self._process.kill)
-        return self._process.wait(GONE_S)
+        return reap(self._process, GONE_S, "the environment's process")
 
     def _answer(self, timeout_s: float) -> Answer:
         return heard(doors.take("hear scorer", lambda: self._pipe.receive(timeout_s)))

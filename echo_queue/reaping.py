@@ -1,0 +1,25 @@
+"""Waits for a process that was told to end, within a deadline that names it."""
+
+import subprocess
+from typing import Protocol
+
+from echo_queue.errors import DeadlineError, Problem
+
+
+class Ending(Protocol):
+    """What is needed of a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def reap(process: Ending, deadline_s: float, what: str) -> int:
+    """Its exit code. Raises `DeadlineError`: a killed process lives on only while the kernel holds it."""
+    try:
+        return process.wait(deadline_s)
+    except subprocess.TimeoutExpired:
+        mend = "see what it waits for (`ps -o stat,wchan`): a disk or a mount that hangs holds even a killed process"
+        raise DeadlineError(
+            Problem(f"{what} (pid {process.pid})", f"has not ended in {deadline_s:.0f} s", mend)
+        ) from None

@@ -1,0 +1,68 @@
+"""No call of the product can block for ever: each has a timeout, or a reason not to need one."""
+
+import ast
+from collections.abc import Iterator
+
+from tests.faults.outside import qualified
+from tests.faults.points import files, receiver, tree_of
+
+ALLOWED = {
+    "learner/publisher.py:Publisher._next": "the publisher's own thread, idle until something is handed over",
+    "learner/train.py:Learner.run": "`Publisher.wait` has a deadline of its own",
+    "learner/train.py:Learner._finish": "likewise",
+    "workers/leaving.py:Leaver.run": "a thread that is idle until the worker is asked to leave",
+    "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
+    "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
+    "echo_queue/store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
+    "echo_queue/weights/reading.py:fetch": "parts of it, each with the store's deadline",
+}
+"""File and function → why a call in it may have no timeout of its own."""
+
+BARE = ("wait", "join", "get", "result", "communicate", "accept")
+"""Block for ever when called without any argument."""
+
+
+def test_every_blocking_call_has_a_timeout() -> None:
+    found = [call for file in files() for call in blocking(file)]
+    assert [what for place, what in found if place not in ALLOWED] == []
+    assert sorted(set(ALLOWED) - {place for place, _ in found}) == [], "what is excused here is gone"
+
+
+def blocking(file: str) -> Iterator[tuple[str, str]]:
+    tree = tree_of(file)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _blocks(node):
+            place = f"{file}:{qualified(node, parents)}"
+            yield place, f"{place} (line {node.lineno}): {ast.unparse(node)}"
+
+
+def _blocks(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    named = {keyword.arg for keyword in call.keywords}
+    timed = any(word and "timeout" in word for word in named)
+    last = ast.unparse(call.args[-1]) if call.args else ""
+    match name:
+        case _ if name in BARE and isinstance(call.func, ast.Attribute):
+            answer = not call.args and not timed
+        case "wait_for":
+            answer = len(call.args) < 2 and not timed
+        case "acquire":
+            answer = not timed
+        case "run" | "check_call" | "check_output" if receiver(call.func) == "subprocess":
+            answer = not timed
+        case "flock" | "lockf":
+            answer = "LOCK_NB" not in last
+        case "recv" | "recvfrom" | "recv_into":
+            answer = True
+        case "receive" | "send" if receiver(call.func) == "pipe":
+            answer = last == "None"
+        case "create_connection" | "urlopen":
+            answer = not timed
+        case "Redis" | "from_url" if receiver(call.func) in ("redis", "?"):
+            answer = "socket_timeout" not in named and None not in named
+        case "waitpid" | "pause" | "select":
+            answer = receiver(call.func) in ("os", "signal", "select")
+        case _:
+            answer = False
+    return answer
