@@ -84,7 +84,7 @@ class Behind:
             rollout = {{ group_size = 2 }}
             staleness = {{ s = 2 }}
             learner = {{ batch_groups = 4, checkpoint_updates = 2, lr = 1e-3 }}
-            queue = {{ stall_deadline_s = 20, lease_s = 3 }}
+            queue = {{ stall_deadline_s = 60, lease_s = 3 }}
             """
         )
         return self
