@@ -134,7 +134,7 @@ def before_store(s3_server: Server) -> Iterator[Proxy]:
 def store(before_store: Proxy, s3_server: Server, honours_put_once: bool, run_name: str) -> ObjectStore:
     """The objects of a fresh run, behind the proxy."""
     endpoint = replace(s3_server.endpoint(BUCKET), url=f"http://127.0.0.1:{before_store.port}")
-    return ObjectStore(replace(endpoint, put_once=honours_put_once), run_name, deadline_s=10.0)
+    return ObjectStore(replace(endpoint, put_once=honours_put_once), run_name, deadline_s=30.0)
 
 
 def plain_objects(store: ObjectStore, folder: Path) -> None:
