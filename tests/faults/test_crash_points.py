@@ -30,7 +30,7 @@ from tests.faults.plays import (
     WorkerCase,
 )
 
-PAIRS = os.environ.get("CRASH_PAIRS", "4")
+PAIRS = os.environ.get("CRASH_PAIRS", "1")
 """Pairs of each role: a multiple of the number of its points, or `all`."""
 SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
 AT_A_TIME = 2
