@@ -39,12 +39,14 @@ local function end_lease(run, stream, entry, worker, deliveries)
   return 'dead'
 end
 
--- True while a sweep comes so long after the one before that Redis or this housekeeper was away: leases ran out
--- meanwhile that living workers are about to renew.
+-- True while a sweep comes so long after the one before (housekeepers sweep four times a lease) that Redis or they were
+-- away: leases ran out meanwhile that living workers, who renew twice a lease at least, are about to renew. A short gap
+-- gives no grace twice in a row: a housekeeper may simply be slow.
 local function in_grace(run)
   local swept = tonumber(run.state.swept_ms)
   local grace = tonumber(run.state.grace_ms or 0)
-  if swept and run.now - swept > 2 * run.lease_ms then
+  local gap = swept and run.now - swept or 0
+  if gap > 2 * run.lease_ms or (gap > run.lease_ms / 2 and swept >= grace) then
     grace = run.now + math.floor(run.lease_ms / 2)
     redis.call('HSET', run.K.state, 'grace_ms', grace)
   end

@@ -1,0 +1,118 @@
+"""After an outage of Redis nobody pays for it who lives; what the dead held comes back spread out, and is forgotten."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from echo_queue.queue import Queue, QueuePolicy, library
+from echo_queue.services.redis_server import RedisServer
+from tests.queue.scene import Scene
+
+LEASE_MS = 1000
+SWEEP_S = LEASE_MS / 4000
+RULES = QueuePolicy(s=1, batch=200, lease_ms=LEASE_MS, max_attempts=3, pace=False)
+FORGET_MS = 100
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    program = shutil.which("redis-server")
+    server = RedisServer(tmp_path, Path(program) if program else None)
+    server.start()
+    with server.client() as client:
+        library.load(client)
+    yield server
+    server.stop()
+
+
+def sweep(queue: Queue, until: Callable[[], bool], what: str) -> list[int]:
+    """As the learner's housekeeper does; how many leases each sweep ended."""
+    ended, give_up = [], time.monotonic() + 30
+    while not until():
+        assert time.monotonic() < give_up, what
+        swept = queue.reclaim()
+        ended.append(swept.expired + swept.dead)
+        time.sleep(SWEEP_S)
+    return ended
+
+
+@pytest.mark.parametrize("outage_leases", [1.2, 2.5])
+def test_living_workers_keep_their_leases_over_an_outage(server: RedisServer, outage_leases: float) -> None:
+    with server.client() as client:
+        queue = Queue(client, "outage", deadline_s=30.0)
+        scene = Scene(queue, RULES, prompts=4)
+        ids = [task.id for task in scene.lease(4, "living")]
+        queue.reclaim()
+        queue.renew("living", ids, 0)
+        server.kill()
+        time.sleep(outage_leases * LEASE_MS / 1000)
+        server.start()
+        assert queue.reclaim().expired == 0, "the housekeeper may be back first"
+        assert queue.renew("living", ids, 0) == []
+        began = time.monotonic()
+        sweep(queue, lambda: queue.renew("living", ids, 0) != [] or time.monotonic() > began + 1.0, "a second")
+        assert queue.renew("living", ids, 0) == []
+        assert scene.count("expired") == 0
+        scene.check()
+
+
+def test_what_dead_workers_held_comes_back_a_sweep_at_a_time(server: RedisServer) -> None:
+    with server.client() as client:
+        queue = Queue(client, "spread", deadline_s=30.0)
+        scene = Scene(queue, RULES, prompts=200)
+        living = [task.id for task in scene.lease(50, "living")]
+        assert len(scene.lease(150, "dead")) == 150
+        queue.reclaim()
+        server.kill()
+        time.sleep(1.2 * LEASE_MS / 1000)
+        server.start()
+
+        def all_back() -> bool:
+            assert queue.renew("living", living, 0) == []
+            return scene.count("expired") == 150
+
+        ended = sweep(queue, all_back, "150 expired leases")
+        assert ended[0] == 0, "those who live may renew first"
+        assert max(ended) == 64
+        scene.check()
+
+
+def test_a_slow_housekeeper_ends_leases_too(server: RedisServer) -> None:
+    with server.client() as client:
+        queue = Queue(client, "slow", deadline_s=30.0)
+        scene = Scene(queue, replace(RULES, lease_ms=100), prompts=4)
+        scene.lease(4, "dead")
+        queue.reclaim()
+        give_up = time.monotonic() + 10
+        while scene.count("expired") < 4:
+            assert time.monotonic() < give_up, "expired leases never come back"
+            time.sleep(0.08)
+            queue.reclaim()
+
+
+def test_names_of_workers_that_came_and_went_do_not_pile_up(server: RedisServer) -> None:
+    with server.client() as client:
+        client.function_load(library.source().replace("3600000", str(FORGET_MS)), replace=True)
+        queue = Queue(client, "names", deadline_s=30.0)
+        scene = Scene(queue, RULES, prompts=400)
+        for number in range(200):
+            tasks = queue.lease(f"spot-{number}", scene.version, 2).tasks
+            if number % 2:
+                queue.complete(f"spot-{number}", [])
+                queue.release(f"spot-{number}", [task.id for task in tasks])
+        assert len(client.xinfo_consumers(queue.keys.tasks, "workers")) == 200
+
+        def forgotten() -> bool:
+            scene.check()
+            return not client.xinfo_consumers(queue.keys.tasks, "workers")
+
+        sweep(queue, forgotten, "names that are forgotten")
+        status = queue.status()
+        assert (status.tasks + status.retry, status.flying, status.dead) == (400, 0, 0), (
+            "none went with its holder's name"
+        )
+        assert [worker.name for worker in status.workers] == []
