@@ -319,7 +319,9 @@ class Machine(RuleBasedStateMachine):
 
     @move(which=pick, lost=st.booleans())
     def bury(self, which: int, lost: bool = False) -> None:
-        opened = sorted(expected(self.run).places)
+        """Not what a learner has in hand: only that learner itself buries such a group, and then lets go of it."""
+        in_hand = {task for me in self.learners if not me.ended for task in (*me.hand, *me.trained)}
+        opened = sorted(set(expected(self.run).places) - in_hand)
         if opened:
             task = opened[which % len(opened)]
             self._both(lost, lambda: self.queue.bury(task, "why"), lambda: self.run.bury(task))
