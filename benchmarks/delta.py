@@ -1,0 +1,359 @@
+"""Bytes and speed of weight deltas, beside the entropy bound of the same pair of versions and three plain encodings.
+
+- Real pairs: consecutive checkpoints (and one 8 updates apart) of the quick start's model, trained here by the
+  learner's own `Policy` at several learning rates; made once, in build/delta.
+- Synthetic pairs: 64 MiB of bfloat16, Gaussian weights with σ = 0.02, updates tuned to a share of changed elements.
+- The bound is that of independent elements: the order-0 entropy of the code differences, tensor by tensor.
+- Speeds are GB of model per second of one thread's CPU time, medians of some repeats: "encode" with the diff and
+  without digests (BLAKE3 has a column of its own), "apply" to a copy, "+check" with every result's digest. "memcpy" is
+  the machine's yardstick at that moment.
+
+    python -m benchmarks.delta [--json] [--repeats 5]
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import zstandard
+from blake3 import blake3
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from benchmarks.verdict import print_verdict
+from echo_queue import config
+from echo_queue.weights.delta import Settings, apply, encode
+from echo_queue.weights.delta.codes import Codes, flat, on_host
+from learner import base_model
+from learner.base_model.task import task_of, warmup_examples
+from learner.policy import Policy, load_model
+
+BUILD = Path("build/delta").absolute()
+QUICKSTART = Path("configs/quickstart.toml")
+TRAINED = (("bfloat16", 1e-6), ("bfloat16", 1e-5), ("bfloat16", 1e-4), ("bfloat16", 1e-3), ("float32", 1e-4))
+"""The quick start's own learning rate is 1e-4."""
+FIRST, SKIP = 20, 8
+"""Updates before the version that the deltas are from, and those that the skip delta spans."""
+BATCH = 64
+SHARES = (0.005, 0.01, 0.02, 0.05, 0.10)
+SYNTHETIC_TENSORS, SYNTHETIC_SIZE = 16, 1 << 21
+TARGETED = (0.01, 0.05)
+"""The shares of changed elements that the targets are for."""
+SMALLEST = Settings(ranked_below=1)
+
+Versions = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """`bytes_per_change` counts everything that travels; speeds in GB/s."""
+
+    pair: str
+    kinds: str
+    changed: float
+    bytes_per_change: float
+    of_full: float
+    of_bound: float
+    encode: float
+    digests: float
+    apply: float
+    apply_checked: float
+    in_place_checked: float
+    memcpy: float
+    load: float
+    baselines: Mapping[str, "Baseline"]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    bytes_per_change: float
+    encode: float
+    apply: float
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document, last")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    print(
+        "pair                    kinds   changed  B/change  of full  /bound"
+        "   encode  blake3  apply  +check  in place+check  memcpy  load"
+    )
+    real = [shown(measure(name, *pair, options.repeats)) for name, pair in trained_pairs()]
+    synthetic = []
+    for share in SHARES:
+        base, new = synthetic_pair(share)
+        synthetic.append(shown(measure(f"synthetic {share:.1%}", base, new, options.repeats)))
+        shown(measure(f"synthetic {share:.1%} smallest", base, new, 1, SMALLEST))
+    print("\nB/change; encode, apply GB/s   " + "".join(f"{name:>24}" for name in BASELINES))
+    for row in real + synthetic:
+        cells = (f"{b.bytes_per_change:8.2f} {b.encode:7.2f} {b.apply:7.2f}" for b in row.baselines.values())
+        print(f"{row.pair:31}" + "".join(f"{cell:>24}" for cell in cells))
+    targets = judged(real, synthetic)
+    for promise, kept in targets.items():
+        print(f"{'kept  ' if kept else 'MISSED'}  {promise}")
+    if options.json:
+        print_verdict({"real": real, "synthetic": synthetic}, targets)
+
+
+def judged(real: list[Row], synthetic: list[Row]) -> dict[str, bool]:
+    targeted = [row for row in synthetic if TARGETED[0] * 0.9 <= row.changed <= TARGETED[1] * 1.1]
+    most = [row for row in real if row.changed > 0.5]
+    return {
+        "at most 1.25 bytes per changed element at 1-5 % changed": all(r.bytes_per_change <= 1.25 for r in targeted),
+        "within 1.15 of the bound at 1-5 % changed": all(row.of_bound <= 1.15 for row in targeted),
+        "quick start, most elements changed: within 1.3 of the bound": bool(most)
+        and all(row.of_bound <= 1.3 for row in most),
+        "encode at 2.5 GB/s or more at 1-5 % changed": all(row.encode >= 2.5 for row in targeted),
+        "apply at 5 GB/s or more at 1-5 % changed": all(row.apply >= 5 for row in targeted),
+    }
+
+
+def shown(row: Row) -> Row:
+    print(
+        f"{row.pair:23} {row.kinds:7} {row.changed:7.2%} {row.bytes_per_change:9.3f} {row.of_full:8.2%}"
+        f" {row.of_bound:7.3f} {row.encode:8.2f} {row.digests:7.2f} {row.apply:6.2f} {row.apply_checked:7.2f}"
+        f" {row.in_place_checked:15.2f} {row.memcpy:7.2f} {row.load:5.1f}",
+        flush=True,
+    )
+    return row
+
+
+def measure(name: str, base: Versions, new: Versions, repeats: int, how: Settings | None = None) -> Row:
+    total = sum(tensor.nbytes for tensor in new.values())
+    old_codes, new_codes = codes(base), codes(new)
+    changed = sum(int((a != b).sum()) for a, b in zip(old_codes, new_codes, strict=True))
+    elements = sum(len(part) for part in new_codes)
+    bound = sum(order_0(b - a) for a, b in zip(old_codes, new_codes, strict=True))
+    out = {key: torch.zeros_like(tensor) for key, tensor in new.items()}
+    shards = list(encode(base, new, settings=how))
+    size = sum(len(shard.data) for shard in shards)
+    found = {piece.kind for shard in shards for piece in shard.pieces if piece.kind != "same"}
+
+    def run_encode() -> None:
+        for _ in encode(base, new, settings=how):
+            pass
+
+    def run_apply(check: bool) -> None:
+        for shard in shards:
+            apply(shard.data, base, out, check=check)
+
+    def run_digests() -> None:
+        for part in new_codes:
+            blake3(part.view(np.uint8).data).digest()
+
+    def run_copy() -> None:
+        for key, tensor in new.items():
+            out[key].copy_(tensor)
+
+    digests = seconds(run_digests, repeats)
+    row = Row(
+        pair=name,
+        kinds="+".join(sorted(found)) if len(found) < 2 else "mixed",
+        changed=changed / elements,
+        bytes_per_change=size / changed,
+        of_full=size / total,
+        of_bound=size / bound,
+        encode=total / (seconds(run_encode, repeats) - digests) / 1e9,
+        digests=total / digests / 1e9,
+        apply=total / seconds(lambda: run_apply(check=False), repeats) / 1e9,
+        apply_checked=total / seconds(lambda: run_apply(check=True), repeats) / 1e9,
+        in_place_checked=total / in_place(base, [shard.data for shard in shards], repeats) / 1e9,
+        memcpy=total / seconds(run_copy, repeats) / 1e9,
+        load=os.getloadavg()[0],
+        baselines={},
+    )
+    if any(codes(out)[place].tobytes() != part.tobytes() for place, part in enumerate(new_codes)) and total:
+        raise SystemExit(f"{name}: what was applied is not what was encoded")
+    if how is None:
+        return replace(row, baselines=baselines(old_codes, new_codes, changed, total))
+    return row
+
+
+def in_place(base: Versions, shards: list[bytes], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        state = {key: tensor.clone() for key, tensor in base.items()}
+        times.append(seconds(lambda state=state: [apply(data, state, state) for data in shards], 1))  # type: ignore[misc]
+    return statistics.median(times)
+
+
+def seconds(run: Callable[[], object], repeats: int) -> float:
+    """The median CPU time of this thread."""
+    times = []
+    for _ in range(repeats):
+        began = time.thread_time()
+        run()
+        times.append(time.thread_time() - began)
+    return statistics.median(times)
+
+
+def codes(tensors: Versions) -> list[Codes]:
+    return [on_host(flat(tensor)) for tensor in tensors.values()]
+
+
+def order_0(values: Codes) -> float:
+    """Bytes that the best code of independent values needs."""
+    shares = np.unique(values, return_counts=True)[1] / max(1, len(values))
+    return float(-(shares * np.log2(shares)).sum()) * len(values) / 8
+
+
+# ── what others do
+
+
+def plain(base: Codes, new: Codes) -> list[bytes]:
+    places = np.flatnonzero(base != new)
+    return [places.astype(np.int32).tobytes(), new[places].tobytes()]
+
+
+def set_plain(parts: list[bytes], base: Codes) -> Codes:
+    made = base.copy()
+    made[np.frombuffer(parts[0], np.int32)] = np.frombuffer(parts[1], base.dtype)
+    return made
+
+
+def gap_xor(base: Codes, new: Codes) -> list[bytes]:
+    places = np.flatnonzero(base != new)
+    gaps = np.diff(places, prepend=0)
+    if len(gaps) and gaps.max() > 0xFFFF:
+        return [packed(gaps.astype(np.uint32)), packed(new[places] ^ base[places]), b"wide"]
+    return [packed(gaps.astype(np.uint16)), packed(new[places] ^ base[places])]
+
+
+def set_gap_xor(parts: list[bytes], base: Codes) -> Codes:
+    made = base.copy()
+    width = np.uint32 if len(parts) == 3 else np.uint16
+    places = np.cumsum(np.frombuffer(unpacked(parts[0]), width), dtype=np.int64)
+    made[places] ^= np.frombuffer(unpacked(parts[1]), base.dtype)
+    return made
+
+
+def dense_xor(base: Codes, new: Codes) -> list[bytes]:
+    return [packed(base ^ new)]
+
+
+def set_dense_xor(parts: list[bytes], base: Codes) -> Codes:
+    changed: Codes = base ^ np.frombuffer(unpacked(parts[0]), base.dtype)
+    return changed
+
+
+def packed(values: Codes | NDArray[Any]) -> bytes:
+    return zstandard.ZstdCompressor(level=1).compress(values.view(np.uint8).data)
+
+
+def unpacked(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(data)
+
+
+BASELINES: dict[str, tuple[Callable[[Codes, Codes], list[bytes]], Callable[[list[bytes], Codes], Codes]]] = {
+    "int32 + value": (plain, set_plain),
+    "gap + xor + zstd": (gap_xor, set_gap_xor),
+    "dense xor + zstd": (dense_xor, set_dense_xor),
+}
+
+
+def baselines(base: list[Codes], new: list[Codes], changed: int, total: int) -> dict[str, Baseline]:
+    found = {}
+    for name, (write, read) in BASELINES.items():
+        sent = [write(a, b) for a, b in zip(base, new, strict=True)]
+        for parts, a, b in zip(sent, base, new, strict=True):
+            assert np.array_equal(read(parts, a), b)
+        size = sum(len(part) for parts in sent for part in parts)
+        wrote = seconds(lambda write=write: [write(a, b) for a, b in zip(base, new, strict=True)], 3)  # type: ignore[misc]
+        made = seconds(lambda read=read, sent=sent: [read(p, a) for p, a in zip(sent, base, strict=True)], 3)  # type: ignore[misc]
+        found[name] = Baseline(size / changed, total / wrote / 1e9, total / made / 1e9)
+    return found
+
+
+# ── synthetic pairs
+
+
+def synthetic_pair(share: float) -> tuple[Versions, Versions]:
+    low, high = 1e-9, 1e-2
+    for _ in range(25):
+        middle = (low * high) ** 0.5
+        base, new = moved(0, 1 << 18, middle)
+        low, high = (middle, high) if float((base != new).float().mean()) < share else (low, middle)
+    pairs = [moved(number + 1, SYNTHETIC_SIZE, middle) for number in range(SYNTHETIC_TENSORS)]
+    base_of = {f"layer.{number}": base for number, (base, _) in enumerate(pairs)}
+    return base_of, {f"layer.{number}": new for number, (_, new) in enumerate(pairs)}
+
+
+def moved(seed: int, size: int, step: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    master = torch.randn(size, generator=generator) * 0.02
+    return master.bfloat16(), (master + torch.randn(size, generator=generator) * step).bfloat16()
+
+
+# ── real pairs
+
+
+def trained_pairs() -> Iterator[tuple[str, tuple[Versions, Versions]]]:
+    for dtype, lr in TRAINED:
+        versions = checkpoints(dtype, lr)
+        name = f"{'bf16' if dtype == 'bfloat16' else 'fp32'} lr {lr:.0e}"
+        yield name, (versions[0], versions[1])
+        yield f"{name} skip {SKIP}", (versions[0], versions[2])
+
+
+def checkpoints(dtype: str, lr: float) -> list[Versions]:
+    """Versions FIRST, FIRST + 1 and FIRST + SKIP."""
+    files = [BUILD / f"{dtype}-{lr:.0e}-{number}.safetensors" for number in (FIRST, FIRST + 1, FIRST + SKIP)]
+    if not all(file.exists() for file in files):
+        train(dtype, lr, files)
+    return [load_file(file) for file in files]
+
+
+def train(dtype: str, lr: float, files: list[Path]) -> None:
+    """Supervised training on the quick start's task, from its base model."""
+    environment = {"ECHO_QUEUE_RUN__DIR": str(BUILD), "ECHO_QUEUE_MODEL__DTYPE": dtype}
+    settings = config.load(QUICKSTART, environment)
+    folder = base_model.make(settings, say=lambda _: None)
+    policy = Policy(load_model(settings), settings.learner, getattr(torch, dtype))
+    batches = examples(settings, folder)
+    for number in range(1, FIRST + SKIP + 1):
+        tokens, targets = next(batches)
+        logits = policy.model(tokens).logits[:, :-1].float()
+        cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100).backward()
+        policy.collect()
+        policy.step(lr)
+        for file in files:
+            if file.stem.endswith(f"-{number}"):
+                save_file({name: tensor.clone() for name, tensor in policy.weights().items()}, file)
+
+
+def examples(settings: config.Config, folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of prompts with their right answers, [N, L]; only the answers' tokens are targets."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    pairs = warmup_examples(task_of(settings), BATCH * (FIRST + SKIP))
+    for start in range(0, len(pairs), BATCH):
+        rows = [
+            (tokenizer(pair.prompt)["input_ids"], tokenizer(pair.answer)["input_ids"])
+            for pair in pairs[start : start + BATCH]
+        ]
+        length = max(len(prompt) + len(answer) for prompt, answer in rows)
+        tokens = torch.zeros(len(rows), length, dtype=torch.long)
+        targets = torch.full((len(rows), length), -100)
+        for row, (prompt, answer) in enumerate(rows):
+            tokens[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
+            targets[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+        yield tokens, targets
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Applies shards: to a copy in memory that the caller gives, or in place.
+
+- After `apply` returns, every piece in `out` has the digest that the shard names.
+- In place, a piece that does not come out right is put back as it was, and a piece that is already as it should be is
+  left so: a shard may be applied again after whatever went wrong. Pieces before the failing one stay applied.
+- Nothing larger than a few times a piece of the caller's own tensors is ever allocated, whatever the bytes say.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from echo_queue.weights.delta import gaps, ranked, symbols
+from echo_queue.weights.delta.codes import Codes, dtype_name, flat, integers, join, on_host, sign_first, unzigzag
+from echo_queue.weights.delta.format import BadDelta, Piece, read_header
+from echo_queue.weights.delta.streams import MalformedStream, expand
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Change:
+    """Add `differences` to the base's codes: to all of them, or to those at `positions`."""
+
+    positions: ranked.Numbers | None
+    differences: Codes
+
+    def add(self, codes: Codes) -> None:
+        if self.positions is None:
+            codes += self.differences
+        else:  # numpy's indexing takes twice as long
+            places, steps = integers(self.positions), integers(self.differences)
+            integers(codes).scatter_add_(0, places, steps)
+
+    def take_back(self, codes: Codes) -> None:
+        Change(self.positions, np.negative(self.differences)).add(codes)
+
+
+def apply(
+    shard: bytes | memoryview, base: "Mapping[str, Tensor]", out: "Mapping[str, Tensor]", check: bool = True
+) -> tuple[Piece, ...]:
+    """Makes the shard's pieces of the new version in `out` from those of the old one in `base`; returns them.
+
+    `out` has a contiguous CPU tensor of the right type and shape for each of the shard's names; tied names may share
+    one. A tensor with the same memory in `base` and `out` is changed in place. `base` need not have tensors that the
+    shard brings in full. Raises `BadDelta`; `check=False` leaves out the digests, for who takes them otherwise.
+    """
+    view = memoryview(shard)
+    pieces, start = read_header(view)
+    for piece in pieces:
+        streams = view[start : start + piece.stored]
+        start += piece.stored
+        try:
+            _apply(piece, streams, base, out, check)
+        except MalformedStream as error:
+            raise BadDelta(_where(piece), str(error)) from None
+    return pieces
+
+
+def _apply(
+    piece: Piece, data: memoryview, base: "Mapping[str, Tensor]", out: "Mapping[str, Tensor]", check: bool
+) -> None:
+    target = _part(piece, piece.names[0], out)
+    if piece.kind == "full":
+        made = _full(piece, _streams(piece, data, target.itemsize))
+        if check:
+            _verify(piece, made)
+        np.copyto(target, made)
+    else:
+        source = _part(piece, piece.names[0], base)
+        if len(target) and source.ctypes.data == target.ctypes.data:
+            _in_place(piece, data, target, check)
+        else:
+            _copy(piece, data, source, target)
+            if check:
+                _verify(piece, target)
+    for alias in piece.names[1:]:
+        other = _part(piece, alias, out)
+        if len(other) and other.ctypes.data != target.ctypes.data:
+            np.copyto(other, target)
+
+
+def _copy(piece: Piece, data: memoryview, source: Codes, target: Codes) -> None:
+    if piece.kind == "dense":
+        change = _change(piece, _streams(piece, data, source.itemsize), source)
+        np.add(source, change.differences, out=target)
+        return
+    np.copyto(target, source)
+    if piece.kind != "same":
+        _change(piece, _streams(piece, data, source.itemsize), source).add(target)
+
+
+def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None:
+    """Positions may depend on the base, so that a piece which is there already is known only by its digest."""
+    change = None
+    try:
+        if piece.kind != "same":
+            change = _change(piece, _streams(piece, data, codes.itemsize), codes)
+            change.add(codes)
+        if check:
+            _verify(piece, codes)
+    except (BadDelta, MalformedStream):
+        if change is not None:
+            change.take_back(codes)
+        if not check or _digest(codes) != piece.digest:
+            raise
+
+
+def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:
+    """The codes of a piece of a tensor: the caller's memory, not a copy. Raises `BadDelta`."""
+    tensor = tensors.get(name)
+    if tensor is None:
+        raise BadDelta(_where(piece), f"there is no tensor {name!r} to apply it to")
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError(f"{name}: deltas are applied to contiguous tensors on the CPU")
+    if (dtype_name(tensor), tuple(tensor.shape)) != (piece.dtype, piece.shape):
+        raise BadDelta(_where(piece), f"the tensor here is {dtype_name(tensor)} {tuple(tensor.shape)}")
+    if piece.start + piece.count > math.prod(piece.shape):
+        raise BadDelta(_where(piece), "goes beyond the tensor's end")
+    return on_host(flat(tensor))[piece.start : piece.start + piece.count]
+
+
+def _streams(piece: Piece, data: memoryview, width: int) -> list[NDArray[np.uint8]]:
+    """Expanded, none longer than a piece of that many elements can need."""
+    expected = {"full": width, "dense": 1 + width, "gaps": 2 + width, "ranked": 4 + width}
+    if len(piece.streams) != expected[piece.kind]:
+        raise MalformedStream(f"{len(piece.streams)} streams for a piece of kind {piece.kind}")
+    streams, start = [], 0
+    for stored, length in piece.streams:
+        if length > 2 * piece.count:
+            raise MalformedStream("a stream is longer than the piece can need")
+        streams.append(np.frombuffer(expand(data[start : start + stored], length), np.uint8))
+        start += stored
+    return streams
+
+
+def _change(piece: Piece, streams: list[NDArray[np.uint8]], base: Codes) -> Change:
+    if piece.kind == "dense":
+        return Change(None, unzigzag(symbols.read(piece.bits, streams, piece.count)))
+    if piece.kind == "gaps":
+        positions, values = gaps.read(streams[0], piece.count), streams[1:]
+    else:
+        positions, values = _ranked(piece, streams, base), streams[3:]
+    return Change(positions, unzigzag(symbols.read(piece.bits, values, len(positions)) + 1))
+
+
+def _ranked(piece: Piece, streams: list[NDArray[np.uint8]], base: Codes) -> ranked.Numbers:
+    groups = gaps.read(streams[0], -(-piece.count // ranked.EIGHT))
+    places = symbols.read(4, streams[1:3], len(groups))
+    lanes = ranked.unrank(ranked.BY_CHANGES.take(places, mode="clip"), ranked.rows(base, groups))
+    positions = ranked.ungrouped(groups, lanes)
+    if len(positions) and positions[-1] >= piece.count:
+        raise MalformedStream("a position beyond the end")
+    return positions
+
+
+def _full(piece: Piece, streams: list[NDArray[np.uint8]]) -> Codes:
+    if any(len(plane) != piece.count for plane in streams):
+        raise MalformedStream(f"not {piece.count} codes")
+    return sign_first(join(streams))
+
+
+def _verify(piece: Piece, codes: Codes) -> None:
+    if _digest(codes) != piece.digest:
+        raise BadDelta(_where(piece), "what came out is not what was encoded")
+
+
+def _digest(codes: Codes) -> str:
+    return blake3(codes.view(np.uint8).data).hexdigest()
+
+
+def _where(piece: Piece) -> str:
+    return f"delta of {piece.names[0]} from element {piece.start}"

@@ -1,0 +1,145 @@
+"""Encodes the tensors of one version against those of another, each piece in the way that makes it smallest.
+
+Nothing of the input is changed. What cannot be a difference (a new tensor, another shape or type) is stored in full.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from echo_queue.weights.delta import gaps, ranked, symbols
+from echo_queue.weights.delta.codes import Codes, dtype_name, exponents_first, flat, on_host, split, zigzag
+from echo_queue.weights.delta.format import Kind, Piece, Shard, seal
+from echo_queue.weights.delta.pairs import Pair, pair
+from echo_queue.weights.delta.streams import Packed, pack
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DENSE = 0.3
+"""From this share of changed elements on, differences of all elements are smaller than positions."""
+DOUBTFUL = 0.5
+"""A difference of more than this share of the plain size is compared with storing the piece in full."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`piece_bytes`: of a tensor, coded at a time. `shard_bytes`: of tensors, in a shard (at least one piece).
+
+    `ranked_below`: up to this share of changed elements their positions are ranked by exponent, which is smaller by a
+    seventh and slower; 1 gives the smallest deltas, 0 the fastest.
+    """
+
+    piece_bytes: int = 4 << 20
+    shard_bytes: int = 64 << 20
+    ranked_below: float = 0.012
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A piece's content in one of the ways it can be coded."""
+
+    kind: Kind
+    bits: int
+    streams: tuple[Packed, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(len(stream.data) for stream in self.streams)
+
+
+def encode(
+    base: "Mapping[str, Tensor]",
+    new: "Mapping[str, Tensor]",
+    aliases: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+) -> Iterator[Shard]:
+    """Shards that turn `base` into `new`, in the order of `new`.
+
+    Both are asked for one tensor at a time and may read them from files. `aliases`: further names of tensors in `new`
+    (tied weights) → the name there; they travel once. Diffs run on the device where both versions are.
+    """
+    settings = settings or Settings()
+    ties: dict[str, list[str]] = {}
+    for alias, owner in sorted((aliases or {}).items()):
+        ties.setdefault(owner, []).append(alias)
+    pieces: list[Piece] = []
+    streams: list[tuple[Packed, ...]] = []
+    size = 0
+    for name, tensor in new.items():
+        for piece, coded in _pieces((name, *ties.get(name, [])), base.get(name), tensor, settings):
+            length = piece.count * tensor.element_size()
+            if pieces and size + length > settings.shard_bytes:
+                yield seal(pieces, streams)
+                pieces, streams, size = [], [], 0
+            pieces.append(piece)
+            streams.append(coded)
+            size += length
+    if pieces:
+        yield seal(pieces, streams)
+
+
+def _pieces(
+    names: tuple[str, ...], base: "Tensor | None", new: "Tensor", settings: Settings
+) -> Iterator[tuple[Piece, tuple[Packed, ...]]]:
+    """At least one piece, if an empty one, so that every tensor is named."""
+    if base is not None and (base.shape != new.shape or base.dtype != new.dtype):
+        base = None
+    whole = Piece(names, dtype_name(new), tuple(new.shape), 0, 0, "same", "")
+    new_row, base_row = flat(new), None if base is None else flat(base)
+    step = max(1, settings.piece_bytes // new.element_size() // ranked.EIGHT) * ranked.EIGHT
+    for start in range(0, max(1, len(new_row)), step):
+        part = new_row[start : start + step]
+        codes = on_host(part)
+        if base_row is None:
+            coded = _full(codes)
+        else:
+            coded = _smallest(pair(base_row[start : start + step], part, codes), codes, settings)
+        digest = blake3(codes.view(np.uint8).data).hexdigest()
+        lengths = tuple((len(stream.data), stream.length) for stream in coded.streams)
+        piece = replace(
+            whole, start=start, count=len(codes), kind=coded.kind, digest=digest, bits=coded.bits, streams=lengths
+        )
+        yield piece, coded.streams
+
+
+def _smallest(versions: Pair, new: Codes, settings: Settings) -> Coded:
+    changes = versions.changes(DENSE * len(new))
+    if changes is None:
+        coded = _dense(versions.differences())
+    elif not len(changes[0]):
+        return Coded("same", 0, ())
+    else:
+        coded = _sparse(*changes, versions, settings.ranked_below * len(new))
+    if coded.size > DOUBTFUL * new.nbytes:
+        return min(coded, _full(new), key=lambda way: way.size)
+    return coded
+
+
+def _sparse(positions: ranked.Numbers, differences: Codes, versions: Pair, ranked_up_to: float) -> Coded:
+    values = zigzag(differences) - 1
+    bits = symbols.width(values)
+    planes = symbols.write(values, bits)
+    if len(positions) > ranked_up_to:
+        return _coded("gaps", bits, [gaps.write(positions), *planes])
+    groups, lanes = ranked.grouped(positions)
+    places = ranked.SYMBOLS[ranked.rank(lanes, versions.base_rows(groups))]
+    return _coded("ranked", bits, [gaps.write(groups), *symbols.write(places, 4), *planes])
+
+
+def _dense(differences: Codes) -> Coded:
+    values = zigzag(differences)
+    bits = symbols.width(values)
+    return _coded("dense", bits, symbols.write(values, bits))
+
+
+def _full(codes: Codes) -> Coded:
+    return _coded("full", 0, split(exponents_first(codes)))
+
+
+def _coded(kind: Kind, bits: int, streams: list[NDArray[np.uint8]]) -> Coded:
+    return Coded(kind, bits, tuple(pack(stream.data) for stream in streams))

@@ -1,0 +1,119 @@
+"""A shard's bytes: magic, a compressed JSON header that lists its pieces, then their streams back to back.
+
+Reading one never allocates more than its own header says within `MAX_HEADER`, and every departure from the format
+is a `BadDelta`.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, get_args
+
+import orjson
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.weights.delta.streams import MalformedStream, Packed, expand, pack
+
+MAGIC = b"EQD1"
+MAX_HEADER = 16 << 20
+LENGTHS = struct.Struct("<II")
+
+Kind = Literal["same", "gaps", "ranked", "dense", "full"]
+
+
+class BadDelta(ServiceError):
+    """A shard is damaged, or belongs to other tensors than those it is applied to."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(Problem(where, what, "fetch it again, or a full version instead"))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements `start … start + count − 1` of a flattened tensor: what they are made from, and what must result.
+
+    `names`: the tensor's own, then those tied to it. `digest`: BLAKE3 of the resulting bytes, in hex. `bits`: 4 or 8,
+    the width of a symbol (0 where the kind has none). `streams`: stored and expanded length of each.
+    """
+
+    names: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    count: int
+    kind: Kind
+    digest: str
+    bits: int = 0
+    streams: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def stored(self) -> int:
+        return sum(stored for stored, _ in self.streams)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """`data` is what travels; `pieces` is what its header says."""
+
+    data: bytes
+    pieces: tuple[Piece, ...]
+
+
+def seal(pieces: Sequence[Piece], streams: Sequence[Sequence[Packed]]) -> Shard:
+    """One shard of pieces and each one's streams."""
+    header = orjson.dumps(pieces)
+    if len(header) > MAX_HEADER:
+        raise ValueError(f"a header of {len(header)} bytes: make shards smaller")
+    packed = pack(header)
+    lengths = LENGTHS.pack(len(packed.data), packed.length)
+    body = (stream.data for stream in chain.from_iterable(streams))
+    return Shard(b"".join((MAGIC, lengths, packed.data, *body)), tuple(pieces))
+
+
+def read_header(data: bytes | memoryview) -> tuple[tuple[Piece, ...], int]:
+    """The pieces of a shard, and where their streams begin. Raises `BadDelta`."""
+    view = memoryview(data)
+    start = len(MAGIC) + LENGTHS.size
+    if len(view) < start or view[: len(MAGIC)] != MAGIC:
+        raise BadDelta("delta shard", f"does not begin with {MAGIC.decode()}")
+    stored, length = LENGTHS.unpack(view[len(MAGIC) : start])
+    if length > MAX_HEADER or stored > len(view) - start:
+        raise BadDelta("delta shard", "its header is cut short or too long")
+    try:
+        entries = orjson.loads(expand(view[start : start + stored], length))
+        pieces = tuple(_piece(entry) for entry in entries)
+    except (MalformedStream, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise BadDelta("delta shard", f"its header is damaged: {error}") from None
+    if start + stored + sum(piece.stored for piece in pieces) != len(view):
+        raise BadDelta("delta shard", "its length is not what its header says")
+    return pieces, start + stored
+
+
+def _piece(entry: dict[str, Any]) -> Piece:
+    piece = Piece(
+        names=tuple(_text(name) for name in entry["names"]),
+        dtype=_text(entry["dtype"]),
+        shape=tuple(_size(size) for size in entry["shape"]),
+        start=_size(entry["start"]),
+        count=_size(entry["count"]),
+        kind=entry["kind"],
+        digest=_text(entry["digest"]),
+        bits=_size(entry["bits"]),
+        streams=tuple((_size(stored), _size(length)) for stored, length in entry["streams"]),
+    )
+    if not piece.names or piece.kind not in get_args(Kind):
+        raise ValueError(f"a piece of kind {piece.kind} with {len(piece.names)} names")
+    return piece
+
+
+def _size(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no size")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value

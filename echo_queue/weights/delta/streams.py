@@ -1,0 +1,67 @@
+"""One stream: bytes as a zstd frame, or as they are where that is not longer.
+
+The compressor is tuned to code single bytes (Huffman) and to look for hardly any repeats: there are none in noise, and
+those it would find by chance cost more than they save.
+"""
+
+import threading
+from dataclasses import dataclass
+
+import zstandard
+
+PARAMETERS = zstandard.ZstdCompressionParameters(
+    window_log=17,
+    hash_log=6,
+    chain_log=6,
+    search_log=1,
+    min_match=7,
+    target_length=0,
+    strategy=zstandard.STRATEGY_FAST,
+)
+_own = threading.local()
+
+
+class MalformedStream(Exception):
+    """Bytes that are no stream of the length they should have."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`length`: of the bytes that `data` expands to."""
+
+    data: bytes
+    length: int
+
+
+def pack(data: bytes | memoryview) -> Packed:
+    frame = _compressor().compress(data) if len(data) else b""
+    if len(frame) < len(data):
+        return Packed(frame, len(data))
+    return Packed(bytes(data), len(data))
+
+
+def expand(data: memoryview, length: int) -> bytes | memoryview:
+    """The `length` bytes that were packed. Raises `MalformedStream`; never allocates more than `length`."""
+    if len(data) == length:
+        return data
+    try:
+        if zstandard.frame_content_size(data) != length:
+            raise MalformedStream(f"a stream has other than the {length} bytes that are announced")
+        return _decompressor().decompress(data, max_output_size=length, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise MalformedStream(f"a stream cannot be expanded: {error}") from None
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    """One per thread: they may not be shared, and are slow to make."""
+    if not hasattr(_own, "compressor"):
+        _own.compressor = zstandard.ZstdCompressor(compression_params=PARAMETERS)
+    compressor: zstandard.ZstdCompressor = _own.compressor
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_own, "decompressor"):
+        _own.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _own.decompressor
+    return decompressor

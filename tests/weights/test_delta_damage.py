@@ -1,0 +1,162 @@
+"""Promise: whatever bytes come, `apply` makes what was encoded or raises `BadDelta`; no crash, no grab for memory."""
+
+import subprocess
+import sys
+from contextlib import suppress
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from blake3 import blake3
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from echo_queue.weights.delta import BadDelta, Settings, apply, encode, read_header
+from echo_queue.weights.delta.format import LENGTHS, MAGIC
+from echo_queue.weights.delta.streams import pack
+
+torch.set_num_threads(1)
+quick = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+
+
+def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Tensors whose pieces are of every kind."""
+    random = np.random.default_rng(0)
+    base, new = {}, {}
+    for name, share, reach in (("a", 0, 1), ("b", 0.005, 1), ("c", 0.1, 20), ("d", 0.8, 300), ("e", 1, 60_000)):
+        codes = random.integers(0, 65_536, 3001).astype(np.uint16)
+        step = np.where(random.random(3001) < share, random.integers(1, reach, 3001, endpoint=True), 0)
+        base[name] = torch.from_numpy(codes.view(np.int16)).view(torch.bfloat16)
+        new[name] = torch.from_numpy((codes + step.astype(np.uint16)).view(np.int16)).view(torch.bfloat16)
+    return base, new
+
+
+BASE, NEW = versions()
+SHARDS = list(encode(BASE, NEW, settings=Settings(shard_bytes=15_000)))
+
+
+def test_the_shards_here_have_pieces_of_every_kind() -> None:
+    assert {piece.kind for shard in SHARDS for piece in shard.pieces} == {"same", "ranked", "gaps", "dense", "full"}
+
+
+def survives(data: bytes) -> None:
+    """Either it is applied and what came out is what it says, or it is refused."""
+    state = {name: tensor.clone() for name, tensor in BASE.items()}
+    out = {name: torch.zeros_like(tensor) for name, tensor in BASE.items()}
+    for made in (out, state):
+        with suppress(BadDelta):
+            for piece in apply(data, state if made is state else BASE, made):
+                part = codes(made[piece.names[0]])[piece.start : piece.start + piece.count]
+                assert blake3(part.numpy().tobytes()).hexdigest() == piece.digest
+
+
+def is_refused(data: bytes) -> None:
+    """And what was to be changed in place is as it was, or already as it should be."""
+    state = {name: tensor.clone() for name, tensor in BASE.items()}
+    for made in ({name: torch.zeros_like(tensor) for name, tensor in BASE.items()}, state):
+        with pytest.raises(BadDelta):
+            apply(data, state if made is state else BASE, made)
+    for name, tensor in state.items():
+        assert torch.equal(codes(tensor), codes(BASE[name])) or torch.equal(codes(tensor), codes(NEW[name]))
+
+
+def codes(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.int16)
+
+
+@given(
+    st.integers(0, len(SHARDS) - 1),
+    st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=4),
+)
+@quick
+def test_flipped_bits_are_refused(number: int, flips: list[tuple[int, int]]) -> None:
+    data = bytearray(SHARDS[number].data)
+    for place, mask in flips:
+        data[place % len(data)] ^= mask
+    if data != SHARDS[number].data:
+        is_refused(bytes(data))
+
+
+@given(st.integers(0, len(SHARDS) - 1), st.integers(0, 2**20), st.binary(max_size=40))
+@quick
+def test_a_shard_cut_short_or_made_longer_is_refused(number: int, length: int, more: bytes) -> None:
+    whole = SHARDS[number].data
+    cut = whole[: length % len(whole)]
+    is_refused(cut)
+    for data in (cut + more, whole + more):
+        if data != whole:
+            is_refused(data)
+
+
+@given(st.binary(max_size=200))
+@example(MAGIC + LENGTHS.pack(0, 0))
+@example(MAGIC + LENGTHS.pack(2**32 - 1, 2**32 - 1) + b"x")
+@quick
+def test_bytes_that_never_were_a_shard_are_refused(data: bytes) -> None:
+    for shard in (data, MAGIC + data):
+        with pytest.raises(BadDelta):
+            apply(shard, BASE, {})
+
+
+FIELDS = {
+    "names": st.sampled_from([[], ["x"], "x", [3], None, 3]),
+    "dtype": st.sampled_from(["BF16", "F16", "F64", "U8", "", 3]),
+    "shape": st.lists(st.integers(-1, 2**70), max_size=3) | st.just([3001]) | st.none(),
+    "start": st.integers(-1, 2**70) | st.integers(0, 4000) | st.floats(),
+    "count": st.integers(-1, 2**70) | st.integers(0, 4000) | st.booleans(),
+    "kind": st.sampled_from(["same", "gaps", "ranked", "dense", "full", "other", 5, ["full"]]),
+    "digest": st.text(max_size=70) | st.none(),
+    "bits": st.integers(-1, 9) | st.just(2**64),
+    "streams": st.lists(st.tuples(st.integers(-1, 2**40), st.integers(-1, 2**40)), max_size=6) | st.just([3]),
+}
+
+
+@given(st.integers(0, len(SHARDS) - 1), st.data())
+@quick
+def test_a_header_that_lies_is_refused_unless_its_digests_are_true(number: int, data: st.DataObject) -> None:
+    """As one who knows the format would write it. Whose piece it is, only a signed manifest can say."""
+    shard = SHARDS[number]
+    _, start = read_header(shard.data)
+    entries = orjson.loads(orjson.dumps(shard.pieces))
+    for _ in range(data.draw(st.integers(1, 2))):
+        entry = data.draw(st.sampled_from(entries))
+        field = data.draw(st.sampled_from(sorted(FIELDS)))
+        value = data.draw(FIELDS[field])
+        entry[field] = value if not isinstance(value, int) or value < 2**64 else 2**64 - 1
+    try:
+        header = pack(orjson.dumps(entries))
+    except TypeError:  # not even JSON holds it
+        return
+    survives(MAGIC + LENGTHS.pack(len(header.data), header.length) + header.data + shard.data[start:])
+
+
+BOMB = """
+import resource, torch
+import numpy as np
+from dataclasses import replace
+from echo_queue.weights.delta import BadDelta, Piece, apply
+from echo_queue.weights.delta.format import seal
+from echo_queue.weights.delta.streams import pack
+huge = pack(bytes(1 << 28))
+bomb = Piece(("w",), "BF16", (100,), 0, 100, "full", "", 0, ((len(huge.data), huge.length), (0, 100)))
+shards = [seal([bomb], [[huge]])]
+shards.append(seal([replace(bomb, streams=((len(huge.data), 200), (0, 100)))], [[huge]]))
+shards.append(seal([replace(bomb, shape=(1 << 60,), count=1 << 60)], [[huge]]))
+tensors = {"w": torch.zeros(100, dtype=torch.bfloat16)}
+apply(seal([Piece(("w",), "BF16", (100,), 0, 100, "same", "")], [[]]).data, tensors, tensors, check=False)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), resource.RLIM_INFINITY))
+for shard in shards:
+    try:
+        apply(shard.data, tensors, tensors)
+    except BadDelta:
+        print("refused")
+"""
+
+
+def test_a_stream_that_expands_without_end_is_refused_before_it_does() -> None:
+    """In a process of its own that may not grow: 256 MiB of zeros in a few bytes, for 200 bytes of weights."""
+    done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["refused"] * 3, done.stderr
