@@ -233,6 +233,45 @@ class Learner(Section):
     """Older ones are deleted."""
 
 
+class Weights(Section):
+    """How published weights travel to the workers."""
+
+    chunk_bytes: Annotated[int, Field(ge=1_024)] = 262_144
+    """What is verified and passed on at a time."""
+    part_bytes: Annotated[int, Field(ge=1_024)] = 67_108_864
+    """Tensors in one object of the store, before they are encoded."""
+    anchor_every: Positive = 16
+    """Publications between two versions that are also stored whole; the others are differences to an earlier one."""
+    skips: tuple[Annotated[int, Field(ge=2)], ...] = (2, 4, 8)
+    """Publications that a further difference spans, for workers that missed some."""
+    encrypt: bool = False
+    """Encrypt what is published (AES-256-GCM): the store and workers' caches then hold ciphertext only."""
+    public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """Worker: the only key whose signatures it accepts. Without it: the one that Redis names when the worker joins."""
+    peers: bool = True
+    """Workers pass chunks on to one another, so that the store is read once per region."""
+    region: Name = "default"
+    """Worker: it exchanges chunks only with workers of the same region."""
+    peer_host: str = ""
+    """Worker: the address at which its peers reach it. Without it: the one from which it reaches Redis."""
+    peer_port: int = Field(default=0, ge=0, le=65_535)
+    """Worker: the port it serves chunks on; 0: any free one."""
+    reachable: bool = True
+    """Worker: off behind a NAT that lets nobody in; it then only fetches."""
+    upload_mbit: float = Field(default=0.0, ge=0)
+    """Worker: at most so many Mbit/s for its peers; 0: no cap."""
+    upload_usd_per_gb: float = Field(default=0.0, ge=0)
+    """Worker: the price of what it sends to its peers."""
+    store_usd_per_gb: float = Field(default=0.0, ge=0)
+    """Worker: the price of what it reads from the store."""
+    spool_dir: Path | None = None
+    """Worker: where it keeps what it passes on. Without it: `spool` in the run's directory."""
+    spool_max_bytes: Positive = 68_719_476_736
+    """Worker: what was used least recently leaves the spool beyond this."""
+    chunk_deadline_s: Seconds = 5.0
+    """Worker: a peer that delivers nothing for so long is left for the next."""
+
+
 class Submission(Section):
     """Expanding prompt sets with Celery."""
 
@@ -264,6 +303,7 @@ class Config(Section):
     staleness: Staleness = Staleness()
     queue: Queue = Queue()
     learner: Learner = Learner()
+    weights: Weights = Weights()
     submission: Submission = Submission()
     telemetry: Telemetry = Telemetry()
 
@@ -356,6 +396,8 @@ def contradictions(config: Config) -> Iterator[Problem]:
             "a lease must outlast two heartbeats, which renew it",
             "raise it, or lower telemetry.heartbeat_s",
         )
+    if sorted(set(config.weights.skips)) != list(config.weights.skips):
+        yield Problem("weights.skips", f"{config.weights.skips} does not ascend", "write each once, the smallest first")
     if config.model.init.heads % config.model.init.kv_heads:
         yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
     if config.model.init.head_dim % 2:

@@ -1,13 +1,10 @@
-"""Weights of published versions: immutable snapshots in the object store, manifest last, every byte checked.
+"""Weights of published versions: immutable objects in the store, manifest last and signed, every byte checked.
 
 The only package of `echo_queue` that uses torch, and only once tensors are published or fetched. What is latest
-stands in Redis (`Queue.publish`); `latest` rebuilds it from the manifests. Deltas and peers will add kinds of
-manifests and sources of chunks, and leave these functions as they are.
+stands in Redis (`Queue.publish`); `latest` rebuilds it from the manifests.
 """
 
-from echo_queue.weights.manifest import Manifest
-from echo_queue.weights.reading import Damaged, fetch
-from echo_queue.weights.retention import latest, lineages, prune
-from echo_queue.weights.snapshot import publish
+from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo
+from echo_queue.weights.signing import Forged, Signer, Verifier
 
-__all__ = ["Damaged", "Manifest", "fetch", "latest", "lineages", "prune", "publish"]
+__all__ = ["Forged", "Manifest", "Part", "Route", "Signer", "TensorInfo", "Verifier"]

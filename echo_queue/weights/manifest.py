@@ -1,16 +1,17 @@
-"""What a published version consists of: its objects, the digests of their chunks, and where each tensor lies.
+"""What a published version consists of: its tensors' digests, and the routes that lead to it.
 
-- JSON whose BLAKE3 digest travels with the pointer and so fixes every byte of the version.
-- Chunks are byte ranges of objects: what is checked, fetched in parallel and, later, passed on between peers.
-- An object is named by its content; whoever writes the same version cannot touch what another has written.
-- `decode` takes exactly what `encode` makes, and only what fits together: chunks that fill each object once, tensors
-  that lie inside one.
+- A *route* makes a version from an earlier one, or from nothing; its *parts* are objects of the store, each a shard
+  that can be applied by itself. *Chunks* of a part are what is verified and passed on between workers.
+- A part's name follows from its chunks' digests and is never read from anywhere: what a manifest says cannot lead out
+  of its version's folder.
+- `decode` takes exactly what `encode` makes, and only what fits together. What it is given has been signed.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import orjson
 from blake3 import blake3
@@ -20,125 +21,279 @@ from echo_queue.records import Version
 
 FOLDER = "weights/"
 NAME = "manifest.json"
-FORMAT = 1
+ROUTE = "route.json"
+PART = ".part"
+FORMAT = 2
+PIECE_BYTES = 4 << 20
+"""Of a tensor; its digest is made of the digests of such pieces."""
 NUMBER_MAX = 1 << 53
 DIMENSIONS_MAX = 16
+TAG_BYTES = 16
+"""What encryption adds to a chunk."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
+SALT = re.compile(r"([0-9a-f]{32})?")
 ITEM_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
+    "BOOL": 1,
 }  # fmt: skip
 """By the names that safetensors gives to types."""
+PLACE = re.compile(rf"{FOLDER}(\d{{4,}})/(\d{{8,}})/(?:(full|from-\d{{4,}}\.\d{{8,}})/)?([^/]+)")
 
 
 @dataclass(frozen=True)
-class Object:
-    """A safetensors file in the store, and its size in bytes."""
+class Part:
+    """An object of the store, `size` bytes long, in chunks of `chunk_bytes` (the last may be shorter).
+
+    Size and digests are those of the stored bytes: ciphertext, if there is a `salt`.
+    """
 
     key: str
     size: int
+    chunk_bytes: int
+    chunks: tuple[str, ...]
+    salt: str = ""
+
+    def start(self, index: int) -> int:
+        """Where chunk `index` begins."""
+        return index * self.chunk_bytes
+
+    def length(self, index: int) -> int:
+        """Bytes of chunk `index`."""
+        return min(self.chunk_bytes, self.size - self.start(index))
+
+    def body(self) -> dict[str, Any]:
+        return {"size": self.size, "chunk_bytes": self.chunk_bytes, "chunks": self.chunks, "salt": self.salt}
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Bytes `start … start + length − 1` of `objects[object]`; `blake3` in hex."""
+class Route:
+    """How `version`, whose root digest is `root`, is made from `base` (None: from nothing)."""
 
-    object: int
-    start: int
-    length: int
-    blake3: str
+    run: str
+    version: Version
+    base: Version | None
+    root: str
+    base_root: str | None
+    parts: tuple[Part, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes stored."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def name(self) -> str:
+        """Unique in the run: `0001.00000007/full`, `0001.00000007/from-0001.00000006`."""
+        return f"{_dotted(self.version)}/{way(self.base)}"
+
+    def body(self) -> dict[str, Any]:
+        base = self.base and {"lineage": self.base.lineage, "number": self.base.number, "root": self.base_root}
+        return {"base": base, "parts": [part.body() for part in self.parts]}
+
+    def encode(self) -> bytes:
+        """As a document of its own, still to be signed."""
+        return canonical(_head("route", self.run, self.version) | {"root": self.root, "route": self.body()})
+
+    @classmethod
+    def decode(cls, body: bytes, where: str) -> "Route":
+        """Raises `ServiceError` for anything that is not a whole route of a format known here."""
+        return _decode(body, where, "route", _route)
 
 
 @dataclass(frozen=True)
-class TensorPlace:
-    """A tensor's bytes begin at `start` of `objects[object]`; `dtype` as safetensors names it."""
+class TensorInfo:
+    """`dtype` as safetensors names it; `digest` as `tensor_digest` makes it."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    object: int
-    start: int
+    digest: str
+
+    def body(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": self.shape, "digest": self.digest}
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`aliases`: names that share another tensor's storage (tied weights), which is stored once."""
+    """`aliases`: names that share another tensor's storage (tied weights). `route`: the one published with it."""
 
-    lineage: int
-    number: int
-    objects: tuple[Object, ...]
-    chunks: tuple[Chunk, ...]
-    tensors: tuple[TensorPlace, ...]
+    run: str
+    version: Version
+    tensors: tuple[TensorInfo, ...]
     aliases: Mapping[str, str]
-    kind: Literal["full"] = "full"
-    format: int = FORMAT
+    root: str
+    route: Route
+    piece_bytes: int = field(default=PIECE_BYTES)
 
     @property
-    def version(self) -> Version:
-        return Version(self.lineage, self.number)
+    def size(self) -> int:
+        """Bytes of its tensors."""
+        return sum(ITEM_BYTES[tensor.dtype] * math.prod(tensor.shape) for tensor in self.tensors)
 
     def encode(self) -> bytes:
-        return orjson.dumps(self, option=orjson.OPT_SORT_KEYS)
+        """The document, still to be signed."""
+        return canonical(
+            _head("manifest", self.run, self.version)
+            | {
+                "tensors": [tensor.body() for tensor in self.tensors],
+                "aliases": dict(self.aliases),
+                "root": self.root,
+                "route": self.route.body(),
+                "piece_bytes": self.piece_bytes,
+            }
+        )
 
     @classmethod
-    def decode(cls, data: bytes, where: str) -> "Manifest":
+    def decode(cls, body: bytes, where: str) -> "Manifest":
         """Raises `ServiceError` for anything that is not a whole manifest of a format known here."""
-        try:
-            values = orjson.loads(data)
-            known = _named(values, "format", "kind")
-            if (known["format"], known["kind"]) != (FORMAT, "full"):
-                mend = "upgrade this installation"
-                raise ServiceError(Problem(where, f"format {known['format']}, kind {known['kind']} is unknown", mend))
-            manifest = cls(
-                lineage=_count(values["lineage"]),
-                number=_count(values["number"]),
-                objects=tuple(Object(_text(one["key"]), _count(one["size"])) for one in values["objects"]),
-                chunks=tuple(_chunk(one) for one in values["chunks"]),
-                tensors=tuple(_tensor(one) for one in values["tensors"]),
-                aliases={_text(name): _text(owner) for name, owner in values["aliases"].items()},
-            )
-            _check(manifest)
-            if manifest.encode() != data:
-                _refuse("it is not spelled as we spell it")
-        except (LookupError, TypeError, AttributeError, ValueError) as error:  # orjson's are ValueErrors
-            raise ServiceError(Problem(where, f"is no manifest: {error}", "publish the version again")) from None
-        return manifest
+        return _decode(body, where, "manifest", _manifest)
 
 
-def _check(manifest: Manifest) -> None:
-    """Raises `ValueError` unless the parts fit together."""
-    filled = [0] * len(manifest.objects)
-    for chunk in manifest.chunks:
-        if chunk.start != filled[chunk.object] or not chunk.length:
-            _refuse(f"a chunk begins at {chunk.start} of object {chunk.object}, the one before ends elsewhere")
-        filled[chunk.object] += chunk.length
-    if filled != [stored.size for stored in manifest.objects]:
-        _refuse("its chunks do not fill its objects")
-    for place in manifest.tensors:
-        if place.start + ITEM_BYTES[place.dtype] * math.prod(place.shape) > manifest.objects[place.object].size:
-            _refuse(f"tensor {place.name} does not lie inside its object")
-    names = {place.name for place in manifest.tensors}
-    if len(names) != len(manifest.tensors) or not names.issuperset(manifest.aliases.values()):
+# Digests --------------------------------------------------------------------------------------------------------------
+
+
+def canonical(values: object) -> bytes:
+    """The one JSON spelling of `values`."""
+    return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+
+
+def digest(data: bytes | memoryview) -> str:
+    return blake3(data).hexdigest()
+
+
+def tensor_digest(pieces: Iterable[str]) -> str:
+    """BLAKE3 over the digests of a tensor's pieces, in order."""
+    return _over(pieces)
+
+
+def root_digest(tensors: Sequence[TensorInfo], aliases: Mapping[str, str]) -> str:
+    """What names all of a version's weights."""
+    return digest(canonical([[tensor.body() for tensor in tensors], dict(aliases)]))
+
+
+def _over(digests: Iterable[str]) -> str:
+    return blake3(b"".join(map(bytes.fromhex, digests))).hexdigest()
+
+
+# Keys -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an object of the store is for. `way` is empty for what belongs to the version itself."""
+
+    version: Version
+    way: str
+    file: str
+
+
+def folder(version: Version) -> str:
+    return f"{FOLDER}{version.lineage:04d}/{version.number:08d}/"
+
+
+def manifest_key(version: Version) -> str:
+    return folder(version) + NAME
+
+
+def route_key(version: Version, base: Version | None) -> str:
+    """Of a route that is not the manifest's own."""
+    return f"{folder(version)}{way(base)}/{ROUTE}"
+
+
+def part_key(version: Version, base: Version | None, chunks: Iterable[str]) -> str:
+    return f"{folder(version)}{way(base)}/{_over(chunks)[:32]}{PART}"
+
+
+def way(base: Version | None) -> str:
+    return f"from-{_dotted(base)}" if base else "full"
+
+
+def place_of(key: str) -> Place | None:
+    """None: nothing of ours."""
+    found = PLACE.fullmatch(key)
+    return Place(Version(int(found[1]), int(found[2])), found[3] or "", found[4]) if found else None
+
+
+def base_of(way: str) -> Version | None:
+    """The opposite of `way`."""
+    if way == "full":
+        return None
+    lineage, number = way.removeprefix("from-").split(".")
+    return Version(int(lineage), int(number))
+
+
+def _dotted(version: Version) -> str:
+    return f"{version.lineage:04d}.{version.number:08d}"
+
+
+# Decoding -------------------------------------------------------------------------------------------------------------
+
+
+def _head(kind: str, run: str, version: Version) -> dict[str, Any]:
+    return {"format": FORMAT, "kind": kind, "run": run, "lineage": version.lineage, "number": version.number}
+
+
+def _decode(body: bytes, where: str, kind: str, make: Any) -> Any:
+    try:
+        values = orjson.loads(body)
+        if values["format"] != FORMAT:
+            mend = "upgrade this installation"
+            raise ServiceError(Problem(where, f"is of format {values['format']!r:.20}, which is unknown", mend))
+        if values["kind"] != kind:
+            _refuse(f"it is a {values['kind']!r:.20}")
+        made = make(values)
+        if made.encode() != body:
+            _refuse("it is not spelled as we spell it")
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # orjson's are ValueErrors
+        raise ServiceError(Problem(where, f"is no {kind}: {error}", "publish the version again")) from None
+    return made
+
+
+def _manifest(values: Any) -> Manifest:
+    tensors = tuple(_tensor(one) for one in values["tensors"])
+    aliases = {_text(name): _text(owner) for name, owner in values["aliases"].items()}
+    names = {tensor.name for tensor in tensors}
+    if len(names) != len(tensors) or not names.issuperset(aliases.values()) or names & aliases.keys():
         _refuse("a tensor's name stands twice, or an alias names none")
+    if values["root"] != root_digest(tensors, aliases):
+        _refuse("its root is not that of its tensors")
+    if values["piece_bytes"] != PIECE_BYTES:
+        _refuse(f"its pieces have {values['piece_bytes']!r:.20} bytes, not {PIECE_BYTES}")
+    route = _route(values)
+    return Manifest(route.run, route.version, tensors, aliases, route.root, route, PIECE_BYTES)
 
 
-def _chunk(values: Any) -> Chunk:
-    index, start, length = (_count(values[name]) for name in ("object", "start", "length"))
-    return Chunk(index, start, length, _text(values["blake3"]))
-
-
-def _tensor(values: Any) -> TensorPlace:
-    shape = values["shape"]
+def _tensor(values: Any) -> TensorInfo:
+    shape, dtype = values["shape"], values["dtype"]
     if not isinstance(shape, list) or len(shape) > DIMENSIONS_MAX:
         _refuse(f"a tensor's shape is {shape!r:.100}")
-    sizes = tuple(map(_count, shape))
-    return TensorPlace(
-        _text(values["name"]), _text(values["dtype"]), sizes, _count(values["object"]), _count(values["start"])
-    )
+    if dtype not in ITEM_BYTES or math.prod(map(_count, shape)) >= NUMBER_MAX:
+        _refuse(f"a tensor is {dtype!r:.20} of {shape!r:.100}")
+    return TensorInfo(_text(values["name"]), dtype, tuple(shape), _digest(values["digest"]))
 
 
-def _named(values: Any, *names: str) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        _refuse("it is no JSON object")
-    return {name: values[name] for name in names}
+def _route(values: Any) -> Route:
+    version = Version(_count(values["lineage"]), _count(values["number"]))
+    base = base_root = None
+    if (named := values["route"]["base"]) is not None:
+        base, base_root = Version(_count(named["lineage"]), _count(named["number"])), _digest(named["root"])
+        if base >= version:
+            _refuse(f"{base} is not before {version}")
+    parts = tuple(_part(version, base, one) for one in values["route"]["parts"])
+    if len({part.key for part in parts}) != len(parts):
+        _refuse("a part stands twice")
+    return Route(_text(values["run"]), version, base, _digest(values["root"]), base_root, parts)
+
+
+def _part(version: Version, base: Version | None, values: Any) -> Part:
+    size, chunk_bytes = _count(values["size"]), _count(values["chunk_bytes"])
+    chunks, salt = tuple(map(_digest, values["chunks"])), _text(values["salt"])
+    if not chunk_bytes or not size or len(chunks) != -(-size // chunk_bytes):
+        _refuse(f"{len(chunks)} chunks of {chunk_bytes} bytes do not fill {size}")
+    part = Part(part_key(version, base, chunks), size, chunk_bytes, chunks, salt)
+    if not SALT.fullmatch(salt) or (salt and part.length(len(chunks) - 1) <= TAG_BYTES):
+        _refuse("an encrypted part has no salt, or a chunk with nothing in it")
+    return part
 
 
 def _count(value: object) -> int:
@@ -153,25 +308,11 @@ def _text(value: object) -> str:
     return value
 
 
+def _digest(value: object) -> str:
+    if not DIGEST.fullmatch(_text(value)):
+        _refuse(f"{value!r:.100} is no digest")
+    return str(value)
+
+
 def _refuse(rule: str) -> NoReturn:
     raise ValueError(rule)
-
-
-def folder(version: Version) -> str:
-    return f"{FOLDER}{version.lineage:04d}/{version.number:08d}/"
-
-
-def manifest_key(version: Version) -> str:
-    return folder(version) + NAME
-
-
-def version_of(key: str) -> Version | None:
-    """The version that an object of the store belongs to, by its key."""
-    match key.removeprefix(FOLDER).split("/"):
-        case [lineage, number, _] if lineage.isdigit() and number.isdigit():
-            return Version(int(lineage), int(number))
-    return None
-
-
-def digest(data: bytes | memoryview) -> str:
-    return blake3(data).hexdigest()
