@@ -25,7 +25,7 @@ from echo_queue.whole_file import write_whole
 DOMAIN = b"echo-queue weights 2\0"
 START = b'{"body":'
 END = re.compile(rb',"key":"([0-9a-f]{16})","signature":"([0-9a-f]{128})"\}')
-END_BYTES = 174
+END_BYTES = 169
 KEY_NAME = "weights.key"
 
 
