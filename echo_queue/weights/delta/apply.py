@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
 from echo_queue.weights.delta import gaps, ranked, symbols
-from echo_queue.weights.delta.codes import Codes, dtype_name, flat, integers, join, on_host, sign_first, unzigzag
+from echo_queue.weights.delta.codes import Codes, dtype_name, flat, join, on_host, sign_first, unzigzag
+from echo_queue.weights.delta.compiled import U, compiled
 from echo_queue.weights.delta.format import BadDelta, Piece, read_header
-from echo_queue.weights.delta.streams import MalformedStream, expand
+from echo_queue.weights.delta.streams import Bytes, MalformedStream, expand
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,18 +28,23 @@ if TYPE_CHECKING:
 class Change:
     """Add `differences` to the base's codes: to all of them, or to those at `positions`."""
 
-    positions: ranked.Numbers | None
+    positions: gaps.Numbers | None
     differences: Codes
 
     def add(self, codes: Codes) -> None:
         if self.positions is None:
             codes += self.differences
-        else:  # numpy's indexing takes twice as long
-            places, steps = integers(self.positions), integers(self.differences)
-            integers(codes).scatter_add_(0, places, steps)
+        else:
+            _scatter_add(self.positions, self.differences, codes)
 
     def take_back(self, codes: Codes) -> None:
         Change(self.positions, np.negative(self.differences)).add(codes)
+
+
+@compiled
+def _scatter_add(positions: gaps.Numbers, differences: Codes, codes: Codes) -> None:
+    for place in range(U(len(positions))):
+        codes[U(positions[place])] += differences[place]
 
 
 def apply(
@@ -126,7 +131,7 @@ def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:
     return on_host(flat(tensor))[piece.start : piece.start + piece.count]
 
 
-def _streams(piece: Piece, data: memoryview, width: int) -> list[NDArray[np.uint8]]:
+def _streams(piece: Piece, data: memoryview, width: int) -> list[Bytes]:
     """Expanded, none longer than a piece of that many elements can need."""
     expected = {"full": width, "dense": 1 + width, "gaps": 2 + width, "ranked": 4 + width}
     if len(piece.streams) != expected[piece.kind]:
@@ -140,27 +145,29 @@ def _streams(piece: Piece, data: memoryview, width: int) -> list[NDArray[np.uint
     return streams
 
 
-def _change(piece: Piece, streams: list[NDArray[np.uint8]], base: Codes) -> Change:
+def _change(piece: Piece, streams: list[Bytes], base: Codes) -> Change:
     if piece.kind == "dense":
         return Change(None, unzigzag(symbols.read(piece.bits, streams, piece.count)))
     if piece.kind == "gaps":
         positions, values = gaps.read(streams[0], piece.count), streams[1:]
     else:
         positions, values = _ranked(piece, streams, base), streams[3:]
-    return Change(positions, unzigzag(symbols.read(piece.bits, values, len(positions)) + 1))
+    differences = symbols.read(piece.bits, values, len(positions))
+    differences += 1
+    return Change(positions, unzigzag(differences))
 
 
-def _ranked(piece: Piece, streams: list[NDArray[np.uint8]], base: Codes) -> ranked.Numbers:
+def _ranked(piece: Piece, streams: list[Bytes], base: Codes) -> ranked.Numbers:
     groups = gaps.read(streams[0], -(-piece.count // ranked.EIGHT))
-    places = symbols.read(4, streams[1:3], len(groups))
-    lanes = ranked.unrank(ranked.BY_CHANGES.take(places, mode="clip"), ranked.rows(base, groups))
+    places = np.minimum(symbols.read(4, streams[1:3], len(groups)), len(ranked.BY_CHANGES) - 1)
+    lanes = ranked.unrank(ranked.BY_CHANGES[places], ranked.rows(base, groups))
     positions = ranked.ungrouped(groups, lanes)
     if len(positions) and positions[-1] >= piece.count:
         raise MalformedStream("a position beyond the end")
     return positions
 
 
-def _full(piece: Piece, streams: list[NDArray[np.uint8]]) -> Codes:
+def _full(piece: Piece, streams: list[Bytes]) -> Codes:
     if any(len(plane) != piece.count for plane in streams):
         raise MalformedStream(f"not {piece.count} codes")
     return sign_first(join(streams))

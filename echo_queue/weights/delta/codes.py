@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from echo_queue.weights.delta.compiled import U, compiled
+from echo_queue.weights.delta.streams import Bytes, MalformedStream
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -48,40 +51,34 @@ def on_host(row: "Tensor") -> Codes:
     return values.view(f"u{values.itemsize}")
 
 
-def integers(codes: Codes) -> "Tensor":
-    """The same memory as a tensor of integers, as `flat` gives them."""
-    import torch
-
-    return torch.from_numpy(codes.view(SIGNED[codes.itemsize]))
-
-
 def zigzag(differences: Codes) -> Codes:
     """0, −1, 1, −2, 2 … as 0, 1, 2, 3, 4 …"""
-    sign = differences >> (differences.itemsize * 8 - 1)
-    np.negative(sign, out=sign)
-    doubled = differences << 1
-    doubled ^= sign
-    return doubled
+    values = np.empty_like(differences)
+    _zigzag(differences.view(f"i{differences.itemsize}"), values)
+    return values
 
 
 def unzigzag(values: Codes) -> Codes:
-    sign = values & 1
-    np.negative(sign, out=sign)
-    sign ^= values >> 1
-    return sign
+    """In place."""
+    _unzigzag(values)
+    return values
 
 
-def split(codes: Codes) -> list[NDArray[np.uint8]]:
+def split(codes: Codes) -> list[Bytes]:
     """One plane per byte of the codes, the lowest first."""
-    columns = codes.view(np.uint8).reshape(len(codes), codes.itemsize)
-    return [np.ascontiguousarray(columns[:, place]) for place in range(codes.itemsize)]
+    planes = np.empty((codes.itemsize, len(codes)), np.uint8)
+    _split(codes, planes)
+    return list(planes)
 
 
-def join(planes: list[NDArray[np.uint8]]) -> Codes:
-    columns = np.empty((len(planes[0]), len(planes)), np.uint8)
+def join(planes: list[Bytes]) -> Codes:
+    """Raises `MalformedStream` for planes of different lengths."""
+    if any(len(plane) != len(planes[0]) for plane in planes):
+        raise MalformedStream("planes of different lengths")
+    codes = np.zeros(len(planes[0]), f"u{len(planes)}")
     for place, plane in enumerate(planes):
-        columns[:, place] = plane
-    return columns.reshape(-1).view(f"u{len(planes)}")
+        _add_plane(plane, U(8 * place), codes)
+    return codes
 
 
 def exponents_first(codes: Codes) -> Codes:
@@ -91,3 +88,32 @@ def exponents_first(codes: Codes) -> Codes:
 
 def sign_first(codes: Codes) -> Codes:
     return (codes >> 1) | (codes << (codes.itemsize * 8 - 1))
+
+
+@compiled
+def _zigzag(differences: Codes, values: Codes) -> None:
+    sign = 8 * differences.itemsize - 1
+    for place in range(U(len(differences))):
+        difference = differences[place]
+        values[place] = (difference << 1) ^ (difference >> sign)
+
+
+@compiled
+def _unzigzag(values: Codes) -> None:
+    for place in range(U(len(values))):
+        value = U(values[place])
+        values[place] = (value >> U(1)) ^ (U(0) - (value & U(1)))
+
+
+@compiled
+def _split(codes: Codes, planes: Codes) -> None:
+    for place in range(U(codes.itemsize)):
+        plane, shift = planes[place], U(8) * place
+        for index in range(U(len(codes))):
+            plane[index] = codes[index] >> shift
+
+
+@compiled
+def _add_plane(plane: Bytes, shift: int, codes: Codes) -> None:
+    for place in range(U(len(codes))):
+        codes[place] |= U(plane[place]) << shift

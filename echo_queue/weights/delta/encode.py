@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
 from echo_queue.weights.delta import gaps, ranked, symbols
 from echo_queue.weights.delta.codes import Codes, dtype_name, exponents_first, flat, on_host, split, zigzag
 from echo_queue.weights.delta.format import Kind, Piece, Shard, seal
 from echo_queue.weights.delta.pairs import Pair, pair
-from echo_queue.weights.delta.streams import Packed, pack
+from echo_queue.weights.delta.streams import Bytes, Packed, pack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,8 +119,9 @@ def _smallest(versions: Pair, new: Codes, settings: Settings) -> Coded:
     return coded
 
 
-def _sparse(positions: ranked.Numbers, differences: Codes, versions: Pair, ranked_up_to: float) -> Coded:
-    values = zigzag(differences) - 1
+def _sparse(positions: gaps.Numbers, differences: Codes, versions: Pair, ranked_up_to: float) -> Coded:
+    values = zigzag(differences)
+    values -= 1
     bits = symbols.width(values)
     planes = symbols.write(values, bits)
     if len(positions) > ranked_up_to:
@@ -141,5 +141,5 @@ def _full(codes: Codes) -> Coded:
     return _coded("full", 0, split(exponents_first(codes)))
 
 
-def _coded(kind: Kind, bits: int, streams: list[NDArray[np.uint8]]) -> Coded:
+def _coded(kind: Kind, bits: int, streams: list[Bytes]) -> Coded:
     return Coded(kind, bits, tuple(pack(stream.data) for stream in streams))

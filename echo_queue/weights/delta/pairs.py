@@ -9,13 +9,14 @@ import numpy as np
 
 from echo_queue.weights.delta import ranked
 from echo_queue.weights.delta.codes import Codes, on_host
-from echo_queue.weights.delta.ranked import Numbers
+from echo_queue.weights.delta.compiled import U, compiled
+from echo_queue.weights.delta.gaps import Numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK = 1 << 17
-"""Elements compared at a time: what is written in between stays in the processor's cache."""
+BLOCK = 1 << 12
+"""Words compared at a time: what is written in between stays in the processor's nearest cache."""
 
 
 class Pair(Protocol):
@@ -44,20 +45,12 @@ class HostPair:
         self._base, self._new = base, new
 
     def changes(self, limit: float) -> tuple[Numbers, Codes] | None:
-        places, values, found = [np.empty(0, np.int64)], [np.empty(0, self._new.dtype)], 0
-        block = np.empty(BLOCK, self._new.dtype)
-        for start in range(0, len(self._new), BLOCK):
-            stop = min(start + BLOCK, len(self._new))
-            np.subtract(self._new[start:stop], self._base[start:stop], out=block[: stop - start])
-            block[stop - start :] = 0
-            within, differing = _nonzero(block)
-            found += len(within)
-            if found > limit:
-                return None
-            within += start
-            places.append(within)
-            values.append(differing)
-        return np.concatenate(places), np.concatenate(values)
+        room = len(self._new) + 8
+        places, differences = np.empty(room, np.uint32), np.empty(room, self._new.dtype)
+        words = len(self._new) // (8 // self._new.itemsize) * 8 // self._new.itemsize
+        base, new = (codes[:words].view(np.uint64) for codes in (self._base, self._new))
+        found = _changes(self._base, self._new, base, new, U(limit), places, differences)
+        return None if found > limit else (places[:found], differences[:found])
 
     def differences(self) -> Codes:
         return self._new - self._base
@@ -75,7 +68,7 @@ class DevicePair:
         if len(places) > limit:
             return None
         differing = self._new[places] - self._base[places]
-        return places.cpu().numpy(), on_host(differing)
+        return places.cpu().numpy().astype(np.uint32), on_host(differing)
 
     def differences(self) -> Codes:
         return on_host(self._new - self._base)
@@ -83,19 +76,43 @@ class DevicePair:
     def base_rows(self, groups: Numbers) -> Codes:
         import torch
 
-        first = torch.from_numpy(groups).to(self._base.device).view(-1, 1) * ranked.EIGHT
+        first = torch.from_numpy(groups.astype(np.int64)).to(self._base.device).view(-1, 1) * ranked.EIGHT
         lanes = torch.arange(ranked.EIGHT, device=self._base.device)
         return on_host(self._base[(first + lanes).clamp_(max=len(self._base) - 1)])
 
 
-def _nonzero(block: Codes) -> tuple[Numbers, Codes]:
-    """Where a block is not zero, and what it is there: by words of eight bytes first, then within those found."""
-    lanes = 8 // block.itemsize
-    words = block.view(np.uint64)
-    occupied = np.flatnonzero(words != 0)
-    codes = words[occupied].view(block.dtype)
-    inside = np.flatnonzero(codes != 0)
-    places = occupied[inside >> (lanes.bit_length() - 1)]
-    places *= lanes
-    places += inside & (lanes - 1)
-    return places, codes[inside]
+@compiled
+def _changes(
+    base: Codes, new: Codes, base_words: Codes, new_words: Codes, limit: int, places: Numbers, differences: Codes
+) -> int:
+    """How many there are, or some number above `limit`; `places` and `differences` have room for all and one more.
+
+    Words of eight bytes are compared first, as vectors; then those that differ are listed, then their elements, both
+    without branches that a processor could foresee wrongly.
+    """
+    lanes, words, found = U(8 // new.itemsize), U(len(new_words)), U(0)
+    differ, unequal = np.zeros(BLOCK, np.uint8), np.empty(BLOCK + 1, np.uint32)
+    eights = differ.view(np.uint64)
+    for start in range(U(0), words, U(BLOCK)):
+        count, listed = min(U(BLOCK), words - start), U(0)
+        for place in range(count):
+            differ[place] = base_words[start + place] != new_words[start + place]
+        for eight in range((count + U(7)) >> U(3)):
+            if eights[eight]:
+                for place in range(eight << U(3), (eight + U(1)) << U(3)):
+                    unequal[listed] = place
+                    listed += U(differ[place])
+        for index in range(listed):
+            first = (start + U(unequal[index])) * lanes
+            for place in range(first, first + lanes):
+                places[found] = place
+                differences[found] = new[place] - base[place]
+                found += U(new[place] != base[place])
+        if found > limit:
+            return int(found)
+        differ[:] = 0
+    for place in range(words * lanes, U(len(new))):
+        places[found] = place
+        differences[found] = new[place] - base[place]
+        found += U(new[place] != base[place])
+    return int(found)

@@ -7,7 +7,11 @@ those it would find by chance cost more than they save.
 import threading
 from dataclasses import dataclass
 
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
 
 PARAMETERS = zstandard.ZstdCompressionParameters(
     window_log=17,

@@ -1,13 +1,14 @@
-"""Small unsigned integers as 4-bit symbols in pairs, or as bytes; the few larger ones escape into planes of their own.
+"""Differences as small unsigned symbols, two of 4 bits to a byte or one of 8; the few larger ones escape into planes.
 
 A pair per byte lets zstd's Huffman code come near the entropy where one value is far more frequent than all others.
+The least value that can occur is `least`: 0, or 1 where unchanged elements are left out.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from echo_queue.weights.delta.codes import Codes, join, split
-from echo_queue.weights.delta.streams import MalformedStream
+from echo_queue.weights.delta.compiled import U, compiled
+from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
 ESCAPES = 0.2
 """Bytes instead of pairs where a larger share would escape from 4 bits."""
@@ -15,39 +16,75 @@ ESCAPES = 0.2
 
 def width(values: Codes) -> int:
     """4 or 8 bits, whichever suits `values`."""
-    return 4 if np.count_nonzero(values >= 15) <= ESCAPES * len(values) else 8
+    return 4 if _large(values, 15) <= ESCAPES * len(values) else 8
 
 
-def write(values: Codes, bits: int) -> list[NDArray[np.uint8]]:
+def write(values: Codes, bits: int) -> list[Bytes]:
     """The streams: symbols of `bits` bits, then as many planes of escapes as a value has bytes."""
     most = (1 << bits) - 1
-    symbols = np.minimum(values, most).astype(np.uint8)
-    large = values[np.flatnonzero(values >= most)]
-    return [_pairs(symbols) if bits == 4 else symbols, *split(large)]
+    large = np.empty(_large(values, most) + 1, values.dtype)
+    symbols = np.empty((len(values) * bits + 7) // 8, np.uint8)
+    (_write_pairs if bits == 4 else _write_bytes)(values, symbols, large)
+    return [symbols, *split(large[:-1])]
 
 
-def read(bits: int, streams: list[NDArray[np.uint8]], count: int) -> Codes:
+def read(bits: int, streams: list[Bytes], count: int) -> Codes:
     """`count` values of as many bytes as there are planes. Raises `MalformedStream`."""
     if bits not in (4, 8) or len(streams[0]) != (count * bits + 7) // 8:
         raise MalformedStream(f"not {count} symbols of {bits} bits")
-    symbols = _singles(streams[0])[:count] if bits == 4 else streams[0]
-    values: Codes = symbols.astype(f"u{len(streams) - 1}")
-    large = np.flatnonzero(symbols == (1 << bits) - 1)
-    if any(len(plane) != len(large) for plane in streams[1:]):
-        raise MalformedStream(f"not {len(large)} escapes")
-    values[large] = join(streams[1:])
+    large = join(streams[1:])
+    values = np.empty(count, large.dtype)
+    escaped = _read(streams[0], U(bits), values, large)
+    if escaped != len(large):
+        raise MalformedStream(f"not {escaped} escapes")
     return values
 
 
-def _pairs(symbols: NDArray[np.uint8]) -> NDArray[np.uint8]:
+@compiled
+def _large(values: Codes, most: int) -> int:
+    found = 0
+    for value in values:
+        found += U(value) >= U(most)
+    return found
+
+
+@compiled
+def _write_bytes(values: Codes, symbols: Bytes, large: Codes) -> None:
+    """`large` has room for one more than there are."""
+    escaped = U(0)
+    for place in range(U(len(values))):
+        value = U(values[place])
+        symbols[place] = min(value, U(255))
+        large[escaped] = value
+        escaped += U(value >= U(255))
+
+
+@compiled
+def _write_pairs(values: Codes, symbols: Bytes, large: Codes) -> None:
     """The first of a pair is in the low half; an odd last one stands alone."""
-    even = symbols if len(symbols) % 2 == 0 else np.append(symbols, np.uint8(0))
-    both = even.view(np.uint16)
-    return (both | (both >> 4)).astype(np.uint8)
+    escaped = U(0)
+    for place in range(U(len(values) // 2)):
+        first, second = U(values[U(2) * place]), U(values[U(2) * place + U(1)])
+        symbols[place] = min(first, U(15)) | (min(second, U(15)) << U(4))
+        large[escaped] = first
+        escaped += U(first >= U(15))
+        large[escaped] = second
+        escaped += U(second >= U(15))
+    if len(values) % 2:
+        symbols[-1] = min(U(values[-1]), U(15))
+        large[escaped] = values[-1]
 
 
-def _singles(pairs: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    both = pairs.astype(np.uint16)
-    both |= both << 4
-    both &= 0x0F0F
-    return both.view(np.uint8)
+@compiled
+def _read(symbols: Bytes, bits: int, values: Codes, large: Codes) -> int:
+    """How many symbols escape; those that `large` does not hold stay symbols."""
+    most, escaped, end = (U(1) << bits) - U(1), U(0), U(len(large))
+    for place in range(U(len(values))):
+        at = place * bits
+        symbol = (U(symbols[at >> U(3)]) >> (at & U(7))) & most
+        values[place] = symbol
+        if symbol == most:
+            if escaped < end:
+                values[place] = large[escaped]
+            escaped += U(1)
+    return int(escaped)
