@@ -1,10 +1,16 @@
 """Weights of published versions: immutable objects in the store, manifest last and signed, every byte checked.
 
 The only package of `echo_queue` that uses torch, and only once tensors are published or fetched. What is latest
-stands in Redis (`Queue.publish`); `latest` rebuilds it from the manifests.
+stands in Redis (`Queue.publish`); `latest` rebuilds it from the manifests. The formats are in docs/weights.md.
 """
 
 from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo
+from echo_queue.weights.publishing import Press
+from echo_queue.weights.reading import Damaged, fetch, read_manifest, ways
+from echo_queue.weights.retention import latest, lineages, prune
 from echo_queue.weights.signing import Forged, Signer, Verifier
 
-__all__ = ["Forged", "Manifest", "Part", "Route", "Signer", "TensorInfo", "Verifier"]
+__all__ = [
+    "Damaged", "Forged", "Manifest", "Part", "Press", "Route", "Signer", "TensorInfo", "Verifier", "fetch", "latest",
+    "lineages", "prune", "read_manifest", "ways",
+]  # fmt: skip

@@ -9,9 +9,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import orjson
 from blake3 import blake3
@@ -37,7 +37,12 @@ ITEM_BYTES = {
     "BOOL": 1,
 }  # fmt: skip
 """By the names that safetensors gives to types."""
+T = TypeVar("T", "Manifest", "Route")
 PLACE = re.compile(rf"{FOLDER}(\d{{4,}})/(\d{{8,}})/(?:(full|from-\d{{4,}}\.\d{{8,}})/)?([^/]+)")
+
+
+class Damaged(ServiceError):
+    """Stored bytes are not those that were published."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,8 @@ class Route:
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "Route":
-        """Raises `ServiceError` for anything that is not a whole route of a format known here."""
-        return _decode(body, where, "route", _route)
+        """Raises `Damaged` for what is not a whole route, `ServiceError` for a format that is unknown here."""
+        return _decode(body, where, "route", _route_of)
 
 
 @dataclass(frozen=True)
@@ -145,8 +150,8 @@ class Manifest:
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "Manifest":
-        """Raises `ServiceError` for anything that is not a whole manifest of a format known here."""
-        return _decode(body, where, "manifest", _manifest)
+        """Raises `Damaged` for what is not a whole manifest, `ServiceError` for a format that is unknown here."""
+        return _decode(body, where, "manifest", _manifest_of)
 
 
 # Digests --------------------------------------------------------------------------------------------------------------
@@ -233,7 +238,7 @@ def _head(kind: str, run: str, version: Version) -> dict[str, Any]:
     return {"format": FORMAT, "kind": kind, "run": run, "lineage": version.lineage, "number": version.number}
 
 
-def _decode(body: bytes, where: str, kind: str, make: Any) -> Any:
+def _decode(body: bytes, where: str, kind: str, make: Callable[[Any], T]) -> T:
     try:
         values = orjson.loads(body)
         if values["format"] != FORMAT:
@@ -245,11 +250,11 @@ def _decode(body: bytes, where: str, kind: str, make: Any) -> Any:
         if made.encode() != body:
             _refuse("it is not spelled as we spell it")
     except (LookupError, TypeError, AttributeError, ValueError) as error:  # orjson's are ValueErrors
-        raise ServiceError(Problem(where, f"is no {kind}: {error}", "publish the version again")) from None
+        raise Damaged(Problem(where, f"is no {kind}: {error}", "publish the version again")) from None
     return made
 
 
-def _manifest(values: Any) -> Manifest:
+def _manifest_of(values: Any) -> Manifest:
     tensors = tuple(_tensor(one) for one in values["tensors"])
     aliases = {_text(name): _text(owner) for name, owner in values["aliases"].items()}
     names = {tensor.name for tensor in tensors}
@@ -259,7 +264,7 @@ def _manifest(values: Any) -> Manifest:
         _refuse("its root is not that of its tensors")
     if values["piece_bytes"] != PIECE_BYTES:
         _refuse(f"its pieces have {values['piece_bytes']!r:.20} bytes, not {PIECE_BYTES}")
-    route = _route(values)
+    route = _route_of(values)
     return Manifest(route.run, route.version, tensors, aliases, route.root, route, PIECE_BYTES)
 
 
@@ -272,7 +277,7 @@ def _tensor(values: Any) -> TensorInfo:
     return TensorInfo(_text(values["name"]), dtype, tuple(shape), _digest(values["digest"]))
 
 
-def _route(values: Any) -> Route:
+def _route_of(values: Any) -> Route:
     version = Version(_count(values["lineage"]), _count(values["number"]))
     base = base_root = None
     if (named := values["route"]["base"]) is not None:

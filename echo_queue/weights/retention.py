@@ -1,7 +1,8 @@
 """Which published versions there are, which is the latest, and which may go.
 
-What is latest stands in Redis; `latest` finds the same by listing, should Redis have lost it. Pruning removes
-a version's manifest first, so that it is never seen in part.
+- What is latest stands in Redis; `latest` finds the same by listing, should Redis have lost it.
+- What stays is what somebody can still need, and every version from there back to one that is stored whole: so there
+  always is a way to it. Pruning removes manifests first, so that a version is never seen in part.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,57 +11,83 @@ from echo_queue import staleness
 from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
 from echo_queue.store import MissingObject, ObjectStore
-from echo_queue.weights.manifest import FOLDER, NAME, Manifest, digest, version_of
+from echo_queue.weights.catalogue import catalogue
+from echo_queue.weights.manifest import NAME, ROUTE, digest, manifest_key
+from echo_queue.weights.reading import open_manifest
+from echo_queue.weights.signing import Verifier
 
 KEEP = 3
 """The newest published versions that always stay: the latest, and those that slow readers are still fetching."""
 
 
-def expendable(versions: Collection[Version], newest: Version, s: int, keep: int = KEEP) -> list[Version]:
-    """Of the published `versions`, those nobody can need once `newest` is out; oldest first.
+def expendable(
+    versions: Mapping[Version, bool],
+    newest: Version,
+    s: int,
+    leased: Collection[Version] = (),
+    keep: int = KEEP,
+) -> list[Version]:
+    """Of the published `versions` (True: stored whole), those nobody can need once `newest` is out; oldest first.
 
     Workers fetch only what is latest when they look, and may be slow to finish: the `keep` newest stay. A worker
-    within `s` updates may still be asked for any version down to `newest` − s: they stay too. What is newer than
+    within `s` updates may still be asked for any version down to `newest` − s: they stay too, and so do those that are
+    `leased`. With them stays what their way may lead over: all back to the newest whole one. What is newer than
     `newest` is not ours to judge.
     """
     ours = sorted(version for version in versions if version <= newest)
-    older = ours[: max(0, len(ours) - keep)]
-    return [version for version in older if version.lineage < newest.lineage or version.number < newest.number - s]
+    needed = {version for version in ours if version in leased} | set(ours[max(0, len(ours) - keep) :])
+    needed |= {one for one in ours if one.lineage == newest.lineage and one.number >= newest.number - s}
+    floors: dict[int, Version] = {}
+    for version in sorted(needed, reverse=True):
+        older = [one for one in ours if one.lineage == version.lineage and one <= version]
+        floors[version.lineage] = max((one for one in older if versions[one]), default=older[0])
+    return [one for one in ours if one.lineage not in floors or one < floors[one.lineage]]
 
 
-def latest(store: ObjectStore, forks: Mapping[int, int] | None = None) -> Published | None:
-    """The newest version that is whole and not abandoned, rebuilt by listing manifests; None if there is none."""
-    versions = {version: key for key in _keys(store) if key.endswith(NAME) and (version := version_of(key))}
-    for version in sorted(versions, reverse=True):
-        if staleness.abandoned(version, forks or {}):
+def latest(store: ObjectStore, verifier: Verifier, forks: Mapping[int, int] | None = None) -> Published | None:
+    """The newest version that is whole and not abandoned, rebuilt by listing manifests; None if there is none.
+
+    One that this run's key has not signed is none.
+    """
+    for version, entry in sorted(catalogue(store).items(), reverse=True):
+        if not entry.manifest or staleness.abandoned(version, forks or {}):
             continue
+        key = manifest_key(version)
         try:
-            data = store.get(versions[version])
-            Manifest.decode(data, versions[version])
+            envelope = store.get(key)
+            open_manifest(store, envelope, version, verifier)
         except MissingObject:
             continue
         except ServiceError as error:
-            if error.problems[0].where != versions[version]:
+            if error.problems[0].where != key:
                 raise
-            continue  # cut short by a killed server, and never acknowledged
-        return Published(version, versions[version], digest(data))
+            continue  # cut short by a killed server, and never acknowledged; or not ours
+        return Published(version, key, digest(envelope))
     return None
 
 
-def prune(store: ObjectStore, newest: Version, s: int = 0) -> list[Version]:
+def prune(store: ObjectStore, newest: Version, s: int = 0, leased: Collection[Version] = ()) -> list[Version]:
     """Removes what nobody can need once `newest` is published; returns the versions removed."""
-    keys = _keys(store)
-    gone = expendable({version for key in keys if (version := version_of(key))}, newest, s)
-    doomed = [key for key in keys if version_of(key) in gone]
-    store.delete([key for key in doomed if key.endswith(NAME)])
-    store.delete([key for key in doomed if not key.endswith(NAME)])
+    entries = catalogue(store)
+    whole = {version: entry.anchored for version, entry in entries.items() if entry.manifest}
+    unfinished = [version for version in entries if version < newest and version not in whole]
+    gone = sorted(expendable(whole, newest, s, leased) + unfinished)
+    remove(store, [key for version in gone for key in entries[version].keys])
     return gone
+
+
+def remove(store: ObjectStore, keys: Collection[str]) -> None:
+    """Objects of versions; what makes the others visible goes first."""
+    for wave in (f"/{NAME}", f"/{ROUTE}", ""):
+        seen = [key for key in keys if _wave(key) == wave]
+        if seen:
+            store.delete(seen)
 
 
 def lineages(store: ObjectStore) -> set[int]:
     """Those that published anything that is still there."""
-    return {version.lineage for key in _keys(store) if (version := version_of(key))}
+    return {version.lineage for version in catalogue(store)}
 
 
-def _keys(store: ObjectStore) -> list[str]:
-    return [stored.key for stored in store.list(FOLDER)]
+def _wave(key: str) -> str:
+    return next((ending for ending in (f"/{NAME}", f"/{ROUTE}") if key.endswith(ending)), "")

@@ -1,0 +1,77 @@
+"""Parts as they are stored: cut into chunks and, if the run encrypts, each chunk AES-256-GCM on its own.
+
+- What is stored is verified before it is decrypted; relays and the store need no key.
+- Every part has a key of its own, derived from the run's chunk key and the part's salt, so a nonce is only the chunk's
+  number. The salt is a keyed digest of the content: the same content is stored as the same bytes again.
+"""
+
+from collections.abc import Iterator
+
+from blake3 import blake3
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.records import Version
+from echo_queue.weights.manifest import TAG_BYTES, Part, digest, part_key
+
+PURPOSE = b"echo-queue weights 2 part"
+SALT_PURPOSE = b"echo-queue weights 2 salt"
+NONCE_BYTES = 12
+
+
+def cut(
+    version: Version, base: Version | None, data: bytes, chunk_bytes: int, chunk_key: bytes | None
+) -> tuple[Part, bytes]:
+    """The part that holds `data`, and its bytes as they are to be stored."""
+    salt = ""
+    if chunk_key is not None:
+        salt = _salt(data, chunk_key)
+        data = _encrypted(data, chunk_bytes - TAG_BYTES, _part_cipher(chunk_key, salt))
+    chunks = tuple(digest(chunk) for chunk in _cut(memoryview(data), chunk_bytes))
+    return Part(part_key(version, base, chunks), len(data), chunk_bytes, chunks, salt), data
+
+
+def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview:
+    """The shard in a verified part: `stored` itself, or what it decrypts to. Raises `ServiceError` for a wrong key."""
+    if not part.salt:
+        return stored
+    if chunk_key is None:
+        mend = "let this role read the run's `trust` (docs/rights.md)"
+        raise ServiceError(Problem(part.key, "is encrypted, and no chunk key is known here", mend))
+    cipher = _part_cipher(chunk_key, part.salt)
+    clear = bytearray(part.size - TAG_BYTES * len(part.chunks))
+    end = 0
+    try:
+        for index, chunk in enumerate(_cut(stored, part.chunk_bytes)):
+            opened = cipher.decrypt(_nonce(index), chunk, None)
+            clear[end : end + len(opened)] = opened
+            end += len(opened)
+    except InvalidTag:
+        mend = "start this worker again: the run has another chunk key"
+        raise ServiceError(Problem(part.key, "cannot be decrypted with the key that is known here", mend)) from None
+    return memoryview(clear)
+
+
+def _encrypted(data: bytes, step: int, cipher: AESGCM) -> bytes:
+    pieces = _cut(memoryview(data), step)
+    return b"".join(cipher.encrypt(_nonce(index), piece, None) for index, piece in enumerate(pieces))
+
+
+def _cut(data: memoryview, step: int) -> Iterator[memoryview]:
+    return (data[start : start + step] for start in range(0, len(data), step))
+
+
+def _salt(data: bytes, chunk_key: bytes) -> str:
+    key = HKDF(SHA256(), 32, None, SALT_PURPOSE).derive(chunk_key)
+    return blake3(data, key=key).hexdigest()[:32]
+
+
+def _part_cipher(chunk_key: bytes, salt: str) -> AESGCM:
+    return AESGCM(HKDF(SHA256(), 32, bytes.fromhex(salt), PURPOSE).derive(chunk_key))
+
+
+def _nonce(index: int) -> bytes:
+    return index.to_bytes(NONCE_BYTES, "big")
