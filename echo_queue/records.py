@@ -4,7 +4,7 @@ A *group* is the G samples of one prompt: the unit of a task, of a replay record
 Token ids are int32 and log-probabilities float32; times are milliseconds of the Redis server.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,11 +28,15 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True)
 class Published:
-    """The newest weights that workers may fetch: where the manifest is and its digest (BLAKE3 hex)."""
+    """The newest weights that workers may fetch: where the manifest is and its digest (BLAKE3 hex).
+
+    `ms`: when the queue was told of it; 0 until then.
+    """
 
     version: Version
     manifest: str
     digest: str
+    ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

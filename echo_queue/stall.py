@@ -118,10 +118,13 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
     if not living:
         return
     published = status.published.version if status.published else None
+    quarantined = [worker for worker in living if worker.beat and worker.beat.state == "quarantined"]
+    if quarantined:
+        yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them anew from an anchor"
     fetching = [worker for worker in living if worker.beat and worker.beat.state == "fetching"]
     if fetching:
         yield f"{_names(fetching)} {_fetch(fetching)} version {published}, which the learner has published"
-    holding = [worker for worker in living if worker.held and worker not in fetching]
+    holding = [worker for worker in living if worker.held and worker not in (*fetching, *quarantined)]
     if holding:
         held = _count(sum(worker.held for worker in holding), "task")
         yield f"{_names(holding)} hold{_s(holding)} {held}, and none was completed {since}"
@@ -182,6 +185,14 @@ def _s(workers: Sequence[WorkerStatus]) -> str:
 
 def _fetch(workers: Sequence[WorkerStatus]) -> str:
     return "is still fetching" if len(workers) == 1 else "are still fetching"
+
+
+def _load(workers: Sequence[WorkerStatus]) -> str:
+    return "loads" if len(workers) == 1 else "load"
+
+
+def _mistrust(workers: Sequence[WorkerStatus]) -> str:
+    return "mistrusts its" if len(workers) == 1 else "mistrust their"
 
 
 def _were(numbers: Sequence[int]) -> str:

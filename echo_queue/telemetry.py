@@ -49,6 +49,16 @@ class UpdateMetrics:
     sent_back: int
     """Groups sent back as late or abandoned, since the run began."""
     trained_ids: tuple[str, ...] = ()
+    t_bcast_s: float = 0.0
+    """T_bcast: from the end of an update until all living workers serve its weights (smoothed)."""
+    store_bytes: int = 0
+    """Of weights: what the workers that live now have read from the store since they started."""
+    peer_bytes: int = 0
+    """Likewise from one another."""
+    arrived_s: float = 0.0
+    """From the publication of a version until the slowest of them served it, the last time."""
+    pause_s: float = 0.0
+    """The longest that any of them stood still to load its version."""
 
 
 RECORDS = TypeAdapter(UpdateMetrics)
@@ -129,6 +139,8 @@ class Summary:
     lags: dict[int, int]
     """Groups trained at each lag (updates)."""
     sent_back: int
+    t_bcast_s: float
+    """As last measured."""
     reward_first: float
     reward_last: float
     """Means over the first and the last tenth of the updates, at most ten."""
@@ -173,6 +185,7 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         save_s=sum(update.save_s for update in updates),
         lags=dict(sorted(lags.items())),
         sent_back=max((update.sent_back for update in updates), default=0),
+        t_bcast_s=updates[-1].t_bcast_s if updates else 0.0,
         reward_first=fmean(rewards[:tenth]) if rewards else 0.0,
         reward_last=fmean(rewards[-tenth:]) if rewards else 0.0,
     )

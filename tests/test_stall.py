@@ -50,6 +50,13 @@ def test_a_worker_that_was_never_heard_is_named_too(queue: Queue) -> None:
     assert said(queue)[0] == "stranger holds 2 tasks and its heartbeat was not heard for an hour"
 
 
+def test_a_worker_in_quarantine_is_named(queue: Queue) -> None:
+    scene = Scene(queue)
+    learner_was_heard(queue)
+    alive(scene, "worker-1", state="quarantined")
+    assert said(queue)[0] == "worker-1 mistrusts its weights and loads them anew from an anchor"
+
+
 def test_a_run_without_workers_says_so(queue: Queue) -> None:
     Scene(queue, prompts=20)
     learner_was_heard(queue)

@@ -3,6 +3,7 @@
 - Every heartbeat renews all leases held and says what the worker does and how fast.
 - A task that is no longer held (cancelled, or taken over) is marked lost; once all tasks of a call are, its `stop`
   is set.
+- Its version is what was loaded whole, not what is being loaded, and is told as soon as it changes.
 - A heart that fails stops the worker: `check` raises its error in the main thread.
 """
 
@@ -10,10 +11,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from echo_queue.queue import Beat, Queue
-from echo_queue.records import Task, Version
+from echo_queue.records import Published, Task, Version
 from workers.engines import Engine
 
 log = logging.getLogger(__name__)
@@ -49,8 +51,25 @@ class Call:
             return task.id in self._held
 
 
+class Serving(NamedTuple):
+    """The weights that generate, when they were published (0: unknown), and for how long generation stood for them."""
+
+    version: Version
+    published_ms: int = 0
+    pause_s: float = 0.0
+
+
 class Heart(threading.Thread):
-    def __init__(self, queue: Queue, worker: str, engine: Engine, every_s: float) -> None:
+    """`fetched`: bytes of weights that came so far, by where they came from ("store", "peer")."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        worker: str,
+        engine: Engine,
+        every_s: float,
+        fetched: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
         super().__init__(name="heart", daemon=True)
         self.state = "starting"
         self.accepted = 0
@@ -62,17 +81,33 @@ class Heart(threading.Thread):
         self._every_s = every_s
         self._past: deque[tuple[float, int, int]] = deque([(time.monotonic(), engine.sampled, 0)])
         self._error: Exception | None = None
-        self._closed = threading.Event()
+        self._fetched = fetched
+        self._serving = self._told = Serving(engine.version)
+        self._joined = False
+        self._wake = threading.Event()
+        self._closed = False
 
     def run(self) -> None:
-        while not self._closed.is_set():
+        while not self._closed:
+            self._wake.clear()
             try:
                 self._renew(self.call)
-                self._queue.beat(self._worker, self._beat(), self._every_s)
+                serving = self._serving
+                self._queue.beat(self._worker, self._beat(serving), self._every_s)
+                self._told = serving
             except Exception as error:
                 self._error = error
                 return
-            self._closed.wait(self._every_s)
+            self._wake.wait(self._every_s)
+
+    def serve(self, published: Published, pause_s: float) -> None:
+        """The engine has these weights now, whole, after a pause; the others hear of it at once.
+
+        How long they took to come here is told of all but the first: before that there was no worker.
+        """
+        self._serving = Serving(published.version, published.ms if self._joined else 0, pause_s)
+        self._joined = True
+        self._wake.set()
 
     def check(self) -> None:
         """Raises what stopped the heart, if anything did."""
@@ -80,7 +115,8 @@ class Heart(threading.Thread):
             raise self._error
 
     def close(self) -> None:
-        self._closed.set()
+        self._closed = True
+        self._wake.set()
         self.join(timeout=self._every_s)
 
     def _renew(self, call: Call) -> None:
@@ -90,19 +126,23 @@ class Heart(threading.Thread):
             call.drop(still_held)
             log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
 
-    def _beat(self) -> Beat:
+    def _beat(self, serving: Serving) -> Beat:
         now, sampled, accepted = time.monotonic(), self._engine.sampled, self.accepted
         while len(self._past) > 1 and now - self._past[0][0] > RATE_WINDOW_S:
             self._past.popleft()
         then, sampled_then, accepted_then = self._past[0]
         self._past.append((now, sampled, accepted))
         passed_s = max(now - then, 1e-3)
-        version: Version = self._engine.version
+        fetched = self._fetched()
         return Beat(
             engine=self._engine.name,
-            version=version,
+            version=serving.version,
             state=self.state,
             tokens_per_s=(sampled - sampled_then) / passed_s,
             groups_per_s=(accepted - accepted_then) / passed_s,
             groups=accepted,
+            published_ms=0 if serving is self._told else serving.published_ms,
+            pause_ms=1000 * serving.pause_s,
+            store_bytes=fetched.get("store", 0),
+            peer_bytes=fetched.get("peer", 0),
         )

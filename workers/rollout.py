@@ -4,7 +4,9 @@
   token of a call comes from one version, which its group names.
 - What cannot be done, a prompt that cannot be had included, costs a task one attempt with the reason, never a reward;
   what is lost or no longer wanted is dropped; what cannot be finished in time on leaving is handed back.
-- New weights are fetched while generation goes on and are taken between calls.
+- New weights are fetched, verified and staged while generation goes on and are taken between calls, at a gate.
+- An engine that may hold parts of two versions is quarantined: it generates nothing, the worker holds no lease, until it
+  was loaded anew from an anchor; if it fails again, that is one clear error.
 - Killed at any instant, it leaves nothing but leases that expire.
 """
 
@@ -28,6 +30,7 @@ from workers.environments.scorer import Scorer, ScoringError
 from workers.follower import Follower, Staged
 from workers.heart import Call, Heart
 from workers.prompts import Prompts
+from workers.weights.gate import Gate, Spoilt
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Rollout:
     shards: ShardReader
     scorer: Scorer
     follower: Follower
+    gate: Gate
     heart: Heart
     leaving: threading.Event
 
@@ -69,6 +73,7 @@ class Rollout:
         cursor, moved = "0-0", time.monotonic()
         while not self.leaving.is_set():
             self.heart.check()
+            self.follower.check()
             self._load(self.follower.take())
             lease = self.queue.lease(self.name, self.engine.version, groups_per_lease(self.config))
             if lease.finished:
@@ -100,11 +105,31 @@ class Rollout:
         self._load(self.follower.wait_for(needed, self.config.queue.stall_deadline_s, self.leaving))
 
     def _load(self, staged: Staged | None) -> None:
+        """Through the gate; an engine that is spoilt there is built anew, or ends this worker."""
         if staged is None:
             return
-        started = time.monotonic()
-        self.engine.load(staged.version, staged.tensors)
-        log.info("serves version %s, loaded in %.0f ms", staged.version, 1000 * (time.monotonic() - started))
+        try:
+            self._swap(staged)
+        except Spoilt as error:
+            log.error("quarantined, weights are built anew from an anchor: %s", error)
+            self.heart.state = "quarantined"
+            self._hand_back(self.heart.call)
+            self._rebuild(staged.version, error)
+
+    def _rebuild(self, needed: Version, first: Spoilt) -> None:
+        anew = self.follower.rebuild(needed, self.config.queue.stall_deadline_s, self.leaving)
+        if anew is None:
+            return
+        try:
+            self._swap(anew)
+        except Spoilt as second:
+            raise EchoQueueError(*second.problems, *first.problems) from second
+
+    def _swap(self, staged: Staged) -> None:
+        with staged:
+            self.gate.swap(staged.manifest, staged.tensors)
+        self.heart.serve(staged.published, self.gate.pause_s)
+        log.info("serves version %s after a pause of %.0f ms", staged.version, 1000 * self.gate.pause_s)
 
     def _roll(self, lease: Lease) -> None:
         """One call: every task leased leaves it completed, failed, lost or handed back.
@@ -117,7 +142,7 @@ class Rollout:
             if needed is not None:
                 self._refresh(needed)
                 call.version = self.engine.version.number
-            if not self.leaving.is_set():
+            if call.held and not self.leaving.is_set():
                 assignments = [made for task in lease.tasks if (made := self._assign(call, task))]
                 self._finish(call, assignments, self._generate(call, assignments))
         except EchoQueueError:

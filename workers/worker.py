@@ -4,7 +4,6 @@ import threading
 
 import torch
 
-from echo_queue import weights
 from echo_queue.config import Config
 from echo_queue.queue import Queue
 from echo_queue.records import Version
@@ -17,6 +16,11 @@ from workers.heart import Heart
 from workers.leaving import Leaver
 from workers.prompts import Prompts
 from workers.rollout import Rollout
+from workers.weights.gate import Gate
+from workers.weights.intake import Intake
+from workers.weights.staging import Stage
+from workers.weights.supply import Supply
+from workers.weights.trusting import pin
 
 
 def work(
@@ -33,13 +37,16 @@ def work(
     # An outage of a service is waited out as long as another role's silence.
     store.deadline_s = queue.caller.deadline_s = config.queue.stall_deadline_s
     folder = base_model.find(config, store, leaving)
-    if leaving.is_set():
+    pinned = pin(config, queue, leaving)
+    if pinned is None or leaving.is_set():
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
-    heart = Heart(queue, name, engine, config.telemetry.heartbeat_s)
+    supply = Supply(config, name, queue, store, pinned)
+    intake = Intake(store, pinned, supply.bring, supply.spool, Stage(), engine.weight)
+    follower = Follower(queue, intake, engine.version)
+    heart = Heart(queue, name, engine, config.telemetry.heartbeat_s, lambda: supply.fetched)
     leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s)
-    follower = Follower(queue, lambda published: weights.fetch(store, published), engine.version)
     for thread in (heart, leaver, follower):
         thread.start()
     rollout = Rollout(
@@ -51,6 +58,7 @@ def work(
         shards=ShardReader(store),
         scorer=scorer,
         follower=follower,
+        gate=Gate(engine),
         heart=heart,
         leaving=leaving,
     )
@@ -59,4 +67,5 @@ def work(
     finally:
         leaver.left()
         follower.close()
+        supply.close()
         heart.close()

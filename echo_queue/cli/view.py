@@ -23,7 +23,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
 """A worker not heard of for this long is shown as such."""
-STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow", "loading": "yellow", "waiting": "dim"}
+STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow", "quarantined": "red", "waiting": "dim"}
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def draw(picture: Picture) -> RenderableType:
     parts: list[RenderableType] = [_head(picture), _reward(picture), _panels(picture)]
     if picture.status and picture.status.workers:
         parts.append(_workers(picture.status.workers))
+        parts.append(_weights(picture.status.workers, picture.recent.t_bcast_s))
     parts.append(_roles(picture.roles))
     if picture.trouble:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
@@ -73,6 +74,7 @@ def line(picture: Picture) -> str:
             f"reward {summary.reward_last:.3f}",
             f"lag {summary.mean_lag:.2f} (largest {picture.summary.max_lag})",
         ]
+        parts += [f"weights everywhere after {summary.t_bcast_s:.2f} s"] if summary.t_bcast_s else []
         parts += [f"idle {summary.idle_share:.0%}", f"{short(summary.tokens_per_s)} tokens/s"]
     if status:
         parts.insert(2, f"version {status.learner.number}")
@@ -81,6 +83,7 @@ def line(picture: Picture) -> str:
             f"{name} {depth:,}" for name, depth in (depths | {"trained": status.trained, "dead": status.dead}).items()
         ]
         parts.append(f"workers {sum(worker.beat is not None for worker in status.workers)}")
+        parts.append(f"weights {_sources(status.workers)}")
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
@@ -242,6 +245,25 @@ def _worker(worker: WorkerStatus) -> list[str | Text]:
     style = "yellow" if worker.silent_ms > SILENT_MS else "dim"
     rates = [short(beat.tokens_per_s), f"{beat.groups_per_s:.1f}", f"{beat.groups:,}"]
     return [worker.name, state, str(beat.version), *rates, Text(heard, style=style)]
+
+
+def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableType:
+    """Where the bytes of weights came from, and how long the last version took: to be served, and at the gate."""
+    table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
+    for name in ("worker", "from store", "from peers", "served after", "pause"):
+        table.add_column(name, justify="left" if name == "worker" else "right")
+    heard = [(worker.name, worker.beat) for worker in workers if worker.beat is not None]
+    for name, beat in heard:
+        arrived = f"{beat.arrived_ms / 1000:.2f} s" if beat.arrived_ms >= 0 else "–"
+        table.add_row(name, short(beat.store_bytes), short(beat.peer_bytes), arrived, f"{beat.pause_ms:.0f} ms")
+    return _panel("weights" + (f" · everywhere after {t_bcast_s:.2f} s" if t_bcast_s else ""), table, len(heard) + 1)
+
+
+def _sources(workers: Sequence[WorkerStatus]) -> str:
+    """Bytes that the living workers have fetched since they started."""
+    beats = [worker.beat for worker in workers if worker.beat is not None]
+    store, peers = sum(beat.store_bytes for beat in beats), sum(beat.peer_bytes for beat in beats)
+    return f"{short(store)}B from the store, {short(peers)}B from peers"
 
 
 def _roles(roles: Sequence[RoleState]) -> Text:

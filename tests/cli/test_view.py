@@ -12,7 +12,18 @@ from echo_queue.telemetry import summarise
 from tests.synthetic import update
 
 UPDATES = [update(version) for version in range(1, 41)]
-BEAT = Beat("transformers", Version(1, 40), "generating", 5_123.0, 3.2, 671)
+BEAT = Beat(
+    "transformers",
+    Version(1, 40),
+    "generating",
+    5_123.0,
+    3.2,
+    671,
+    pause_ms=34.0,
+    store_bytes=12_000_000,
+    peer_bytes=3_400_000_000,
+    arrived_ms=1_230,
+)
 STATUS = Status(
     learner=Version(1, 40),
     published=Published(Version(1, 39), "manifest", "digest"),
@@ -75,6 +86,20 @@ def test_bad_groups_are_shown_by_cause() -> None:
     for text in (drawn(spoiled), view.line(spoiled)):
         assert "bad groups buried: tokens 1,200, reward 3" in text
     assert "bad groups" not in drawn(PICTURE) + view.line(PICTURE)
+
+
+def test_a_picture_shows_where_weights_came_from_and_how_long_they_took() -> None:
+    text = drawn(replace(PICTURE, recent=summarise([update(40, t_bcast_s=2.5)])))
+    for fact in ("12.0M", "3.4G", "1.23 s", "34 ms", "everywhere after 2.50 s"):
+        assert fact in text
+    line = view.line(replace(PICTURE, recent=summarise([update(40, t_bcast_s=2.5)])))
+    assert "weights 12.0MB from the store, 3.4GB from peers" in line
+    assert "weights everywhere after 2.50 s" in line
+
+
+def test_a_version_that_never_arrived_has_no_time() -> None:
+    unknown = replace(STATUS, workers=(WorkerStatus("worker-1", 400, replace(BEAT, arrived_ms=-1)),))
+    assert "–" in drawn(replace(PICTURE, status=unknown)).split("served after")[1].split("ms")[0]
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])

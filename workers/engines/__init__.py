@@ -3,7 +3,8 @@
 - A completion's log-probabilities are those of the distribution its tokens were drawn from:
   softmax(logits / temperature), cut to the top-p nucleus and renormalised. At top_p = 1 a learner gets the same
   numbers from log_softmax(logits / temperature), which is what its ratio must divide by.
-- Weights change between calls, whole or not at all: a `load` that raises leaves the old version serving.
+- Weights change between calls. A `load` that raises `ConfigError` leaves the old version serving; after any other
+  error the engine may hold parts of both.
 - A group depends on its prompt, its seed and the weights, not on what shares the call with it.
 """
 
@@ -58,8 +59,12 @@ class Engine(Protocol):
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None:
         """Takes new weights, named as in the model's state dict (tied names once or equal).
 
-        Raises `ConfigError` naming what is missing, unknown or of another shape.
+        At most 512 MiB of the device are used beside the model. Raises `ConfigError` naming what is missing, unknown or
+        of another shape or type, before anything is changed.
         """
+
+    def weight(self, name: str) -> "Tensor":
+        """What is served under this name now: live, not a copy, on whichever device. Raises `KeyError`."""
 
     def generate(
         self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, stop: threading.Event

@@ -51,10 +51,15 @@ class TransformersEngine:
         problems = list(_misfits(parameters, tensors, version))
         if problems:
             raise ConfigError(*problems)
+        distinct = {id(parameters[name]): name for name in tensors}
         with torch.no_grad():
-            for name, tensor in tensors.items():
-                parameters[name].copy_(tensor)
+            for name in distinct.values():  # one at a time: nothing is staged on the device
+                parameters[name].copy_(tensors[name])
         self.version = version
+
+    def weight(self, name: str) -> Tensor:
+        weight: Tensor = self._model.state_dict(keep_vars=True)[name]
+        return weight.detach()
 
     @torch.inference_mode()
     def generate(
@@ -237,9 +242,18 @@ def _misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], ve
             continue
         if parameters[name].shape != tensor.shape:
             yield Problem(where, f"has shape {list(tensor.shape)}, not {list(parameters[name].shape)}", mend)
+        if parameters[name].dtype != tensor.dtype:
+            here, there = _plain(parameters[name].dtype), _plain(tensor.dtype)
+            yield Problem(
+                where, f"is {there}, the engine holds {here}", "give learner and workers the same model.dtype"
+            )
         twin = given.setdefault(id(parameters[name]), name)
-        if twin != name and not torch.equal(tensors[twin], tensor):
+        if twin != name and tensors[twin] is not tensor and not torch.equal(tensors[twin], tensor):
             yield Problem(where, f"is tied to {twin} but differs from it", mend)
     for name, parameter in parameters.items():
         if id(parameter) not in given:
             yield Problem(f"weights {version}, {name}", "is missing", mend)
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

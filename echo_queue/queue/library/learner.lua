@@ -205,7 +205,8 @@ local function publish(keys, args)
   local lineage, number = tonumber(args[1]), tonumber(args[2])
   local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
   if before and (before > lineage or (before == lineage and run.published >= number)) then return 0 end
-  redis.call('HSET', run.K.published, 'lineage', lineage, 'number', number, 'manifest', args[3], 'digest', args[4])
+  redis.call('HSET', run.K.published, 'lineage', lineage, 'number', number, 'manifest', args[3], 'digest', args[4],
+    'ms', run.now)
   run.published = number
   tell(run, 'published', lineage .. '.' .. number)
   admit(run)

@@ -182,13 +182,21 @@ local function complete(keys, args)
   return 'accepted'
 end
 
+-- Of the first heartbeat that names a version: how long after its publication that is.
+local function since_publication(run, words)
+  local published = tonumber(words.published_ms)
+  return published and published > 0 and published <= run.now and string.format('%d', run.now - published) or nil
+end
+
 -- args: worker expire_ms, then field value…
 local function beat(keys, args)
   local run = open_run(keys)
   local key = run.K['worker:' .. check_worker(args[1])]
   refuse_unless(#args <= 32, 'a heartbeat of ' .. #args .. ' words')
   for place = 3, #args do refuse_unless(#args[place] <= WORD_MAX_BYTES, 'a word of the heartbeat is too long') end
+  local arrived_ms = since_publication(run, pairs_of({ unpack(args, 3) }))
   redis.call('HSET', key, unpack(args, 3))
+  if arrived_ms then redis.call('HSET', key, 'arrived_ms', arrived_ms) end
   redis.call('PEXPIRE', key, args[2])
   redis.call('ZADD', run.K.workers, run.now, args[1])
   return run.now

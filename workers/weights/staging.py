@@ -1,0 +1,127 @@
+"""One copy of the weights in host memory, changed in place while the engine serves what it has.
+
+- `apply` leads the copy along a path of routes. Afterwards every tensor has the digest that the signed manifest names;
+  else the stage holds nothing, and the next path must begin with an anchor.
+- Whoever reads the copy holds it meanwhile (`hold`): an apply then waits, and `hold` never waits for an apply.
+- Beside the copy nothing larger than a part is held.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from echo_queue import doors
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.records import Version
+from echo_queue.weights import delta, reading
+from echo_queue.weights.delta.codes import DTYPES
+from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo, root_digest
+from workers.weights.digests import Digests, digest_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HOLD_S = 0.2
+"""An apply that waits for its turn looks so often whether it is still wanted."""
+
+
+class BadStage(ServiceError):
+    """What was staged is not what was published."""
+
+
+class Whole(Protocol):
+    """A part that has arrived and was verified, as its bytes."""
+
+    def memory(self) -> memoryview: ...
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        """Named as published, tied names included."""
+        self.have: tuple[Version, str] | None = None
+        """Version and root of what is whole here."""
+        self._turn = threading.Lock()
+
+    def hold(self) -> bool:
+        """Keeps the stage as it is until `release`. False, at once, while something is applied to it."""
+        return self._turn.acquire(timeout=0)
+
+    def release(self) -> None:
+        self._turn.release()
+
+    def wait_turn(self, wanted: Callable[[], bool]) -> bool:
+        """Holds the stage for `apply`, once nobody reads it; False if it is not `wanted` any more."""
+        while wanted():
+            if self._turn.acquire(timeout=HOLD_S):
+                return True
+        return False
+
+    def forget(self) -> None:
+        """For who holds the stage: nothing that is here may be a base."""
+        self.have = None
+
+    def apply(
+        self, routes: Sequence[Route], manifest: Manifest, parts: Mapping[str, Whole], chunk_key: bytes | None
+    ) -> None:
+        """For who holds the stage: makes it the manifest's version, by way of `routes`, whose `parts` are by their key.
+
+        The first route begins at what the stage has, or at nothing. Raises `BadStage`, `BadDelta` or what reading a part
+        raises; the stage then has nothing.
+        """
+        have, self.have = self.have, None
+        self._allocate(manifest)
+        if not routes and (have is None or have[1] != manifest.root):
+            self._refuse(manifest, "no route leads to it")
+        made = Digests()
+        for route in routes:
+            if route.base is not None and (have is None or have[1] != route.base_root):
+                self._refuse(manifest, f"route {route.name} begins elsewhere")
+            made = Digests()
+            for part in route.parts:
+                made.add(self._apply(part, parts[part.key], chunk_key))
+            have = (route.version, route.root)
+        if routes and (wrong := made.differing(manifest.tensors)):
+            self._refuse(manifest, f"{wrong} is not what was published")
+        if have is None or have[1] != manifest.root:
+            self._refuse(manifest, "its routes lead elsewhere")
+        self.have = (manifest.version, manifest.root)
+
+    def adopt(self, manifest: Manifest, version: Version, weight: "Callable[[str], Tensor]") -> str:
+        """For who holds the stage: takes over what an engine serves, as `version`; returns its root."""
+        self._allocate(manifest)
+        found = []
+        for info in manifest.tensors:
+            tensor = self.tensors[info.name]
+            tensor.copy_(weight(info.name))
+            digest = digest_of(tensor, manifest.piece_bytes)
+            found.append(TensorInfo(info.name, info.dtype, info.shape, digest))
+        self.have = (version, root_digest(found, manifest.aliases))
+        return self.have[1]
+
+    def _apply(self, part: Part, whole: Whole, chunk_key: bytes | None) -> tuple[delta.Piece, ...]:
+        shard = reading.plain(part, whole.memory(), chunk_key)
+        return doors.take("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
+
+    def _allocate(self, manifest: Manifest) -> None:
+        """Memory for all the manifest's tensors; what fits stays where it is, with what it holds."""
+        before, self.tensors = self.tensors, {}
+        for info in manifest.tensors:
+            self.tensors[info.name] = _like(info, before)
+        for alias, owner in manifest.aliases.items():
+            self.tensors[alias] = self.tensors[owner]
+
+    def _refuse(self, manifest: Manifest, what: str) -> None:
+        mend = "it is fetched anew from an anchor; if that goes on, publish again"
+        raise BadStage(Problem(f"weights {manifest.version}", what, mend))
+
+
+def _like(info: TensorInfo, before: "Mapping[str, Tensor]") -> "Tensor":
+    import torch
+
+    dtype: torch.dtype = getattr(torch, DTYPES[info.dtype])
+    tensor = before.get(info.name)
+    if tensor is not None and (tensor.dtype, tuple(tensor.shape)) == (dtype, info.shape):
+        return tensor
+    return torch.zeros(math.prod(info.shape), dtype=dtype).view(info.shape)
