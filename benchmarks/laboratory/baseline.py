@@ -1,4 +1,4 @@
-"""The baselines' client: one node that reads every part whole from one source, and checks every chunk like the others."""
+"""The baselines' client: a node that reads every part from one source and checks every chunk, as the couriers do."""
 
 import http.client
 from collections.abc import Iterator, Sequence

@@ -30,6 +30,8 @@ class Spec:
     source: Literal["store", "star", "courier"]
     run: str
     origin: str
+    address: str
+    redis: str
     folder: Path
 
 
@@ -51,7 +53,9 @@ def bring(spec: Spec, store: ObjectStore, route: Route) -> None:
     else:
         baseline.from_peer(spec.origin, PLAIN_PORT, f"{BUCKET}/{spec.run}", route.parts, spec.folder)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    say("whole", cpu_s=used.ru_utime + used.ru_stime, rss_kb=used.ru_maxrss)
+    cpu_s, rss_mb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    from_store, from_peer = (route.size, 0) if spec.source == "store" else (0, route.size)
+    say("whole", cpu_s=cpu_s, rss_mb=rss_mb, store_bytes=from_store, peer_bytes=from_peer)
     paths = [spec.folder / Path(part.key).name for part in route.parts]
     say("digests", digests=[blake3().update_mmap(path).hexdigest() for path in paths])
 

@@ -53,7 +53,23 @@ def _refusals() -> list[str]:
         ("ip", "netns", "add", PROBE),
         ("ip", "-n", PROBE, "link", "add", "bridge", "type", "bridge"),
         ("ip", "-n", PROBE, "link", "add", "left", "type", "veth", "peer", "name", "right"),
-        ("tc", "-n", PROBE, "qdisc", "add", "dev", "left", "root", "tbf", "rate", "1mbit", "burst", "9k", "limit", "9k"),
+        (
+            "tc",
+            "-n",
+            PROBE,
+            "qdisc",
+            "add",
+            "dev",
+            "left",
+            "root",
+            "tbf",
+            "rate",
+            "1mbit",
+            "burst",
+            "9k",
+            "limit",
+            "9k",
+        ),
     )
     with suppress(CommandError):
         run("ip", "netns", "del", PROBE)

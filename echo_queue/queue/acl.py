@@ -5,6 +5,7 @@
 - A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others made, nor
   publish, nor touch a counter that the identity is checked with. What completing needs it can also do by hand: delete
   entries of tasks, add some to replay, change places in `open`. The audit shows that (docs/reliability.md).
+- It may also write who feeds whom with weights: that costs others time at most, as they verify what they are fed.
 - Nobody but admin may change the functions: a learner would run what a broker's user had put in their place.
 - Only words that Redis 7.0 knows: an unknown one keeps a server from starting.
 """
@@ -24,7 +25,10 @@ SCRIPTS = "+eval +evalsha +script|exists +script|load"
 # (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
 Grant = tuple[str, str, tuple[str, ...]]
 
-WORKER_CALLS = ("lease", "renew", "release", "fail", "complete", "beat", "confirm")
+WORKER_CALLS = (
+    *("lease", "renew", "release", "fail", "complete", "beat", "confirm"),
+    *("join", "report", "withdraw"),
+)
 WORKER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
     ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
@@ -38,7 +42,12 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+hset", ("failures",)),
     ("~", "+hincrby", ("tallies",)),
     ("~", "+get +set", ("token:*",)),
-    ("%W~", "+hset +pexpire", ("worker:*",)),
+    ("%W~", "+hset +pexpire +exists", ("worker:*",)),
+    ("~", "+hmget +hget +hset +del +pexpire", ("peer:*",)),
+    ("~", "+lrange +rpush +pexpire", ("chain:*",)),
+    ("~", "+hgetall +hset +pexpire", ("feeds:*",)),
+    ("~", "+zadd +zrem +zcount +zrange +zrangebyscore +pexpire", ("rates:*",)),
+    ("~", "+hkeys +hlen +hset +pexpire", ("reports:*",)),
     ("%W~", "+set", ("confirmed",)),
 )
 SUBMITTER_CALLS = ("declare", "submit", "reject", "admit", "confirm")

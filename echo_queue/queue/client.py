@@ -24,11 +24,14 @@ from echo_queue.queue.types import (
     Audit,
     Beat,
     Chunk,
+    Complaint,
     DeadTask,
     Drained,
+    Joined,
     Lease,
     Ledger,
     Outcome,
+    Peer,
     PromptSet,
     QueuePolicy,
     Reclaimed,
@@ -197,6 +200,25 @@ class Queue:
     def beat(self, worker: str, beat: Beat, every_s: float = 1.0) -> None:
         """Heartbeat; it expires once a few of them, `every_s` apart, are missing."""
         self._call("beat", worker, round(1000 * BEATS_MISSED * every_s), *replies.beat_words(beat))
+
+    def join(self, peer: Peer, route: str, left: Collection[str] = ()) -> Joined:
+        """`peer` fetches a route: it takes its place in the region's chain, or keeps it, and is told who feeds it.
+
+        `left`: upstreams that it does not want again. Raises `ServiceError` for words of a form that we never use.
+        """
+        words = (peer.worker, peer.region, route, peer.address, peer.rate, peer.leaf, f"{peer.usd_per_gb:.6g}")
+        return replies.joined_of(self._call("join", *words, *sorted(left)))
+
+    def report(self, worker: str, peer: str, reason: Complaint) -> int:
+        """`peer` served `worker` a bad chunk, or cannot be reached from it. Returns how many workers said so lately.
+
+        Two of them make it a leaf for a while: one alone may be the one that is broken.
+        """
+        return int(self._call("report", worker, peer, reason))
+
+    def withdraw(self, worker: str) -> None:
+        """`worker` feeds nobody any more, as it is leaving."""
+        self._call("withdraw", worker)
 
     # The learner ------------------------------------------------------------------------------------------------------
 

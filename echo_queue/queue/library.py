@@ -5,7 +5,7 @@ from importlib.resources import files
 import redis
 
 NAME = "echo_queue_1"
-FILES = ("state", "backlog", "worker", "learner", "operator")
+FILES = ("state", "backlog", "worker", "learner", "peers", "operator")
 
 
 def source() -> str:

@@ -11,10 +11,12 @@ from echo_queue.queue.types import (
     DeadTask,
     Drained,
     FailedChunk,
+    Joined,
     Lease,
     Ledger,
     QueuePolicy,
     Status,
+    Upstream,
     WorkerStatus,
 )
 from echo_queue.records import Group, Published, Shard, Task, Version
@@ -141,6 +143,12 @@ def beat_of(words: Mapping[str, str]) -> Beat:
         groups_per_s=float(words["groups_per_s"]),
         groups=int(words["groups"]),
     )
+
+
+def joined_of(reply: Sequence[Any]) -> Joined:
+    now_ms, rate, leaf, hold, rows = reply
+    upstreams = tuple(Upstream(text(name), text(address), int(children)) for name, address, children, _ in rows)
+    return Joined(upstreams, text(leaf), bool(hold), int(rate), now_ms / 1000)
 
 
 def worker_of(row: Sequence[Any]) -> WorkerStatus:

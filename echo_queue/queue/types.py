@@ -12,6 +12,7 @@ from echo_queue.codec import GROUP_MAX_BYTES
 from echo_queue.config import Config
 from echo_queue.records import Group, Published, Task, Version
 
+Complaint = Literal["bad", "unreachable"]
 Late = Literal["requeue", "wait"]
 Order = Literal["sequential", "shuffled"]
 
@@ -199,6 +200,47 @@ class Beat:
     groups_per_s: float = 0.0
     groups: int = 0
     """Groups accepted since it started."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What a worker tells of itself when it fetches weights.
+
+    `address`: host:port of its cache, empty if it has none. `rate`: bytes/s at which it fetched, 0 if not known.
+    `leaf`: one word why nobody should be fed from it, or empty. `usd_per_gb`: the price of what it sends.
+    """
+
+    worker: str
+    region: str
+    address: str
+    rate: int = 0
+    leaf: str = ""
+    usd_per_gb: float = 0.0
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A worker that may be fetched from. `children`: how many others were sent to it first."""
+
+    worker: str
+    address: str
+    children: int = 0
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Who feeds a worker with one route: `upstreams` in this order, then the store.
+
+    `leaf`: why nobody is fed from it, or empty. `hold`: it is a leaf without upstream, and workers that could be one are
+    still to join: waiting a moment saves reading the store. `rate`: what the region's workers reach (median, bytes/s; 0:
+    not known). `now_s`: the server's clock.
+    """
+
+    upstreams: tuple[Upstream, ...]
+    leaf: str
+    hold: bool
+    rate: int
+    now_s: float
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,12 @@ KEYS
   drained        string  "<turn> <task id>…": the learner's last drain, likewise
   worker:<name>  hash    heartbeat; expires by itself
   workers        zset    worker -> ms of its last heartbeat
+  peer:<name>    hash    region address rate (bytes/s, 0: unknown) leaf (why nobody is fed from it, or empty) usd_per_gb;
+                         expires
+  chain:<region>:<route>  list  the workers that fetch this route, in the order in which they joined; expires
+  feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
+  rates:<region> zset    worker -> its rate, of every peer of the region; expires
+  reports:<name> hash    "bad|unreachable <worker that says so>" -> ms; expires
   confirmed      string  written before each WAIT, if moves wait for replicas
   events         stream  what happened, for those who wait; informational, trimmed
 
@@ -58,6 +64,7 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   publish, pending             the pointer; what was drained before a restart     learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
   bury, revive                 any -> dead, dead -> retry                         operator.lua
+  join, report, withdraw       who feeds whom with weights; no task               peers.lua
   configure, finish, beat, audit, status, confirm                                 operator.lua
 --]]
 
@@ -144,7 +151,8 @@ local function count(run, name, by)
 end
 
 -- What happens in a worker's own calls: its user may not write to `stats`.
-local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown' }
+local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
+  'peer_unreachable' }
 
 local function tally(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end

@@ -1,0 +1,228 @@
+"""How fast weights reach all workers: T_last / (F/B) in network namespaces with shaped links, and what trouble costs.
+
+F: bytes broadcast; B: goodput of one link by iperf3, so 1.0 is the bound for any number of peers. Beside it the same to
+peers that all read the store, or one server (the star), and bytes at the origin. Every chunk is verified on its way,
+and every delivered part is compared with what was sent. Needs root, iproute2 and iperf3; without them it says so.
+"""
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+from benchmarks.laboratory import machine, scenarios, system
+from benchmarks.laboratory.figures import Series
+from benchmarks.laboratory.network import Network
+from benchmarks.laboratory.trial import Laboratory
+from benchmarks.verdict import print_verdict
+
+MBIT, MEGABYTES, ROUNDS, BASELINE_ROUNDS = 400.0, 200.0, 5, 3
+QUICK_MBIT, QUICK_MEGABYTES = 200.0, 20.0
+CHUNK_BYTES = 262_144
+CHUNK_DEADLINE_S = 5.0
+CALIBRATION_S = 3.0
+RATIO = {4: 1.05, 8: 1.10}
+"""Peers → largest T_last / (F/B)."""
+ORIGIN = 1.05
+TROUBLE = 1.10
+LATE = 1.10
+CARRIES = 0.98
+"""If all hops at once get less than this share of one alone, this machine is too small to tell."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    mbit: float
+    megabytes: float
+    rounds: int
+    baseline_rounds: int
+    peers: tuple[int, ...]
+    only: str
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Rates in Mbit/s. `hops_mbit`: the slowest hop of a chain of all nodes, all loaded at once, by iperf3."""
+
+    machine: str
+    others_busy: float
+    mbit: float
+    goodput_mbit: float
+    hops_mbit: float
+    megabytes: float
+    bound_s: float
+    baselines: tuple[Series, ...]
+    peers: tuple[Series, ...]
+    trouble: tuple[Series, ...]
+    late: scenarios.Late | None
+
+
+Experiment = Callable[[Laboratory, int, int], Series]
+TROUBLE_WITH: Mapping[str, Experiment] = {
+    "killed": scenarios.killed,
+    "frozen": scenarios.frozen,
+    "corrupting": scenarios.corrupting,
+    "slow-unknown": lambda lab, peers, rounds: scenarios.slow(lab, peers, rounds, known=False),
+    "slow-known": lambda lab, peers, rounds: scenarios.slow(lab, peers, rounds, known=True),
+    "regions": scenarios.regions,
+}
+
+
+def measure(settings: Settings) -> Figures:
+    """Builds the laboratory, does the experiments, prints each as it ends, and takes all away."""
+    others, wanted = machine.quiet_share(), _chooser(settings.only)
+    with Network() as network:
+        lab = Laboratory(network, settings.mbit, max(settings.peers), int(settings.megabytes * 1e6), CHUNK_BYTES)
+        hops = min(lab.calibrate(CALIBRATION_S))
+        lab.serve()
+        told = f"{machine.load()}; others use {others:.0%} of them"
+        _say(
+            f"{settings.megabytes:g} MB over {settings.mbit:g} Mbit/s links: goodput {_mbit(lab.goodput):.1f} Mbit/s, "
+        )
+        _say(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {told}\n")
+        _say(HEADING)
+        fewest = min(settings.peers)
+        baselines = tuple(
+            _show(scenarios.plain(lab, peers, settings.baseline_rounds, source))
+            for source in ("store", "star")
+            for peers in settings.peers
+            if wanted(source)
+        )
+        peers = tuple(
+            _show(scenarios.plain(lab, peers, settings.rounds)) for peers in settings.peers if wanted("peers")
+        )
+        trouble = tuple(
+            _show(experiment(lab, fewest, settings.rounds)) for name, experiment in TROUBLE_WITH.items() if wanted(name)
+        )
+        late = _show_late(scenarios.late(lab, fewest, settings.rounds)) if wanted("late") else None
+        return Figures(
+            machine=told,
+            others_busy=round(others, 3),
+            mbit=settings.mbit,
+            goodput_mbit=round(_mbit(lab.goodput), 1),
+            hops_mbit=round(_mbit(hops), 1),
+            megabytes=settings.megabytes,
+            bound_s=round(lab.bound_s, 3),
+            baselines=baselines,
+            peers=peers,
+            trouble=trouble,
+            late=late,
+        )
+
+
+def targets_of(figures: Figures, timed: bool) -> dict[str, bool]:
+    """Promise → kept. Without `timed` only those that do not depend on time: a short broadcast is all beginnings."""
+    every = (*figures.baselines, *figures.peers, *figures.trouble, *((figures.late,) if figures.late else ()))
+    targets = {"every delivered part is what was sent": not any(each.wrong_parts for each in every)}
+    for each in figures.peers:
+        targets[f"origin sends at most {ORIGIN} F to {each.nodes} peers"] = each.origin.median <= ORIGIN
+    for each in figures.trouble:
+        if each.what == "two regions":
+            targets[f"origin sends at most {ORIGIN} F per region"] = each.origin.median <= ORIGIN
+    return targets | (_timed(figures) if timed else {})
+
+
+def _timed(figures: Figures) -> dict[str, bool]:
+    targets = {
+        f"T_last at most {RATIO[each.nodes]} F/B with {each.nodes} peers": each.ratio.median <= RATIO[each.nodes]
+        for each in figures.peers
+        if each.nodes in RATIO
+    }
+    alone = next((each.ratio.median for each in figures.peers), None)
+    for each in figures.trouble:
+        if alone is not None and each.what != "two regions":
+            most = TROUBLE * alone + CHUNK_DEADLINE_S / figures.bound_s
+            promise = f"{each.what}: T_last at most {TROUBLE} times that without, and one deadline"
+            targets[promise] = each.ratio.median <= most
+    if figures.late:
+        targets[f"who comes late has all within {LATE} (anchor + skip delta)/B"] = figures.late.ratio.median <= LATE
+    return targets
+
+
+# Printing -------------------------------------------------------------------------------------------------------------
+
+HEADING = (
+    "                        peers  T_last/(F/B)  (least … most, rounds)  first  origin/F"
+    "  busy  busiest node  RSS MB  wrong parts\n"
+)
+
+
+def _show(each: Series) -> Series:
+    _say(
+        f"  {each.what:<22}{each.nodes:5}  {each.ratio!s:<37}{each.first.median:6.3f}{each.origin.median:10.3f}"
+        f"{each.busy.median:6.0%}{each.cpu_share:14.0%}{each.rss_mb:8.0f}{each.wrong_parts:13}\n"
+    )
+    return each
+
+
+def _show_late(late: scenarios.Late) -> scenarios.Late:
+    _say(f"  {'late joiner':<22}{late.peers:5}  {late.ratio!s:<43}{late.origin.median:10.3f}{late.wrong_parts:41}\n")
+    return late
+
+
+def _say(text: str) -> None:
+    if not _quiet:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+_quiet = False
+
+
+def _mbit(bytes_per_s: float) -> float:
+    return bytes_per_s * 8 / 1e6
+
+
+def _chooser(only: str) -> Callable[[str], bool]:
+    names = only.split(",")
+    return lambda name: not only or name in names
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the figures; 1 if a target is missed; 0, and says why, where no laboratory can be built."""
+    global _quiet  # noqa: PLW0603
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--quick", action="store_true", help="a small form: 4 peers, few bytes, one round, no times")
+    parser.add_argument("--mbit", type=float, help="of every link, up and down")
+    parser.add_argument("--megabytes", type=float, help="F")
+    parser.add_argument("--rounds", type=int, help="of each experiment; the baselines have at most 3")
+    parser.add_argument("--peers", type=int, nargs="+", help="how many")
+    experiments = ", ".join(("store", "star", "peers", *TROUBLE_WITH, "late"))
+    parser.add_argument("--only", default="", help=f"experiments, with commas between: {experiments}")
+    args = parser.parse_args(arguments)
+    if reasons := system.missing():
+        print("skipped: " + "; ".join(reasons))
+        return 0
+    signal.signal(signal.SIGTERM, _end)  # as Ctrl-C does, it takes the laboratory away
+    rounds = args.rounds or (1 if args.quick else ROUNDS)
+    settings = Settings(
+        mbit=args.mbit or (QUICK_MBIT if args.quick else MBIT),
+        megabytes=args.megabytes or (QUICK_MEGABYTES if args.quick else MEGABYTES),
+        rounds=rounds,
+        baseline_rounds=min(rounds, BASELINE_ROUNDS),
+        peers=tuple(args.peers or ((4,) if args.quick else tuple(RATIO))),
+        only=args.only,
+        quick=args.quick,
+    )
+    _quiet = args.json
+    figures = measure(settings)
+    targets = targets_of(figures, timed=not args.quick)
+    if args.json:
+        print_verdict(figures, targets)
+    else:
+        for promise, kept in targets.items():
+            print(f"  {'kept  ' if kept else 'MISSED'}  {promise}")
+    return 0 if all(targets.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

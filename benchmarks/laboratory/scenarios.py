@@ -1,0 +1,156 @@
+"""The experiments: a broadcast to some peers, plain, with something wrong, in two regions, and to one that comes late.
+
+Every series is the same broadcast `rounds` times, each with a run, processes and bytes of its own.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.laboratory.cargo import Way
+from benchmarks.laboratory.crew import Node
+from benchmarks.laboratory.figures import Series, Spread, series, spread
+from benchmarks.laboratory.origin import client
+from benchmarks.laboratory.trial import ORIGIN, Event, Laboratory, Nodes, Plan
+from echo_queue.errors import DeadlineError, Problem
+from echo_queue.queue.keys import Keys
+from echo_queue.records import Version
+
+CHAIN_S = 10.0
+HALF_S = 120.0
+SLOW = 10
+"""A slow peer's rate is that of the others divided by this."""
+REGIONS = ("east", "west")
+SKIP_SHARE = 0.1
+"""Bytes of a skip delta, of an anchor's."""
+WARM_SHARE = 0.1
+JOINED_S = 120.0
+
+
+def plain(lab: Laboratory, peers: int, rounds: int, source: str = "courier") -> Series:
+    """Nothing goes wrong. `source`: "courier", or a baseline: "store", "star"."""
+    outcomes = [lab.broadcast(Plan(lab.names[:peers], source)) for _ in range(rounds)]
+    what = {"courier": "peers", "store": "store only", "star": "star"}[source]
+    return series(what, outcomes, lab.size, lab.bound_s)
+
+
+def killed(lab: Laboratory, peers: int, rounds: int) -> Series:
+    """A relay, each time at another place of the chain, is killed once it has half of the bytes."""
+    return _struck(lab, peers, rounds, "relay killed at 50 %", Node.kill)
+
+
+def frozen(lab: Laboratory, peers: int, rounds: int) -> Series:
+    """A relay stops at 50 % and keeps its connections open: only a deadline tells."""
+    return _struck(lab, peers, rounds, "relay frozen at 50 %", lambda node: os.kill(node.process.pid, signal.SIGSTOP))
+
+
+def corrupting(lab: Laboratory, peers: int, rounds: int) -> Series:
+    """The first of the chain flips a bit in each of the bytes' stretches that it sends on."""
+    names = lab.names[:peers]
+    plan = Plan(names, special={names[0]: {"corrupts": True}}, first=names[0])
+    return series("corrupting peer", [lab.broadcast(plan) for _ in range(rounds)], lab.size, lab.bound_s)
+
+
+def slow(lab: Laboratory, peers: int, rounds: int, known: bool) -> Series:
+    """The first to ask has a tenth of the rate, up and down; the others' arrival counts.
+
+    `known`: the same workers have fetched an earlier version, and so measured their rates.
+    """
+    names = lab.names[:peers]
+    lab.network.shape(names[0], lab.mbit / SLOW, lab.mbit / SLOW)
+    try:
+        outcomes = []
+        for _ in range(rounds):
+            run, plan = lab.new_run(), Plan(names, first=names[0], event=lambda run, nodes: {names[0]})
+            with lab.crew(run, plan) as nodes:
+                if known:
+                    earlier = lab.load(run, Way(Version(1, 0)), WARM_SHARE)
+                    lab.bring(earlier, nodes, replace(plan, event=lambda run, nodes: ()))
+                outcomes.append(lab.bring(lab.load(run), nodes, plan))
+    finally:
+        lab.network.shape(names[0], lab.mbit, lab.mbit)
+    what = f"slow peer ({'known' if known else 'unknown'})"
+    return series(what, outcomes, lab.size, lab.bound_s)
+
+
+def regions(lab: Laboratory, peers: int, rounds: int) -> Series:
+    """Half of the peers in each of two regions; the origin's link carries both. Its bytes are printed per region."""
+    names = lab.names[:peers]
+    special = {name: {"region": REGIONS[place % 2]} for place, name in enumerate(names)}
+    lab.network.shape(ORIGIN, 2 * lab.mbit, 2 * lab.mbit)
+    try:
+        outcomes = [lab.broadcast(Plan(names, special=special)) for _ in range(rounds)]
+    finally:
+        lab.network.shape(ORIGIN, lab.mbit, lab.mbit)
+    each = [replace(outcome, origin_bytes=outcome.origin_bytes // len(REGIONS)) for outcome in outcomes]
+    return series("two regions", each, lab.size, lab.bound_s)
+
+
+@dataclass(frozen=True)
+class Late:
+    """A worker that joins when all others are done. `ratio`: its time / ((anchor + skip delta) / B)."""
+
+    peers: int
+    megabytes: float
+    ratio: Spread
+    origin: Spread
+    wrong_parts: int
+
+
+def late(lab: Laboratory, peers: int, rounds: int) -> Late:
+    """The last of the peers comes after the others have an anchor and a skip delta, and fetches both."""
+    anchor, skip = Way(Version(1, 0)), Way(Version(1, 8), Version(1, 0))
+    ratios, origins, wrong, size = [], [], 0, 0
+    for _ in range(rounds):
+        run, plan = lab.new_run(), Plan(lab.names[:peers])
+        with lab.crew(run, plan) as nodes:
+            *early, joiner = nodes
+            routes = [lab.load(run, anchor), lab.load(run, skip, SKIP_SHARE)]
+            for each in routes:
+                lab.bring(each, {name: nodes[name] for name in early}, plan)
+            size = sum(each.route.size for each in routes)
+            outcomes = [lab.bring(each, {joiner: nodes[joiner]}, plan) for each in routes]
+        ratios.append(sum(outcome.last_s() for outcome in outcomes) / (size / lab.goodput))
+        origins.append(sum(outcome.origin_bytes for outcome in outcomes) / size)
+        wrong += sum(arrival.wrong for outcome in outcomes for arrival in outcome.arrivals)
+    return Late(peers, size / 1e6, spread(ratios), spread(origins), wrong)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def _struck(lab: Laboratory, peers: int, rounds: int, what: str, blow: Callable[[Node], None]) -> Series:
+    outcomes = []
+    for place in range(rounds):
+        event = _at_half(lab, place % (peers - 1), blow)
+        outcomes.append(lab.broadcast(Plan(lab.names[:peers], event=event)))
+    return series(what, outcomes, lab.size, lab.bound_s)
+
+
+def _at_half(lab: Laboratory, place: int, blow: Callable[[Node], None]) -> Event:
+    """Strikes whoever stands at that place of the chain, from 0 on, once it has half of the bytes."""
+
+    def event(run: str, nodes: Nodes) -> Collection[str]:
+        victim = nodes[_chain(lab, run, len(nodes))[place]]
+        victim.hear("half", HALF_S)
+        blow(victim)
+        return {victim.name}
+
+    return event
+
+
+def _chain(lab: Laboratory, run: str, count: int) -> Sequence[str]:
+    """The chain of the run's only route, once all have joined."""
+    give_up = time.monotonic() + CHAIN_S
+    with client(lab.redis) as redis:
+        while True:
+            for key in redis.keys(f"{Keys(run).prefix}chain:*"):
+                names = [name.decode() for name in redis.lrange(key, 0, -1)]
+                if len(names) == count:
+                    return names
+            if time.monotonic() > give_up:
+                mend = f"see {lab.network.directory / run}"
+                raise DeadlineError(Problem(f"chain of {run}", f"not {count} have joined in {CHAIN_S:g} s", mend))
+            time.sleep(0.01)

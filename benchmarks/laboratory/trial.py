@@ -1,0 +1,138 @@
+"""One laboratory with its servers running, and one broadcast in it: everybody is told at one instant, and timed.
+
+Each broadcast has a run, random bytes, processes and folders of its own, so nothing of an earlier one helps it.
+"""
+
+import itertools
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.laboratory import cargo, machine, origin
+from benchmarks.laboratory.cargo import Cargo, Way
+from benchmarks.laboratory.crew import Node
+from benchmarks.laboratory.figures import Arrival, Outcome
+from benchmarks.laboratory.goodput import goodput
+from benchmarks.laboratory.network import Network
+from echo_queue.records import Version
+
+ORIGIN = "origin"
+READY_S = 30.0
+DIGESTS_S = 60.0
+SPARE_S = 60.0
+FIRST = Way(Version(1, 1))
+
+Nodes = Mapping[str, Node]
+Event = Callable[[str, Nodes], Collection[str]]
+"""What happens in a run while its nodes fetch; returns who is not awaited any more."""
+
+
+def nothing(run: str, nodes: Nodes) -> Collection[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`special`: settings of some nodes, which differ from the usual ones. `first`: who is told before all others."""
+
+    names: tuple[str, ...]
+    source: str = "courier"
+    special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    first: str = ""
+    event: Event = nothing
+
+
+class Laboratory:
+    """`size` bytes to at most `most` nodes n1, n2, … on links of `mbit` Mbit/s."""
+
+    def __init__(self, network: Network, mbit: float, most: int, size: int, chunk_bytes: int) -> None:
+        self.network, self.mbit, self.size, self.chunk_bytes = network, mbit, size, chunk_bytes
+        self.names = tuple(f"n{number}" for number in range(1, most + 1))
+        for name in (ORIGIN, *self.names):
+            network.add(name, mbit)
+        self.objects = network.directory / "objects"
+        self.goodput = 0.0
+        self._runs = itertools.count()
+
+    def calibrate(self, seconds: float) -> list[float]:
+        """Measures the bound's B on one hop, and returns what every hop of a chain of all gets at the same time."""
+        self.goodput = goodput(self.network, [(ORIGIN, self.names[0])], seconds)[0]
+        return goodput(self.network, list(itertools.pairwise((ORIGIN, *self.names))), seconds)
+
+    def serve(self) -> None:
+        self.objects.mkdir()
+        origin.serve_store(self.network, ORIGIN, self.objects)
+        origin.serve_plain(self.network, ORIGIN, self.objects)
+        self.redis = origin.serve_redis(self.network, ORIGIN)
+
+    @property
+    def bound_s(self) -> float:
+        """F/B: no broadcast can be faster."""
+        return self.size / self.goodput
+
+    def new_run(self) -> str:
+        return f"run{next(self._runs)}"
+
+    def broadcast(self, plan: Plan) -> Outcome:
+        run = self.new_run()
+        with self.crew(run, plan) as nodes:
+            return self.bring(self.load(run), nodes, plan)
+
+    def load(self, run: str, way: Way = FIRST, share: float = 1.0) -> Cargo:
+        """A route of that share of the laboratory's usual bytes, in the store."""
+        return cargo.load(self.objects, run, way, int(share * self.size), self.chunk_bytes)
+
+    @contextmanager
+    def crew(self, run: str, plan: Plan) -> Iterator[Nodes]:
+        """Started nodes, which are ready; all are killed in the end, and nothing is left of the run."""
+        folder = self.network.directory / run
+        folder.mkdir()
+        nodes: dict[str, Node] = {}
+        try:
+            for name in plan.names:
+                nodes[name] = Node(name, folder, self._spec(run, name, plan, folder))
+            for node in nodes.values():
+                node.hear("ready", READY_S)
+            yield nodes
+        finally:
+            for node in nodes.values():
+                node.kill()
+            shutil.rmtree(folder)
+            shutil.rmtree(self.objects / origin.BUCKET / run, ignore_errors=True)
+
+    def bring(self, load: Cargo, nodes: Nodes, plan: Plan) -> Outcome:
+        """Tells all of `nodes` to bring that route, and waits for those that are not lost."""
+        order = load.route.encode().decode()
+        if plan.first:
+            nodes[plan.first].tell("bring", route=order)
+            nodes[plan.first].hear("begun", READY_S)
+        sent, began = self.network.sent_bytes(ORIGIN), machine.now()
+        for name, node in nodes.items():
+            if name != plan.first:
+                node.tell("bring", route=order)
+        lost = plan.event(load.route.run, nodes)
+        deadline_s = SPARE_S + 2 * len(nodes) * self.bound_s
+        awaited = [node for name, node in nodes.items() if name not in lost]
+        whole = {node.name: node.hear("whole", deadline_s) for node in awaited}
+        busy, sent = machine.busy_share(began), self.network.sent_bytes(ORIGIN) - sent
+        arrivals = []
+        for node in awaited:
+            event, found = whole[node.name], node.hear("digests", DIGESTS_S).figures["digests"]
+            wrong = sum(one != other for one, other in itertools.zip_longest(found, load.digests))
+            arrivals.append(Arrival(node.name, event.at_s - began.at_s, wrong=wrong, **event.figures))
+        return Outcome(tuple(arrivals), sent, round(busy, 3))
+
+    def _spec(self, run: str, name: str, plan: Plan, folder: Path) -> dict[str, Any]:
+        usual = {
+            "name": name,
+            "source": plan.source,
+            "run": run,
+            "origin": self.network.address(ORIGIN),
+            "address": self.network.address(name),
+            "redis": str(self.redis),
+            "folder": str(folder / name),
+        }
+        return usual | dict(plan.special.get(name, {}))

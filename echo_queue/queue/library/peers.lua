@@ -1,0 +1,154 @@
+-- Who feeds whom when weights go out: for each route and region one ordered chain, to which a worker appends itself.
+-- The first reads the store, everyone else a worker before it. What is passed on is verified by its receiver: a wrong
+-- answer here costs time, never a wrong weight.
+
+local CHAIN_KEPT_MS = 3600000
+local REPORTS_KEPT_MS = 600000
+local REPORTS_MAX = 64
+local ENOUGH_REPORTS = 2
+local UPSTREAMS_MAX = 8
+local LOOK_BACK = 64
+
+local function check_word(text, form, what)
+  refuse_unless(#text <= WORD_MAX_BYTES and text:match(form), what)
+  return text
+end
+
+-- The median of the region's known rates (bytes/s), the higher of the two in the middle; 0 if none is known.
+local function usual_rate(run, region)
+  local key = run.K['rates:' .. region]
+  local known = redis.call('ZCOUNT', key, '(0', '+inf')
+  if known == 0 then return 0 end
+  return tonumber(redis.call('ZRANGEBYSCORE', key, '(0', '+inf', 'WITHSCORES', 'LIMIT', math.floor(known / 2), 1)[2])
+end
+
+-- Whether several workers have said this of the peer. One alone may be the one that is broken.
+local function reported(reports, reason)
+  local reporters = 0
+  for _, field in ipairs(reports) do
+    if field:match('^(%a+) ') == reason then reporters = reporters + 1 end
+  end
+  return reporters >= ENOUGH_REPORTS
+end
+
+-- Why nobody may be fed from this worker; nil if it may.
+local function leaf_reason(run, worker, usual)
+  local known = redis.call('HMGET', run.K['peer:' .. worker], 'address', 'rate', 'leaf')
+  if not known[1] then return 'withdrawn' end
+  if known[3] ~= '' then return known[3] end
+  if known[1] == '' then return 'unreachable' end
+  local rate = tonumber(known[2])
+  if rate > 0 and rate < usual / 2 then return 'slow' end
+  local reports = redis.call('HKEYS', run.K['reports:' .. worker])
+  if reported(reports, 'bad') then return 'bad' end
+  if reported(reports, 'unreachable') then return 'unreachable' end
+end
+
+local function lives(run, worker)
+  return redis.call('EXISTS', run.K['worker:' .. worker]) == 1
+end
+
+-- How many workers were sent to each upstream, apart from `worker` itself.
+local function children_of(run, feeds, worker)
+  local children = {}
+  for child, upstream in pairs(hash(feeds)) do
+    if child ~= worker then children[upstream] = (children[upstream] or 0) + 1 end
+  end
+  return children
+end
+
+-- Those of chain[1 … last] that may feed `worker`, nearest first; of two, the one that feeds fewer.
+local function upstreams_of(run, worker, chain, last, usual, refused, children)
+  local found = {}
+  for place = last, math.max(1, last - LOOK_BACK + 1), -1 do
+    local name = chain[place]
+    if name ~= worker and not refused[name] and lives(run, name) and not leaf_reason(run, name, usual) then
+      found[#found + 1] = { name, redis.call('HGET', run.K['peer:' .. name], 'address'), children[name] or 0, place }
+      if #found == UPSTREAMS_MAX then break end
+    end
+  end
+  table.sort(found, function(one, other)
+    if one[3] ~= other[3] then return one[3] < other[3] end
+    return one[4] > other[4]
+  end)
+  return found
+end
+
+-- Whether the region has a worker that could be fed from and has not joined this chain yet.
+local function head_to_come(run, region, joined, usual)
+  for _, name in ipairs(redis.call('ZRANGE', run.K['rates:' .. region], 0, LOOK_BACK - 1)) do
+    if not joined[name] and lives(run, name) and not leaf_reason(run, name, usual) then return true end
+  end
+  return false
+end
+
+-- Appends the worker, unless it is in the chain. Returns the chain, its place in it, and who is in it.
+local function append(key, worker)
+  local chain, joined = redis.call('LRANGE', key, 0, -1), {}
+  for place, name in ipairs(chain) do joined[name] = place end
+  if not joined[worker] then
+    redis.call('RPUSH', key, worker)
+    chain[#chain + 1] = worker
+    joined[worker] = #chain
+  end
+  redis.call('PEXPIRE', key, CHAIN_KEPT_MS)
+  return chain, joined[worker], joined
+end
+
+-- args: worker region route address rate leaf price, then the names of upstreams that it has left.
+-- A relay is fed by one before it in the chain, so nobody waits in a circle; a leaf, which feeds nobody, by any relay.
+local function join(keys, args)
+  local run = open_run(keys)
+  local K, worker = run.K, check_worker(args[1])
+  local region = check_word(args[2], '^[%w_.-]+$', 'that is no region')
+  local route = check_word(args[3], '^[%w_./-]+$', 'that is no route')
+  check_word(args[4], '^[%w_.:%[%]-]*$', 'that is no address')
+  local rate = whole(args[5], 'the rate')
+  check_word(args[6], '^%l*$', 'that is no reason to be a leaf')
+  refuse_unless(#args[7] <= WORD_MAX_BYTES and tonumber(args[7]), 'the price is no number')
+  redis.call('HSET', K['peer:' .. worker], 'region', region, 'address', args[4], 'rate', rate, 'leaf', args[6],
+    'usd_per_gb', args[7])
+  redis.call('PEXPIRE', K['peer:' .. worker], CHAIN_KEPT_MS)
+  redis.call('ZADD', K['rates:' .. region], rate, worker)
+  redis.call('PEXPIRE', K['rates:' .. region], CHAIN_KEPT_MS)
+
+  local chain, place, joined = append(K['chain:' .. region .. ':' .. route], worker)
+  local refused = {}
+  for position = 8, #args do refused[args[position]] = true end
+  local usual = usual_rate(run, region)
+  local leaf = leaf_reason(run, worker, usual) or ''
+  local feeds = K['feeds:' .. region .. ':' .. route]
+  local children = children_of(run, feeds, worker)
+  local found = upstreams_of(run, worker, chain, leaf == '' and place - 1 or #chain, usual, refused, children)
+  redis.call('HSET', feeds, worker, found[1] and found[1][1] or 'store')
+  redis.call('PEXPIRE', feeds, CHAIN_KEPT_MS)
+  local hold = leaf ~= '' and not found[1] and head_to_come(run, region, joined, usual)
+  return { run.now, math.floor(usual), leaf, hold and 1 or 0, found }
+end
+
+-- args: worker peer reason (bad | unreachable). How many workers said so lately.
+local function report(keys, args)
+  local run = open_run(keys)
+  local worker, peer = check_worker(args[1]), check_worker(args[2])
+  refuse_unless(args[3] == 'bad' or args[3] == 'unreachable', 'that is no reason to report a peer')
+  local key = run.K['reports:' .. peer]
+  if worker ~= peer and redis.call('HLEN', key) < REPORTS_MAX then
+    redis.call('HSET', key, args[3] .. ' ' .. worker, run.now)
+    redis.call('PEXPIRE', key, REPORTS_KEPT_MS)
+    tally(run, 'peer_' .. args[3])
+  end
+  local reporters = 0
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    if field:match('^(%a+) ') == args[3] then reporters = reporters + 1 end
+  end
+  return reporters
+end
+
+-- args: worker. It feeds nobody any more: it is leaving.
+local function withdraw(keys, args)
+  local run = open_run(keys)
+  local worker = check_worker(args[1])
+  local region = redis.call('HGET', run.K['peer:' .. worker], 'region')
+  if region then redis.call('ZREM', run.K['rates:' .. region], worker) end
+  return redis.call('DEL', run.K['peer:' .. worker])
+end
