@@ -231,9 +231,9 @@ class Upstream:
 class Joined:
     """Who feeds a worker with one route: `upstreams` in this order, then the store.
 
-    `leaf`: why nobody is fed from it, or empty. `hold`: it is a leaf without upstream, and workers that could be one are
-    still to join: waiting a moment saves reading the store. `rate`: what the region's workers reach (median, bytes/s; 0:
-    not known). `now_s`: the server's clock.
+    `leaf`: why nobody is fed from it, or empty. `hold`: it is a leaf without upstream, and workers that could be one
+    are still to join: waiting a moment saves reading the store. `rate`: what the region's workers reach (median,
+    bytes/s; 0: not known). `now_s`: the server's clock.
     """
 
     upstreams: tuple[Upstream, ...]

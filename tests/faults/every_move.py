@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from echo_queue.queue import Beat, Chunk, Outcome, PromptSet, Queue
+from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue
 from echo_queue.records import Published, Shard, Version
 from tests.queue.scene import POLICY, Scene, group_of
 
@@ -45,6 +45,11 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     meet(lambda: spoiled.bury(left, "by hand"))
     meet(lambda: spoiled.revive([left]))
     meet(lambda: spoiled.beat("w1", Beat("engine", Version(1, 1), "idle")))
+    for worker in ("w1", "w2"):
+        joined = meet(lambda worker=worker: spoiled.join(Peer(worker, "here", "127.0.0.1:1"), "0001.00000001/full"))
+    assert [upstream.worker for upstream in joined.upstreams] == ["w1"]
+    assert meet(lambda: spoiled.report("w2", "w1", "bad")) == 1
+    meet(lambda: spoiled.withdraw("w1"))
     meet(spoiled.finish)
     meet(spoiled.status)
 

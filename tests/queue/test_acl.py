@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Beat, Chunk, Outcome, PromptSet, Queue
+from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
 from echo_queue.records import Published, Shard, Version
@@ -84,6 +84,11 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert worker.release("w1", [tasks[3].id]) == 1
     assert worker.fail("w1", tasks[2].id, "reason")
     assert worker.complete("w1", [group_of(task, "w1", version) for task in tasks[:2]]) == [Outcome.accepted] * 2
+    worker.join(Peer("w1", "here", "127.0.0.1:1", rate=1000), "0001.00000000/full")
+    assert worker.join(Peer("w2", "here", "", rate=1000, leaf="price"), "0001.00000000/full").upstreams
+    assert worker.join(Peer("w3", "there", "", leaf="price"), "0001.00000000/full").upstreams == ()
+    assert worker.report("w2", "w1", "bad") == 1
+    worker.withdraw("w1")
     worker.wait("0-0", 0.1)
     assert worker.published()
 

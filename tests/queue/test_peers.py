@@ -1,0 +1,186 @@
+"""Who feeds whom: one chain per route and region, one head, leaves at its sides, nobody in a circle."""
+
+import itertools
+from collections.abc import Collection
+
+import pytest
+
+from echo_queue.errors import ServiceError
+from echo_queue.queue import Beat, Joined, Peer, Queue
+from echo_queue.records import Version
+from tests.queue.scene import POLICY
+
+ROUTE = "0001.00000007/full"
+MB = 1_000_000
+
+
+class Region:
+    """Workers that live (their hearts beat) and join, in the order of the calls."""
+
+    def __init__(self, queue: Queue, region: str = "here") -> None:
+        self.queue, self.region = queue, region
+        queue.configure(POLICY)
+
+    def join(
+        self,
+        worker: str,
+        rate: int = 0,
+        *,
+        leaf: str = "",
+        address: str = "10.0.0.1:80",
+        left: Collection[str] = (),
+        route: str = ROUTE,
+    ) -> Joined:
+        self.beat(worker)
+        return self.queue.join(Peer(worker, self.region, address, rate, leaf), route, left)
+
+    def beat(self, worker: str, every_s: float = 60.0) -> None:
+        self.queue.beat(worker, Beat("engine", Version(1, 6), "idle"), every_s)
+
+    def fed_by(self, worker: str, **more: object) -> list[str]:
+        joined = self.join(worker, **more)  # type: ignore[arg-type]
+        return [upstream.worker for upstream in joined.upstreams]
+
+
+@pytest.fixture
+def region(queue: Queue) -> Region:
+    return Region(queue)
+
+
+def test_the_first_reads_the_store_and_each_other_the_one_before_it(region: Region) -> None:
+    assert region.fed_by("a") == []
+    assert region.fed_by("b") == ["a"]
+    assert region.fed_by("c") == ["b", "a"]
+    assert region.fed_by("d")[0] == "c"
+    chain = region.queue.client.lrange(f"{region.queue.keys.prefix}chain:here:{ROUTE}", 0, -1)
+    assert chain == [b"a", b"b", b"c", b"d"]
+
+
+def test_joining_again_keeps_the_place_so_that_nobody_waits_in_a_circle(region: Region) -> None:
+    for worker in "abc":
+        region.join(worker)
+    assert region.fed_by("a") == []
+    assert region.fed_by("b") == ["a"]
+    assert region.fed_by("c", left=["b"]) == ["a"]
+    assert region.fed_by("c", left=["a", "b"]) == []
+
+
+def test_regions_and_routes_have_chains_of_their_own(region: Region) -> None:
+    region.join("a")
+    there = Region(region.queue, "there")
+    assert there.fed_by("b") == []
+    assert there.fed_by("c") == ["b"]
+    assert region.fed_by("d", route="0001.00000007/from-0001.00000006") == []
+
+
+@pytest.mark.parametrize("leaf", ["price", "leaving", "unreachable"])
+def test_nobody_is_fed_from_a_leaf(region: Region, leaf: str) -> None:
+    region.join("a")
+    assert region.join("b", leaf=leaf).leaf == leaf
+    assert region.fed_by("c") == ["a"]
+
+
+def test_who_has_no_address_is_a_leaf(region: Region) -> None:
+    region.join("a")
+    assert region.join("b", address="").leaf == "unreachable"
+    assert region.fed_by("c") == ["a"]
+
+
+def test_a_worker_at_less_than_half_the_usual_rate_is_a_leaf(region: Region) -> None:
+    for worker, rate in (("a", 50 * MB), ("b", 24 * MB), ("c", 50 * MB), ("d", 0)):
+        joined = region.join(worker, rate)
+        assert joined.leaf == ("slow" if worker == "b" else "")
+    assert joined.rate == 50 * MB
+    assert sorted(region.fed_by("e")) == ["a", "c", "d"]
+
+
+def test_a_leaf_that_comes_first_does_not_make_everyone_read_the_store(region: Region) -> None:
+    assert region.fed_by("leaf", leaf="price") == []
+    assert region.fed_by("a") == []
+    assert region.fed_by("b") == ["a"]
+    assert region.fed_by("leaf", leaf="price") == ["b", "a"]
+
+
+def test_a_leaf_is_told_to_hold_on_while_a_head_is_still_to_come(region: Region) -> None:
+    region.join("a", route="another")
+    assert region.join("leaf", leaf="price").hold
+    region.join("a")
+    assert not region.join("leaf", leaf="price").hold
+    assert not Region(region.queue, "alone").join("other", leaf="price").hold
+
+
+def test_leaves_spread_over_the_relays(region: Region) -> None:
+    for worker in "abc":
+        region.join(worker)
+    first = [region.fed_by(f"leaf{number}", leaf="price")[0] for number in range(4)]
+    assert first[0] == "c" and len(set(first)) == 3
+
+
+def test_a_dead_worker_feeds_nobody(region: Region) -> None:
+    region.join("a")
+    region.join("b")
+    region.queue.client.delete(region.queue.keys.worker("b"))
+    assert region.fed_by("c") == ["a"]
+
+
+def test_who_has_withdrawn_feeds_nobody(region: Region) -> None:
+    region.join("a")
+    region.join("b", 50 * MB)
+    region.queue.withdraw("b")
+    region.queue.withdraw("b")
+    joined = region.join("c")
+    assert ([upstream.worker for upstream in joined.upstreams], joined.rate) == (["a"], 0)
+
+
+@pytest.mark.parametrize("reason", ["bad", "unreachable"])
+def test_a_peer_that_two_workers_reported_is_given_to_nobody(region: Region, reason: str) -> None:
+    for worker in "abc":
+        region.join(worker)
+    assert region.queue.report("b", "a", reason) == 1  # type: ignore[arg-type]
+    assert region.queue.report("b", "a", reason) == 1  # type: ignore[arg-type]
+    assert "a" in region.fed_by("c")
+    assert region.queue.report("c", "a", reason) == 2  # type: ignore[arg-type]
+    assert region.fed_by("c") == ["b"]
+    assert region.join("a").leaf == reason
+
+
+def test_nobody_can_report_itself_or_fill_the_server_with_reports(region: Region) -> None:
+    region.join("a")
+    assert region.queue.report("a", "a", "bad") == 0
+    for number in range(100):
+        region.queue.report(f"w{number}", "a", "bad")
+    assert region.queue.client.hlen(f"{region.queue.keys.prefix}reports:a") == 64
+
+
+def test_everything_about_peers_expires(region: Region) -> None:
+    for worker in "ab":
+        region.join(worker, 50 * MB)
+    region.queue.report("a", "b", "bad")
+    client, prefix = region.queue.client, region.queue.keys.prefix
+    kinds = ("peer", "chain", "feeds", "rates", "reports")
+    for key in itertools.chain.from_iterable(client.scan_iter(f"{prefix}{kind}:*") for kind in kinds):
+        assert client.pttl(key) > 0, key
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        Peer("a b", "here", ""),
+        Peer("a", "here or there", ""),
+        Peer("a", "here", "host name:80"),
+        Peer("a", "here", "x" * 300),
+        Peer("a", "here", "", rate=-1),
+        Peer("a", "here", "", leaf="Because!"),
+    ],
+)
+def test_words_of_another_form_are_refused(region: Region, peer: Peer) -> None:
+    with pytest.raises(ServiceError):
+        region.queue.join(peer, ROUTE)
+
+
+def test_a_thousand_workers_join_in_time(region: Region) -> None:
+    """Each join looks at a bounded part of the chain, apart from one read of it."""
+    for number in range(1000):
+        region.queue.client.rpush(f"{region.queue.keys.prefix}chain:here:{ROUTE}", f"gone{number}")
+    assert region.fed_by("a") == []
+    assert region.fed_by("b") == ["a"]
