@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from echo_queue.weights.delta import BadDelta, Piece, Settings, apply, encode
+from echo_queue.weights.delta import BadDelta, Piece, Settings, apply, encode, ranked
 from echo_queue.weights.delta.codes import DTYPES, SIGNED, flat, on_host
 from echo_queue.weights.delta.pairs import DevicePair, HostPair
 
@@ -213,8 +213,9 @@ def test_a_device_finds_the_same_changes_as_the_processor() -> None:
             assert np.array_equal(one, other)
         assert host.changes(10) is None is device.changes(10)
         assert np.array_equal(host.differences(), device.differences())
-        groups = np.array([0, 3, 125])  # the last one has three lanes
-        assert np.array_equal(host.base_rows(groups), device.base_rows(groups))
+        groups = np.array([0, 3, 125], np.uint32)  # the last one has three lanes
+        lanes = np.array([1, 200, 4], np.uint8)
+        assert np.array_equal(*(ranked.rank(lanes, *versions.base(groups)) for versions in (host, device)))
 
 
 def model_step(lr: float, size: int = 1 << 20) -> tuple[Tensor, Tensor]:

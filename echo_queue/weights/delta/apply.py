@@ -8,43 +8,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from blake3 import blake3
 
-from echo_queue.weights.delta import gaps, ranked, symbols
-from echo_queue.weights.delta.codes import Codes, dtype_name, flat, join, on_host, sign_first, unzigzag
-from echo_queue.weights.delta.compiled import U, compiled
+from echo_queue.weights.delta.change import Change, change_of
+from echo_queue.weights.delta.codes import Codes, digest, dtype_name, flat, join, on_host, sign_first
 from echo_queue.weights.delta.format import BadDelta, Piece, read_header
 from echo_queue.weights.delta.streams import Bytes, MalformedStream, expand
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Change:
-    """Add `differences` to the base's codes: to all of them, or to those at `positions`."""
-
-    positions: gaps.Numbers | None
-    differences: Codes
-
-    def add(self, codes: Codes) -> None:
-        if self.positions is None:
-            codes += self.differences
-        else:
-            _scatter_add(self.positions, self.differences, codes)
-
-    def take_back(self, codes: Codes) -> None:
-        Change(self.positions, np.negative(self.differences)).add(codes)
-
-
-@compiled
-def _scatter_add(positions: gaps.Numbers, differences: Codes, codes: Codes) -> None:
-    for place in range(U(len(positions))):
-        codes[U(positions[place])] += differences[place]
 
 
 def apply(
@@ -92,28 +66,24 @@ def _apply(
 
 
 def _copy(piece: Piece, data: memoryview, source: Codes, target: Codes) -> None:
-    if piece.kind == "dense":
-        change = _change(piece, _streams(piece, data, source.itemsize), source)
-        np.add(source, change.differences, out=target)
-        return
     np.copyto(target, source)
     if piece.kind != "same":
-        _change(piece, _streams(piece, data, source.itemsize), source).add(target)
+        change_of(piece, _streams(piece, data, source.itemsize)).add(target)
 
 
 def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None:
     """Positions may depend on the base, so that a piece which is there already is known only by its digest."""
-    change = None
+    change: Change | None = None
     try:
         if piece.kind != "same":
-            change = _change(piece, _streams(piece, data, codes.itemsize), codes)
+            change = change_of(piece, _streams(piece, data, codes.itemsize))
             change.add(codes)
         if check:
             _verify(piece, codes)
     except (BadDelta, MalformedStream):
         if change is not None:
             change.take_back(codes)
-        if not check or _digest(codes) != piece.digest:
+        if not check or digest(codes) != piece.digest:
             raise
 
 
@@ -145,28 +115,6 @@ def _streams(piece: Piece, data: memoryview, width: int) -> list[Bytes]:
     return streams
 
 
-def _change(piece: Piece, streams: list[Bytes], base: Codes) -> Change:
-    if piece.kind == "dense":
-        return Change(None, unzigzag(symbols.read(piece.bits, streams, piece.count)))
-    if piece.kind == "gaps":
-        positions, values = gaps.read(streams[0], piece.count), streams[1:]
-    else:
-        positions, values = _ranked(piece, streams, base), streams[3:]
-    differences = symbols.read(piece.bits, values, len(positions))
-    differences += 1
-    return Change(positions, unzigzag(differences))
-
-
-def _ranked(piece: Piece, streams: list[Bytes], base: Codes) -> ranked.Numbers:
-    groups = gaps.read(streams[0], -(-piece.count // ranked.EIGHT))
-    places = np.minimum(symbols.read(4, streams[1:3], len(groups)), len(ranked.BY_CHANGES) - 1)
-    lanes = ranked.unrank(ranked.BY_CHANGES[places], ranked.rows(base, groups))
-    positions = ranked.ungrouped(groups, lanes)
-    if len(positions) and positions[-1] >= piece.count:
-        raise MalformedStream("a position beyond the end")
-    return positions
-
-
 def _full(piece: Piece, streams: list[Bytes]) -> Codes:
     if any(len(plane) != piece.count for plane in streams):
         raise MalformedStream(f"not {piece.count} codes")
@@ -174,12 +122,8 @@ def _full(piece: Piece, streams: list[Bytes]) -> Codes:
 
 
 def _verify(piece: Piece, codes: Codes) -> None:
-    if _digest(codes) != piece.digest:
+    if digest(codes) != piece.digest:
         raise BadDelta(_where(piece), "what came out is not what was encoded")
-
-
-def _digest(codes: Codes) -> str:
-    return blake3(codes.view(np.uint8).data).hexdigest()
 
 
 def _where(piece: Piece) -> str:

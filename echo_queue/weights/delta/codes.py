@@ -6,6 +6,7 @@ Differences wrap around (two's complement), so that NaN payloads, infinities and
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from echo_queue.weights.delta.compiled import U, compiled
@@ -34,6 +35,11 @@ def dtype_name(tensor: "Tensor") -> str:
         if known == name:
             return short
     raise ValueError(f"tensors of {name} cannot be published")
+
+
+def digest(codes: Codes) -> str:
+    """BLAKE3 of the bytes, in hex."""
+    return blake3(codes.view(np.uint8).data).hexdigest()
 
 
 def flat(tensor: "Tensor") -> "Tensor":
@@ -114,6 +120,6 @@ def _split(codes: Codes, planes: Codes) -> None:
 
 
 @compiled
-def _add_plane(plane: Bytes, shift: int, codes: Codes) -> None:
+def _add_plane(plane: Bytes, shift: U, codes: Codes) -> None:
     for place in range(U(len(codes))):
         codes[place] |= U(plane[place]) << shift

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from blake3 import blake3
-
 from echo_queue.weights.delta import gaps, ranked, symbols
-from echo_queue.weights.delta.codes import Codes, dtype_name, exponents_first, flat, on_host, split, zigzag
+from echo_queue.weights.delta.codes import Codes, digest, dtype_name, exponents_first, flat, on_host, split, zigzag
 from echo_queue.weights.delta.format import Kind, Piece, Shard, seal
 from echo_queue.weights.delta.pairs import Pair, pair
 from echo_queue.weights.delta.streams import Bytes, Packed, pack
@@ -98,10 +95,15 @@ def _pieces(
             coded = _full(codes)
         else:
             coded = _smallest(pair(base_row[start : start + step], part, codes), codes, settings)
-        digest = blake3(codes.view(np.uint8).data).hexdigest()
         lengths = tuple((len(stream.data), stream.length) for stream in coded.streams)
         piece = replace(
-            whole, start=start, count=len(codes), kind=coded.kind, digest=digest, bits=coded.bits, streams=lengths
+            whole,
+            start=start,
+            count=len(codes),
+            kind=coded.kind,
+            digest=digest(codes),
+            bits=coded.bits,
+            streams=lengths,
         )
         yield piece, coded.streams
 
@@ -127,7 +129,7 @@ def _sparse(positions: gaps.Numbers, differences: Codes, versions: Pair, ranked_
     if len(positions) > ranked_up_to:
         return _coded("gaps", bits, [gaps.write(positions), *planes])
     groups, lanes = ranked.grouped(positions)
-    places = ranked.SYMBOLS[ranked.rank(lanes, versions.base_rows(groups))]
+    places = ranked.SYMBOLS[ranked.rank(lanes, *versions.base(groups))]
     return _coded("ranked", bits, [gaps.write(groups), *symbols.write(places, 4), *planes])
 
 

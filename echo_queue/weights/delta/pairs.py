@@ -28,8 +28,8 @@ class Pair(Protocol):
         """Of all elements."""
         ...
 
-    def base_rows(self, groups: Numbers) -> Codes:
-        """As `ranked.rows` of the base."""
+    def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
+        """The base's codes of at least these ascending groups of eight, and what the groups are called there."""
         ...
 
 
@@ -55,8 +55,8 @@ class HostPair:
     def differences(self) -> Codes:
         return self._new - self._base
 
-    def base_rows(self, groups: Numbers) -> Codes:
-        return ranked.rows(self._base, groups)
+    def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
+        return groups, self._base
 
 
 class DevicePair:
@@ -73,17 +73,19 @@ class DevicePair:
     def differences(self) -> Codes:
         return on_host(self._new - self._base)
 
-    def base_rows(self, groups: Numbers) -> Codes:
+    def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
+        """Lanes beyond the end are the last code."""
         import torch
 
         first = torch.from_numpy(groups.astype(np.int64)).to(self._base.device).view(-1, 1) * ranked.EIGHT
         lanes = torch.arange(ranked.EIGHT, device=self._base.device)
-        return on_host(self._base[(first + lanes).clamp_(max=len(self._base) - 1)])
+        rows = on_host(self._base[(first + lanes).clamp_(max=len(self._base) - 1).view(-1)])
+        return np.arange(len(groups), dtype=np.uint32), rows
 
 
 @compiled
 def _changes(
-    base: Codes, new: Codes, base_words: Codes, new_words: Codes, limit: int, places: Numbers, differences: Codes
+    base: Codes, new: Codes, base_words: Codes, new_words: Codes, limit: U, places: Numbers, differences: Codes
 ) -> int:
     """How many there are, or some number above `limit`; `places` and `differences` have room for all and one more.
 

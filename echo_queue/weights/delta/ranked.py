@@ -9,7 +9,7 @@ import numpy as np
 from echo_queue.weights.delta.codes import Codes
 from echo_queue.weights.delta.compiled import U, compiled
 from echo_queue.weights.delta.gaps import Numbers
-from echo_queue.weights.delta.streams import Bytes
+from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
 EIGHT = 8
 BATCH = 1024
@@ -28,35 +28,27 @@ def grouped(positions: Numbers) -> tuple[Numbers, Bytes]:
     return groups[1 : found + 1], lanes[1 : found + 1]
 
 
-def ungrouped(groups: Numbers, lanes: Bytes) -> Numbers:
-    """The positions again."""
-    positions = np.empty(len(groups) * EIGHT, np.uint32)
-    return positions[: _ungroup(groups, lanes, positions)]
-
-
-def rows(codes: Codes, groups: Numbers) -> Codes:
-    """The eight codes of each of the ascending `groups`; lanes beyond the end repeat the last code."""
-    if len(groups) and int(groups[-1]) * EIGHT >= len(codes):
-        raise IndexError("a group beyond the end")
-    found = np.empty((len(groups), EIGHT), codes.dtype)
-    _gather(codes, groups, found)
-    return found
-
-
-def rank(lanes: Bytes, base: Codes) -> Bytes:
-    """Bit j of the result: whether the lane that is j-th by exponent has changed. `base`: the groups' rows."""
-    return _permuted(lanes, base, True)
-
-
-def unrank(ranked: Bytes, base: Codes) -> Bytes:
-    return _permuted(ranked, base, False)
-
-
-def _permuted(bits: Bytes, base: Codes, to_ranks: bool) -> Bytes:
-    made = np.zeros(len(bits), np.uint8)
-    width = base.itemsize * 8
-    _permute(bits, base, U(max(width - 9, 0)), U(0xFF if width > 8 else 0x7F), to_ranks, made)
+def rank(lanes: Bytes, groups: Numbers, base: Codes) -> Bytes:
+    """Bit j of the result: whether the lane of the group that is j-th by exponent has changed."""
+    _check(groups, base)
+    made = np.empty(len(lanes), np.uint8)
+    _rank(lanes, groups, base, made)
     return made
+
+
+def add(ranked: Bytes, groups: Numbers, differences: Codes, codes: Codes) -> Numbers:
+    """Adds `differences` to those of `codes` that `ranked` points at, as `codes` are; returns their positions.
+
+    There are as many differences as bits, but fewer positions if one lies beyond the end: the rest is not added.
+    """
+    _check(groups, codes)
+    positions = np.empty(len(differences), np.uint32)
+    return positions[: _add(ranked, groups, differences, codes, positions)]
+
+
+def _check(groups: Numbers, codes: Codes) -> None:
+    if len(groups) and int(groups[-1]) * EIGHT >= len(codes):
+        raise MalformedStream("a group beyond the end")
 
 
 @compiled
@@ -76,60 +68,70 @@ def _group(positions: Numbers, groups: Numbers, lanes: Bytes) -> int:
 
 
 @compiled
-def _ungroup(groups: Numbers, lanes: Bytes, positions: Numbers) -> int:
-    found = U(0)
-    for place in range(U(len(groups))):
-        left, first = U(lanes[place]), U(groups[place]) << U(3)
-        while left:
-            lane = U(0)
-            while not (left >> lane) & U(1):
-                lane += U(1)
-            positions[found] = first + lane
-            found += U(1)
-            left &= left - U(1)
+def _rank(lanes: Bytes, groups: Numbers, base: Codes, made: Bytes) -> None:
+    keys, ranks = np.empty((8, BATCH), np.uint8), np.empty((8, BATCH), np.uint8)
+    for start in range(U(0), U(len(lanes)), U(BATCH)):
+        count = min(U(BATCH), U(len(lanes)) - start)
+        _order(base, groups[start : start + count], keys, ranks)
+        bits, ranked = lanes[start : start + count], made[start : start + count]
+        ranked[:] = 0
+        for lane in range(U(8)):
+            places = ranks[lane]
+            for group in range(count):
+                ranked[group] |= places[group] & (U(0) - ((U(bits[group]) >> lane) & U(1)))
+
+
+@compiled
+def _add(ranked: Bytes, groups: Numbers, differences: Codes, codes: Codes, positions: Numbers) -> int:
+    keys, ranks, lanes = np.empty((8, BATCH), np.uint8), np.empty((8, BATCH), np.uint8), np.empty(BATCH, np.uint8)
+    found, end = U(0), U(len(codes))
+    for start in range(U(0), U(len(ranked)), U(BATCH)):
+        count = min(U(BATCH), U(len(ranked)) - start)
+        _order(codes, groups[start : start + count], keys, ranks)
+        bits = ranked[start : start + count]
+        lanes[:] = 0
+        for lane in range(U(8)):
+            places, own = ranks[lane], U(1) << lane
+            for group in range(count):
+                lanes[group] |= own if bits[group] & places[group] else U(0)
+        for group in range(count):
+            changed, position = U(lanes[group]), U(groups[start + group]) << U(3)
+            while changed:
+                if changed & U(1):
+                    if position >= end:
+                        return int(found)
+                    codes[position] += differences[found]
+                    positions[found] = position
+                    found += U(1)
+                changed >>= U(1)
+                position += U(1)
     return int(found)
 
 
 @compiled
-def _gather(codes: Codes, groups: Numbers, rows: Codes) -> None:
-    last = U(len(codes) - 1)
-    for place in range(U(len(groups))):
+def _order(codes: Codes, groups: Numbers, keys: Bytes, ranks: Bytes) -> None:
+    """Of up to `BATCH` groups, each lane's rank as one bit of eight: by the eight bits behind the sign, then by lane.
+
+    Lanes beyond the end count as the last code.
+    """
+    bits, last, count = 8 * codes.itemsize, U(len(codes) - 1), U(len(groups))
+    shift, mask = U(max(bits - 9, 0)), U(0xFF if bits > 8 else 0x7F)
+    for place in range(count):
         first = U(groups[place]) << U(3)
         if first + U(7) <= last:
             for lane in range(U(8)):
-                rows[place, lane] = codes[first + lane]
+                keys[lane, place] = (U(codes[first + lane]) >> shift) & mask
         else:
             for lane in range(U(8)):
-                rows[place, lane] = codes[min(first + lane, last)]
-
-
-@compiled
-def _permute(bits: Bytes, base: Codes, shift: int, mask: int, to_ranks: bool, made: Bytes) -> None:
-    """By the eight bits behind the sign; of equals, the first lane is first. A lane's rank is kept as one bit of eight.
-
-    With `to_ranks` from lanes to ranks, else back.
-    """
-    keys = np.empty((8, BATCH), np.uint8)
-    ranks = np.empty(BATCH, np.uint8)
-    for start in range(U(0), U(len(bits)), U(BATCH)):
-        count = min(U(BATCH), U(len(bits)) - start)
-        for place in range(count):
-            for lane in range(U(8)):
-                keys[lane, place] = (U(base[start + place, lane]) >> shift) & mask
-        for lane in range(U(8)):
-            ranks[:] = 1
-            key = keys[lane]
-            for other in range(U(8)):
-                rival = keys[other]
-                if other < lane:
-                    for place in range(U(BATCH)):
-                        ranks[place] <<= rival[place] <= key[place]
-                elif other > lane:
-                    for place in range(U(BATCH)):
-                        ranks[place] <<= rival[place] < key[place]
-            own = U(1) << lane
-            for place in range(count):
-                if to_ranks:
-                    made[start + place] |= ranks[place] if bits[start + place] & own else U(0)
-                else:
-                    made[start + place] |= own if bits[start + place] & ranks[place] else U(0)
+                keys[lane, place] = (U(codes[min(first + lane, last)]) >> shift) & mask
+    for lane in range(U(8)):
+        rank, key = ranks[lane], keys[lane]
+        rank[:] = 1
+        for other in range(U(8)):
+            rival = keys[other]
+            if other < lane:
+                for place in range(count):
+                    rank[place] <<= rival[place] <= key[place]
+            elif other > lane:
+                for place in range(count):
+                    rank[place] <<= rival[place] < key[place]

@@ -44,7 +44,7 @@ def read(bits: int, streams: list[Bytes], count: int) -> Codes:
 def _large(values: Codes, most: int) -> int:
     found = 0
     for value in values:
-        found += U(value) >= U(most)
+        found += int(U(value) >= U(most))
     return found
 
 
@@ -76,7 +76,7 @@ def _write_pairs(values: Codes, symbols: Bytes, large: Codes) -> None:
 
 
 @compiled
-def _read(symbols: Bytes, bits: int, values: Codes, large: Codes) -> int:
+def _read(symbols: Bytes, bits: U, values: Codes, large: Codes) -> int:
     """How many symbols escape; those that `large` does not hold stay symbols."""
     most, escaped, end = (U(1) << bits) - U(1), U(0), U(len(large))
     for place in range(U(len(values))):

@@ -1,0 +1,88 @@
+"""What a piece's streams say: differences to add to all codes, or to those at some positions.
+
+A change can be taken back as far as it was added, whatever the streams were.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from echo_queue.weights.delta import gaps, ranked, symbols
+from echo_queue.weights.delta.codes import Codes, unzigzag
+from echo_queue.weights.delta.compiled import U, compiled
+from echo_queue.weights.delta.format import Piece
+from echo_queue.weights.delta.streams import Bytes, MalformedStream
+
+
+class Change(Protocol):
+    def add(self, codes: Codes) -> None:
+        """Raises `MalformedStream`."""
+
+    def take_back(self, codes: Codes) -> None: ...
+
+
+def change_of(piece: Piece, streams: list[Bytes]) -> Change:
+    """Raises `MalformedStream`."""
+    if piece.kind == "dense":
+        return Dense(unzigzag(symbols.read(piece.bits, streams, piece.count)))
+    if piece.kind == "gaps":
+        positions = gaps.read(streams[0], piece.count)
+        return Sparse(positions, _steps(piece.bits, streams[1:], len(positions)))
+    groups = gaps.read(streams[0], -(-piece.count // ranked.EIGHT))
+    places = np.minimum(symbols.read(4, streams[1:3], len(groups)), len(ranked.BY_CHANGES) - 1)
+    bits = ranked.BY_CHANGES[places]
+    return Ranked(groups, bits, _steps(piece.bits, streams[3:], int(np.bitwise_count(bits).sum())))
+
+
+class Dense:
+    def __init__(self, differences: Codes) -> None:
+        self._differences = differences
+
+    def add(self, codes: Codes) -> None:
+        codes += self._differences
+
+    def take_back(self, codes: Codes) -> None:
+        codes -= self._differences
+
+
+class Sparse:
+    """All positions lie within the codes."""
+
+    def __init__(self, positions: gaps.Numbers, differences: Codes) -> None:
+        self._positions, self._differences = positions, differences
+
+    def add(self, codes: Codes) -> None:
+        _scatter_add(self._positions, self._differences, codes)
+
+    def take_back(self, codes: Codes) -> None:
+        _scatter_add(self._positions, np.negative(self._differences), codes)
+
+
+class Ranked:
+    """Its positions are known once it is added. As many differences as bits; all groups begin within the codes."""
+
+    def __init__(self, groups: gaps.Numbers, bits: Bytes, differences: Codes) -> None:
+        self._groups, self._bits, self._differences = groups, bits, differences
+        self._positions = np.empty(0, np.uint32)
+
+    def add(self, codes: Codes) -> None:
+        self._positions = ranked.add(self._bits, self._groups, self._differences, codes)
+        if len(self._positions) < len(self._differences):
+            raise MalformedStream("a position beyond the end")
+
+    def take_back(self, codes: Codes) -> None:
+        _scatter_add(self._positions, np.negative(self._differences), codes)
+
+
+def _steps(bits: int, streams: list[Bytes], count: int) -> Codes:
+    """Differences that are not 0."""
+    values = symbols.read(bits, streams, count)
+    values += 1
+    return unzigzag(values)
+
+
+@compiled
+def _scatter_add(positions: gaps.Numbers, differences: Codes, codes: Codes) -> None:
+    """As many as there are positions."""
+    for place in range(U(len(positions))):
+        codes[U(positions[place])] += differences[place]
