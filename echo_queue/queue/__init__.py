@@ -20,6 +20,7 @@ from echo_queue.queue.types import (
     Reclaimed,
     Resumed,
     Status,
+    Trust,
     Upstream,
     WorkerStatus,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Reclaimed",
     "Resumed",
     "Status",
+    "Trust",
     "Upstream",
     "WorkerStatus",
 ]

@@ -70,19 +70,19 @@ SUBMITTER: tuple[Grant, ...] = (
 def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
     """The rules of `role` for one run. `celery_prefix` is Celery's global key prefix on that server.
 
-    `monitor` reads everything of the run and calls the read-only functions; it is meant for redis-cli.
+    `monitor` reads everything of the run but its secrets, and calls the read-only functions; it is meant for redis-cli.
     `celery` is the broker's user: nothing of the run's queue, everything under the prefix.
     """
-    prefix = Keys(run).prefix
+    prefix, trust = Keys(run).prefix, Keys(run).trust
     match role:
         case "admin":
             return "~* &* +@all"
         case "worker":
-            return " ".join(_narrow(prefix, WORKER_CALLS, WORKER))
+            return " ".join([*_narrow(prefix, WORKER_CALLS, WORKER), f"(%R~{trust} +hgetall)"])
         case "submitter":
             return " ".join(_narrow(prefix, SUBMITTER_CALLS, SUBMITTER))
         case "learner":
-            return f"~{prefix}* -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
+            return f"~{prefix}* ~{trust} -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
         case "monitor":
             look = "+info +client|list +slowlog|get +latency|latest +memory|usage +command|docs"
             return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {BLIND} +fcall_ro {look}"

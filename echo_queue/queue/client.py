@@ -37,6 +37,7 @@ from echo_queue.queue.types import (
     Reclaimed,
     Resumed,
     Status,
+    Trust,
 )
 from echo_queue.records import Group, Published, Shard, Version
 
@@ -220,6 +221,11 @@ class Queue:
         """`worker` feeds nobody any more, as it is leaving."""
         self._call("withdraw", worker)
 
+    def trust(self) -> Trust | None:
+        """Whose weights to trust; None before the run's first learner has begun."""
+        words = self.caller.persist("trust", lambda: self.client.hgetall(self.keys.trust))
+        return replies.trust_of({replies.text(name): replies.text(value) for name, value in words.items()})
+
     # The learner ------------------------------------------------------------------------------------------------------
 
     def drain(self, lineage: int, need: int) -> Drained:
@@ -254,6 +260,10 @@ class Queue:
         if published.version.lineage != lineage:
             raise ValueError(f"lineage {lineage} cannot publish {published.version}")
         return bool(self._call("publish", lineage, published.version.number, published.manifest, published.digest))
+
+    def entrust(self, lineage: int, trust: Trust) -> None:
+        """Tells workers whose weights to trust. It does not change during a lineage."""
+        self._call("entrust", lineage, trust.public_key, trust.token_secret.hex(), trust.chunk_key.hex())
 
     def resume(self, version: int, floor: int = 0) -> Resumed:
         """A learner begins at a checkpoint of `version`, in a new lineage above `floor`. Whatever ran before is fenced.
@@ -316,7 +326,7 @@ class Queue:
         """Blocks until an event after `cursor` (of one of `kinds`, if given) or `timeout_s`; returns the new cursor.
 
         Begin with "0-0", and look at the queue before each wait: then nothing is missed. Kinds: declared, submitted,
-        admitted, completed, advanced, published, committed, resumed, returned, buried, revived, finished.
+        admitted, completed, advanced, entrusted, published, committed, resumed, returned, buried, revived, finished.
         """
         give_up = time.monotonic() + timeout_s
         wanted = {kind.encode() for kind in kinds}

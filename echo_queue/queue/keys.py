@@ -3,6 +3,7 @@
 - The braces are Redis Cluster's hash tag: every key of a run lies in one slot, hence on one node, so a
   function may derive all of them from the prefix it is given as KEYS[1]. Only moving that very slot to another
   node while the run goes on could split them; stop the run before resharding its slot.
+- What not even a monitor may read stands under `eqs:{run}:`, in the same slot.
 - `library/state.lua` documents type and fields of each key.
 """
 
@@ -33,6 +34,7 @@ class Keys:
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
         self.events = self.prefix + "events"
+        self.trust = f"eqs:{{{run}}}:trust"
 
     def set(self, name: str) -> str:
         return f"{self.prefix}set:{name}"

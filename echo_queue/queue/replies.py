@@ -16,6 +16,7 @@ from echo_queue.queue.types import (
     Ledger,
     QueuePolicy,
     Status,
+    Trust,
     Upstream,
     WorkerStatus,
 )
@@ -64,7 +65,14 @@ def policy_of(words: Mapping[str, str]) -> QueuePolicy:
 def published_of(words: Mapping[str, str]) -> Published | None:
     if not words:
         return None
-    return Published(Version(int(words["lineage"]), int(words["number"])), words["manifest"], words["digest"])
+    version = Version(int(words["lineage"]), int(words["number"]))
+    return Published(version, words["manifest"], words["digest"], int(words.get("ms", 0)))
+
+
+def trust_of(words: Mapping[str, str]) -> Trust | None:
+    if not words:
+        return None
+    return Trust(words["public_key"], bytes.fromhex(words["token_secret"]), bytes.fromhex(words["chunk_key"]))
 
 
 def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> Task:
@@ -130,6 +138,10 @@ def beat_words(beat: Beat) -> list[str | float]:
         "tokens_per_s", round(beat.tokens_per_s, 1),
         "groups_per_s", round(beat.groups_per_s, 3),
         "groups", beat.groups,
+        "pause_ms", round(beat.pause_ms, 1),
+        "store_bytes", beat.store_bytes,
+        "peer_bytes", beat.peer_bytes,
+        *(("published_ms", beat.published_ms) if beat.published_ms else ()),
     ]  # fmt: skip
 
 
@@ -142,6 +154,10 @@ def beat_of(words: Mapping[str, str]) -> Beat:
         tokens_per_s=float(words["tokens_per_s"]),
         groups_per_s=float(words["groups_per_s"]),
         groups=int(words["groups"]),
+        pause_ms=float(words.get("pause_ms", 0.0)),
+        store_bytes=int(words.get("store_bytes", 0)),
+        peer_bytes=int(words.get("peer_bytes", 0)),
+        arrived_ms=int(words.get("arrived_ms", -1)),
     )
 
 

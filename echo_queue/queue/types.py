@@ -4,7 +4,7 @@ Times are milliseconds of the Redis server where a name ends in `_ms`, seconds w
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -190,6 +190,16 @@ class Reclaimed:
 
 
 @dataclass(frozen=True)
+class Trust:
+    """What the learner entrusts to the workers: its public key (hexadecimal), the secret of the tokens with which they
+    ask one another, and the key of encrypted weights."""
+
+    public_key: str
+    token_secret: bytes = field(repr=False)
+    chunk_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Beat:
     """A worker's heartbeat: what it runs and how fast. `state` is one word for a person to read."""
 
@@ -200,6 +210,16 @@ class Beat:
     groups_per_s: float = 0.0
     groups: int = 0
     """Groups accepted since it started."""
+    published_ms: int = 0
+    """In the first heartbeat that names its version: when that was published; 0 in the others."""
+    pause_ms: float = 0.0
+    """For how long generation stood when they were loaded."""
+    store_bytes: int = 0
+    """Of weights, read from the store since it started."""
+    peer_bytes: int = 0
+    """Likewise from other workers."""
+    arrived_ms: int = -1
+    """From their publication until it served them, by the queue's clock; −1: unknown. Found by the queue."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import NoPermissionError
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue
+from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
 from echo_queue.records import Published, Shard, Version
@@ -19,6 +19,7 @@ from echo_queue.services.secrets import ROLES, Role
 from tests.queue.scene import POLICY, Scene, group_of
 
 CELERY = "eq-celery"
+TRUST = Trust("ab" * 32, b"tokens", b"chunks")
 As = Callable[[Role], Queue]
 
 
@@ -91,6 +92,8 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     worker.withdraw("w1")
     worker.wait("0-0", 0.1)
     assert worker.published()
+    learner.entrust(lineage, TRUST)
+    assert worker.trust() == learner.trust() == TRUST
 
     assert learner.reclaim().failed == 1
     ids = [group.task for group in learner.drain(lineage, 2).groups]
@@ -136,6 +139,8 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         lambda: worker.submit("a", 0, Shard("shard", 0, 40)),
         worker.admit,
         lambda: worker.publish(0, Published(Version(0, 9), "mine", "digest")),
+        lambda: worker.entrust(0, TRUST),
+        lambda: worker.client.hset(keys.trust, "public_key", "mine"),
         lambda: worker.advance(0, 1, 0, 1.0),
         lambda: worker.drain(0, 1),
         lambda: worker.pending(0),
@@ -160,6 +165,13 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
     assert [number for number, attempt in enumerate(forbidden) if not _refused(attempt)] == []
     assert queue.audit() == before
     assert queue.published() == Published(Version(0, 0), "weights/0.0", "digest")
+
+
+def test_only_learner_and_workers_see_the_runs_secrets(queue: Queue, acting: As) -> None:
+    Scene(queue)
+    queue.entrust(0, TRUST)
+    roles: list[Role] = ["submitter", "monitor", "celery"]
+    assert all(_refused(acting(role).trust) for role in roles)
 
 
 def _hostile(keys: Keys) -> list[list[str]]:

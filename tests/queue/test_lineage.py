@@ -3,7 +3,7 @@
 import pytest
 
 from echo_queue.errors import FencedError, SetBackError
-from echo_queue.queue import Outcome, Queue, QueuePolicy
+from echo_queue.queue import Outcome, Queue, QueuePolicy, Trust
 from echo_queue.records import Published, Version
 from tests.queue.scene import Scene
 
@@ -128,6 +128,19 @@ def test_the_pointer_only_moves_forward(queue: Queue) -> None:
     with pytest.raises(ValueError, match="lineage 0 cannot publish"):
         queue.publish(0, Published(Version(1, 3), "m", "d"))
     scene.check()
+
+
+def test_only_todays_learner_says_whom_to_trust(queue: Queue) -> None:
+    scene = Scene(queue, POLICY)
+    assert queue.trust() is None
+    ours, others = Trust("ab" * 32, b"tokens", b"chunks"), Trust("cd" * 32, b"t", b"c")
+    queue.entrust(0, others)
+    lineage = _restart(scene, 0)
+    queue.entrust(lineage, ours)
+    with pytest.raises(FencedError):
+        queue.entrust(0, others)
+    assert queue.trust() == ours
+    assert "tokens" not in repr(ours)
 
 
 def test_advancing_again_changes_nothing(queue: Queue) -> None:

@@ -213,6 +213,15 @@ local function publish(keys, args)
   return 1
 end
 
+-- args: lineage public_key token_secret chunk_key.
+local function entrust(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  redis.call('HSET', secrets_of(keys, 'trust'), 'public_key', args[2], 'token_secret', args[3], 'chunk_key', args[4])
+  tell(run, 'entrusted', args[2])
+  return 1
+end
+
 -- args: version floor token. A new lineage, above `floor`, that begins at the checkpoint's version. Returns it and the
 -- newest checkpoint that the queue agrees with. A floor above today's lineage tells that Redis was set back: what it
 -- still knows was made by weights whose forks it has forgotten, so all of that is abandoned.

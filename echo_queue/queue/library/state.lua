@@ -15,7 +15,7 @@ KEYS
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `ledger` agree with
   policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
-  published      hash    lineage number manifest digest: the newest weights that workers may fetch
+  published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   forks          hash    lineage -> version at which it began
   stats          hash    counters: submitted, trained, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
@@ -42,7 +42,7 @@ KEYS
   ledger         set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, likewise
-  worker:<name>  hash    heartbeat; expires by itself
+  worker:<name>  hash    heartbeat, and arrived_ms: from a version's publication until it was served; expires by itself
   workers        zset    worker -> ms of its last heartbeat
   peer:<name>    hash    region address rate (bytes/s, 0: unknown) leaf (why nobody is fed from it, or empty) usd_per_gb;
                          expires
@@ -50,6 +50,8 @@ KEYS
   feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
   reports:<name> hash    "bad|unreachable <worker that says so>" -> ms; expires
+  trust          hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
+                         what workers ask of one another, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
   events         stream  what happened, for those who wait; informational, trimmed
 
@@ -61,6 +63,7 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   drain                        within replay; too late: replay -> retry           learner.lua
   advance, resume              too late or abandoned in flight: -> retry          learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
+  entrust                      what workers need to trust published weights       learner.lua
   publish, pending             the pointer; what was drained before a restart     learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
   bury, revive                 any -> dead, dead -> retry                         operator.lua
@@ -95,6 +98,11 @@ end
 -- K.tasks is the key of `tasks`, K['set:a'] that of `set:a`.
 local function keys_under(prefix)
   return setmetatable({}, { __index = function(_, name) return prefix .. name end })
+end
+
+-- A key that is not under the run's prefix, so that who may read all of that cannot read it.
+local function secrets_of(keys, name)
+  return keys[1]:gsub('^eq:', 'eqs:') .. name
 end
 
 -- The run as one call sees it: K (keys), v, lineage, window, uncommitted, policy numbers, published number.
