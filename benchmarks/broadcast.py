@@ -14,8 +14,9 @@ from types import FrameType
 from typing import NoReturn
 
 from benchmarks.laboratory import machine, scenarios, system
-from benchmarks.laboratory.figures import Series
+from benchmarks.laboratory.figures import Late, Series
 from benchmarks.laboratory.network import Network
+from benchmarks.laboratory.table import HEADING, Table
 from benchmarks.laboratory.trial import Laboratory
 from benchmarks.verdict import print_verdict
 
@@ -58,7 +59,7 @@ class Figures:
     baselines: tuple[Series, ...]
     peers: tuple[Series, ...]
     trouble: tuple[Series, ...]
-    late: scenarios.Late | None
+    late: Late | None
 
 
 Experiment = Callable[[Laboratory, int, int], Series]
@@ -72,7 +73,7 @@ TROUBLE_WITH: Mapping[str, Experiment] = {
 }
 
 
-def measure(settings: Settings) -> Figures:
+def measure(settings: Settings, table: Table) -> Figures:
     """Builds the laboratory, does the experiments, prints each as it ends, and takes all away."""
     others, wanted = machine.quiet_share(), _chooser(settings.only)
     with Network() as network:
@@ -80,25 +81,27 @@ def measure(settings: Settings) -> Figures:
         hops = min(lab.calibrate(CALIBRATION_S))
         lab.serve()
         told = f"{machine.load()}; others use {others:.0%} of them"
-        _say(
+        table.say(
             f"{settings.megabytes:g} MB over {settings.mbit:g} Mbit/s links: goodput {_mbit(lab.goodput):.1f} Mbit/s, "
         )
-        _say(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {told}\n")
-        _say(HEADING)
+        table.say(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {told}\n")
+        table.say(HEADING)
         fewest = min(settings.peers)
         baselines = tuple(
-            _show(scenarios.plain(lab, peers, settings.baseline_rounds, source))
+            table.show(scenarios.plain(lab, peers, settings.baseline_rounds, source))
             for source in ("store", "star")
             for peers in settings.peers
             if wanted(source)
         )
         peers = tuple(
-            _show(scenarios.plain(lab, peers, settings.rounds)) for peers in settings.peers if wanted("peers")
+            table.show(scenarios.plain(lab, peers, settings.rounds)) for peers in settings.peers if wanted("peers")
         )
         trouble = tuple(
-            _show(experiment(lab, fewest, settings.rounds)) for name, experiment in TROUBLE_WITH.items() if wanted(name)
+            table.show(experiment(lab, fewest, settings.rounds))
+            for name, experiment in TROUBLE_WITH.items()
+            if wanted(name)
         )
-        late = _show_late(scenarios.late(lab, fewest, settings.rounds)) if wanted("late") else None
+        late = table.show_late(scenarios.late(lab, fewest, settings.rounds)) if wanted("late") else None
         return Figures(
             machine=told,
             others_busy=round(others, 3),
@@ -143,36 +146,6 @@ def _timed(figures: Figures) -> dict[str, bool]:
     return targets
 
 
-# Printing -------------------------------------------------------------------------------------------------------------
-
-HEADING = (
-    "                        peers  T_last/(F/B)  (least … most, rounds)  first  origin/F"
-    "  busy  busiest node  RSS MB  wrong parts\n"
-)
-
-
-def _show(each: Series) -> Series:
-    _say(
-        f"  {each.what:<22}{each.nodes:5}  {each.ratio!s:<37}{each.first.median:6.3f}{each.origin.median:10.3f}"
-        f"{each.busy.median:6.0%}{each.cpu_share:14.0%}{each.rss_mb:8.0f}{each.wrong_parts:13}\n"
-    )
-    return each
-
-
-def _show_late(late: scenarios.Late) -> scenarios.Late:
-    _say(f"  {'late joiner':<22}{late.peers:5}  {late.ratio!s:<43}{late.origin.median:10.3f}{late.wrong_parts:41}\n")
-    return late
-
-
-def _say(text: str) -> None:
-    if not _quiet:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-
-_quiet = False
-
-
 def _mbit(bytes_per_s: float) -> float:
     return bytes_per_s * 8 / 1e6
 
@@ -188,7 +161,6 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the figures; 1 if a target is missed; 0, and says why, where no laboratory can be built."""
-    global _quiet  # noqa: PLW0603
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--quick", action="store_true", help="a small form: 4 peers, few bytes, one round, no times")
@@ -213,8 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         only=args.only,
         quick=args.quick,
     )
-    _quiet = args.json
-    figures = measure(settings)
+    figures = measure(settings, Table(None if args.json else sys.stdout))
     targets = targets_of(figures, timed=not args.quick)
     if args.json:
         print_verdict(figures, targets)

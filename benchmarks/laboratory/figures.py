@@ -88,3 +88,14 @@ def series(what: str, outcomes: Sequence[Outcome], size: int, bound_s: float, na
         rss_mb=round(max(each.rss_mb for outcome in outcomes for each in outcome.arrivals), 1),
         wrong_parts=sum(each.wrong for outcome in outcomes for each in outcome.arrivals),
     )
+
+
+@dataclass(frozen=True)
+class Late:
+    """A worker that joins when all others are done. `ratio`: its time / ((anchor + skip delta) / B)."""
+
+    peers: int
+    megabytes: float
+    ratio: Spread
+    origin: Spread
+    wrong_parts: int

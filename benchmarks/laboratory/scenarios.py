@@ -7,11 +7,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from benchmarks.laboratory.cargo import Way
 from benchmarks.laboratory.crew import Node
-from benchmarks.laboratory.figures import Series, Spread, series, spread
+from benchmarks.laboratory.figures import Late, Series, series, spread
 from benchmarks.laboratory.origin import client
 from benchmarks.laboratory.trial import ORIGIN, Event, Laboratory, Nodes, Plan
 from echo_queue.errors import DeadlineError, Problem
@@ -86,17 +86,6 @@ def regions(lab: Laboratory, peers: int, rounds: int) -> Series:
         lab.network.shape(ORIGIN, lab.mbit, lab.mbit)
     each = [replace(outcome, origin_bytes=outcome.origin_bytes // len(REGIONS)) for outcome in outcomes]
     return series("two regions", each, lab.size, lab.bound_s)
-
-
-@dataclass(frozen=True)
-class Late:
-    """A worker that joins when all others are done. `ratio`: its time / ((anchor + skip delta) / B)."""
-
-    peers: int
-    megabytes: float
-    ratio: Spread
-    origin: Spread
-    wrong_parts: int
 
 
 def late(lab: Laboratory, peers: int, rounds: int) -> Late:

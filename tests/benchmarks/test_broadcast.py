@@ -14,9 +14,8 @@ import pytest
 
 from benchmarks import broadcast
 from benchmarks.laboratory import system
-from benchmarks.laboratory.figures import Arrival, Outcome, series, spread
+from benchmarks.laboratory.figures import Arrival, Late, Outcome, series, spread
 from benchmarks.laboratory.network import MEMORY, PREFIX, Network, address_of, namespace_of, shaping
-from benchmarks.laboratory.scenarios import Late
 from benchmarks.laboratory.system import CommandError, run
 
 MODULE = (sys.executable, "-m", "benchmarks.broadcast")
@@ -123,7 +122,7 @@ def test_a_missing_program_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     assert any("apt-get install iperf3 iproute2" in reason for reason in system.missing())
 
 
-# With a real laboratory  ------------------------------------------------------------------------------------------------
+# With a real laboratory -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

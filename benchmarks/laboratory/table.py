@@ -1,0 +1,35 @@
+"""The benchmark's output for people: each figure on a line, as soon as it is known."""
+
+from typing import TextIO
+
+from benchmarks.laboratory.figures import Late, Series
+
+HEADING = (
+    "                        peers  T_last/(F/B)  (least … most, rounds)  first  origin/F"
+    "  busy  busiest node  RSS MB  wrong parts\n"
+)
+
+
+class Table:
+    """Prints nothing without a `stream`."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def say(self, text: str) -> None:
+        if self._stream:
+            self._stream.write(text)
+            self._stream.flush()
+
+    def show(self, each: Series) -> Series:
+        self.say(
+            f"  {each.what:<22}{each.nodes:5}  {each.ratio!s:<37}{each.first.median:6.3f}{each.origin.median:10.3f}"
+            f"{each.busy.median:6.0%}{each.cpu_share:14.0%}{each.rss_mb:8.0f}{each.wrong_parts:13}\n"
+        )
+        return each
+
+    def show_late(self, late: Late) -> Late:
+        self.say(
+            f"  {'late joiner':<22}{late.peers:5}  {late.ratio!s:<43}{late.origin.median:10.3f}{late.wrong_parts:41}\n"
+        )
+        return late
