@@ -120,7 +120,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
     published = status.published.version if status.published else None
     quarantined = [worker for worker in living if worker.beat and worker.beat.state == "quarantined"]
     if quarantined:
-        yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them anew from an anchor"
+        yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them anew"
     fetching = [worker for worker in living if worker.beat and worker.beat.state == "fetching"]
     if fetching:
         yield f"{_names(fetching)} {_fetch(fetching)} version {published}, which the learner has published"

@@ -5,8 +5,8 @@
 - What cannot be done, a prompt that cannot be had included, costs a task one attempt with the reason, never a reward;
   what is lost or no longer wanted is dropped; what cannot be finished in time on leaving is handed back.
 - New weights are fetched, verified and staged while generation goes on and are taken between calls, at a gate.
-- An engine that may hold parts of two versions is quarantined: it generates nothing, the worker holds no lease, until it
-  was loaded anew from an anchor; if it fails again, that is one clear error.
+- An engine that may hold parts of two versions is quarantined: the worker generates nothing and holds no lease until it
+  has loaded weights anew from an anchor; if that fails as well, it is one clear error.
 - Killed at any instant, it leaves nothing but leases that expire.
 """
 

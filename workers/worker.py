@@ -43,7 +43,7 @@ def work(
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     supply = Supply(config, name, queue, store, pinned)
-    intake = Intake(store, pinned, supply.bring, supply.spool, Stage(), engine.weight)
+    intake = Intake(store, pinned, Stage(), bring=supply.bring, spool=supply.spool, base=engine.weight)
     follower = Follower(queue, intake, engine.version)
     heart = Heart(queue, name, engine, config.telemetry.heartbeat_s, lambda: supply.fetched)
     leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s)

@@ -16,7 +16,7 @@ from echo_queue import doors
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Manifest, TensorInfo
-from workers.weights.digests import digest_of
+from echo_queue.weights.tensors import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ class Gate:
 
     def _probe(self, manifest: Manifest) -> None:
         for info in probed(manifest):
-            if digest_of(self.engine.weight(info.name), manifest.piece_bytes) != info.digest:
+            if digest_of(self.engine.weight(info.name)) != info.digest:
                 what = f"{info.name} in the engine is not what was published"
                 raise Spoilt(Problem(f"weights {manifest.version}", what, MEND))
 

@@ -42,9 +42,10 @@ class Intake:
         self,
         store: ObjectStore,
         pinned: Pinned,
+        stage: Stage,
+        *,
         bring: Bring,
         spool: Spool,
-        stage: Stage,
         base: "Callable[[str], Tensor] | None" = None,
     ) -> None:
         self.stage = stage
@@ -74,14 +75,19 @@ class Intake:
         self._base = None  # the engine may be given something else from now on
 
     def _routes(self, manifest: Manifest) -> tuple[Route, ...]:
+        """The cheapest; an anchor that would bring what is here already, whatever that is called, is left out."""
         have = self.stage.have
         if have is not None and have[1] == manifest.root:
             return ()
         routes = reading.ways(self._store, have, manifest, self._pinned.verifier)
-        first = routes[0] if routes else None
-        if self._base is None or have is not None or first is None or first.base is not None or first.version.number:
+        anchor = routes[0] if routes and routes[0].base is None else None
+        if anchor is None:
             return routes
-        return routes[1:] if self._adopts_base(manifest, self._base, first) else routes
+        if have is not None:
+            return routes[1:] if have[1] == anchor.root else routes
+        if self._base is None or anchor.version.number:
+            return routes
+        return routes[1:] if self._adopts_base(manifest, self._base, anchor) else routes
 
     def _adopts_base(self, manifest: Manifest, weight: "Callable[[str], Tensor]", anchor: Route) -> bool:
         """Whether the base model is what `anchor` would bring; then it is staged."""

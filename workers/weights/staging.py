@@ -6,7 +6,6 @@
 - Beside the copy nothing larger than a part is held.
 """
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -15,9 +14,10 @@ from echo_queue import doors
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.weights import delta, reading
-from echo_queue.weights.delta.codes import DTYPES
+from echo_queue.weights.delta.codes import dtype_name
 from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo, root_digest
-from workers.weights.digests import Digests, digest_of
+from echo_queue.weights.tensors import digest_of, empty
+from workers.weights.made import Made
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,18 +67,18 @@ class Stage:
     ) -> None:
         """For who holds the stage: makes it the manifest's version, by way of `routes`, whose `parts` are by their key.
 
-        The first route begins at what the stage has, or at nothing. Raises `BadStage`, `BadDelta` or what reading a part
-        raises; the stage then has nothing.
+        The first route begins at what the stage has, or at nothing. Raises `BadStage`, `BadDelta`, or what reading a
+        part raises; the stage then has nothing.
         """
         have, self.have = self.have, None
         self._allocate(manifest)
         if not routes and (have is None or have[1] != manifest.root):
             self._refuse(manifest, "no route leads to it")
-        made = Digests()
+        made = Made()
         for route in routes:
             if route.base is not None and (have is None or have[1] != route.base_root):
                 self._refuse(manifest, f"route {route.name} begins elsewhere")
-            made = Digests()
+            made = Made()
             for part in route.parts:
                 made.add(self._apply(part, parts[part.key], chunk_key))
             have = (route.version, route.root)
@@ -95,7 +95,7 @@ class Stage:
         for info in manifest.tensors:
             tensor = self.tensors[info.name]
             tensor.copy_(weight(info.name))
-            digest = digest_of(tensor, manifest.piece_bytes)
+            digest = digest_of(tensor)
             found.append(TensorInfo(info.name, info.dtype, info.shape, digest))
         self.have = (version, root_digest(found, manifest.aliases))
         return self.have[1]
@@ -108,7 +108,8 @@ class Stage:
         """Memory for all the manifest's tensors; what fits stays where it is, with what it holds."""
         before, self.tensors = self.tensors, {}
         for info in manifest.tensors:
-            self.tensors[info.name] = _like(info, before)
+            here = before.get(info.name)
+            self.tensors[info.name] = here if here is not None and _fits(here, info) else empty(info)
         for alias, owner in manifest.aliases.items():
             self.tensors[alias] = self.tensors[owner]
 
@@ -117,11 +118,5 @@ class Stage:
         raise BadStage(Problem(f"weights {manifest.version}", what, mend))
 
 
-def _like(info: TensorInfo, before: "Mapping[str, Tensor]") -> "Tensor":
-    import torch
-
-    dtype: torch.dtype = getattr(torch, DTYPES[info.dtype])
-    tensor = before.get(info.name)
-    if tensor is not None and (tensor.dtype, tuple(tensor.shape)) == (dtype, info.shape):
-        return tensor
-    return torch.zeros(math.prod(info.shape), dtype=dtype).view(info.shape)
+def _fits(tensor: "Tensor", info: TensorInfo) -> bool:
+    return (dtype_name(tensor), tuple(tensor.shape)) == (info.dtype, info.shape)

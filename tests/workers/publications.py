@@ -1,0 +1,88 @@
+"""A learner's publications without a learner: real presses and a real store, and what a worker makes of them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from echo_queue.config import Weights
+from echo_queue.records import Published, Version
+from echo_queue.store import ObjectStore
+from echo_queue.weights import Manifest, Press, Route, Signer, Verifier, read_manifest
+from echo_queue.weights.reading import bring
+from echo_queue.weights.tensors import digest_of
+
+SMALL = {"part_bytes": 20_000, "chunk_bytes": 4_096, "anchor_every": 4}
+
+
+class Bytes:
+    """A part that has arrived."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def memory(self) -> memoryview:
+        return self._data
+
+
+class Publications:
+    """`tensors` drift a little with every version."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: Path,
+        tensors: Mapping[str, Tensor],
+        dtype: str = "float32",
+        **settings: object,
+    ) -> None:
+        self.store = store
+        self.signer = Signer.generate()
+        self.verifier = Verifier(self.signer.public_key)
+        self.tensors = dict(tensors)
+        self.dtype = dtype
+        self.settings = Weights.model_validate(SMALL | settings)
+        self.chunk_key = self.signer.secret("chunks") if self.settings.encrypt else None
+        self._press = Press(store, store.prefix[:-1], self.signer, self.settings, folder, chunk_key=self.chunk_key)
+        self._generator = torch.Generator().manual_seed(0)
+
+    def publish(self, number: int, lineage: int = 1) -> Published:
+        version = Version(lineage, number)
+        published = self._press.publish(version, self.tensors, self.dtype)
+        self._press.further(version)
+        return published
+
+    def drift(self, share: float = 0.05) -> None:
+        """Tied tensors stay tied."""
+        for tensor in {tensor.data_ptr(): tensor for tensor in self.tensors.values()}.values():
+            if tensor.is_floating_point():
+                changes = torch.rand(tensor.shape, generator=self._generator) < share
+                tensor.copy_(torch.where(changes, tensor * 1.01 + 1e-3, tensor))
+
+    def manifest(self, published: Published) -> Manifest:
+        return read_manifest(self.store, published, self.verifier)
+
+    def parts(self, routes: Sequence[Route]) -> dict[str, Bytes]:
+        return {part.key: Bytes(data) for route in routes for part, data in bring(self.store, route)}
+
+
+def model(seed: int = 0) -> dict[str, Tensor]:
+    """Tied, scalar, empty and integer tensors among others."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {f"layers.{number}": torch.randn(64, 48, generator=generator) for number in range(6)}
+    embedding = torch.randn(100, 32, generator=generator)
+    return tensors | {
+        "embedding": embedding,
+        "head": embedding,
+        "steps": torch.arange(7),
+        "nothing": torch.empty(0, 4),
+        "scalar": torch.tensor(0.5),
+    }
+
+
+def holds(tensors: Mapping[str, Tensor], manifest: Manifest) -> bool:
+    """Whether each of a version's tensors has its digest, under all of its names."""
+    names = {info.name: info.digest for info in manifest.tensors}
+    names |= {alias: names[owner] for alias, owner in manifest.aliases.items()}
+    return names.keys() == tensors.keys() and all(digest_of(tensors[name]) == names[name] for name in names)
