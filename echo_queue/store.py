@@ -51,6 +51,7 @@ CONNECTIONS = 16
 RACES, RACERS = 3, 8
 DELETE_BATCH = 1000  # S3's own limit
 MULTIPART_BYTES = 64 << 20
+STREAM_BYTES = 256 << 10
 INDEX = "index.json"
 MANIFEST = "manifest.json"
 __all__ = ["INDEX", "LargeObject", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
@@ -144,6 +145,27 @@ class ObjectStore:
         if length == 0:
             return b""
         return self._persist("get", key, lambda: self._read(key, (start, length)))
+
+    def stream(self, key: str, start: int = 0, piece_bytes: int = STREAM_BYTES) -> Iterator[bytes]:
+        """The object's bytes from `start` to its end as they arrive, in pieces of `piece_bytes` (the last is shorter).
+
+        Only the beginning is tried again; a later break is `Unreachable`, and the caller knows where to go on.
+        Raises `MissingObject`, or `ShortObject` if it ends before `start`.
+        """
+        wanted = {"Range": f"bytes={start}-"} if start else {}
+        answer = self._persist("get", key, lambda: self._client.get_object(**self._at(key), **wanted))
+        try:
+            left = int(answer["ContentLength"])
+            while left:
+                piece = answer["Body"].read(min(piece_bytes, left))
+                if not piece:
+                    raise ShortBody(f"{left} bytes are missing")
+                left -= len(piece)
+                yield piece
+        except FAILURES as error:
+            raise explain(_cause(error), self.endpoint, key) from None
+        finally:
+            answer["Body"].close()
 
     def size(self, key: str) -> int | None:
         """Bytes, or None if there is no such object."""

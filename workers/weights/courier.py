@@ -1,0 +1,252 @@
+"""Brings routes into the spool, from peers or the store, while its server passes on what has landed already.
+
+- All parts of a route have their room before the first byte is fetched, and before others are told of this worker.
+- Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
+  that no line is idle in between.
+- `bring` returns when every part is whole and verified, or raises by its deadline; what has landed stays.
+"""
+
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from echo_queue.config import Weights
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue import Joined, Peer, Queue, Upstream
+from echo_queue.queue.types import Complaint
+from echo_queue.store import ObjectStore
+from echo_queue.weights.manifest import Route
+from workers.weights import upstream
+from workers.weights.feeders import Feeders, Memory
+from workers.weights.server import PeerServer
+from workers.weights.spool import PartFile, Spool
+from workers.weights.tokens import Tokens
+from workers.weights.upstream import STORE, Left, Source, Store
+
+log = logging.getLogger(__name__)
+
+LANES = 2
+AHEAD_CHUNKS = 16
+"""So many chunks before the end of a part the next one is asked for."""
+HOLD_S = 2.0
+HOLD_PAUSE_S = 0.2
+FADE = 0.75
+"""Of an old rate, which counts if nothing better was seen since."""
+WAIT_S = 0.5
+PEER = "peer"
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What one route took: bytes from the store and from peers, and seconds."""
+
+    route: str
+    store_bytes: int
+    peer_bytes: int
+    seconds: float
+
+
+class Courier:
+    """`secret`: what the run's workers share (`Trust.token_secret`); empty: the store alone. Close it before the spool.
+
+    `fetched` counts bytes by source ("store", "peer") since the start, `sent` those given to peers.
+    """
+
+    def __init__(
+        self, queue: Queue, store: ObjectStore, spool: Spool, worker: str, settings: Weights, *, secret: bytes
+    ) -> None:
+        self.fetched: Counter[str] = Counter()
+        self.address = ""
+        """host:port at which peers reach this worker; empty if they cannot."""
+        self._queue = queue
+        self._store = Store(store)
+        self._spool = spool
+        self._worker = worker
+        self._settings = settings
+        self._memory = Memory()
+        self._leaving = False
+        self._tokens = Tokens(secret) if settings.peers and secret else None
+        self._server: PeerServer | None = None
+        if self._tokens is not None and settings.reachable:
+            self._server = self._serve(self._tokens)
+
+    @property
+    def sent(self) -> int:
+        return self._server.sent if self._server else 0
+
+    def bring(self, route: Route, deadline_s: float) -> Brought:
+        """Raises `DeadlineError`, `ServiceError` if there is no room, `Damaged` if the store's own bytes are wrong."""
+        began, before = time.monotonic(), self.fetched.copy()
+        with ExitStack() as stack:
+            stack.enter_context(self._spool.hold(route))
+            files = [self._spool.open(part) for part in route.parts]
+            missing = [file for file in files if not file.whole]
+            for file in missing:
+                file.expect(True)
+                stack.callback(file.expect, False)
+            if missing:
+                feeders = self._feeders(route, deadline_s)
+                self._fetch(missing, feeders)
+                self._memory.rate = max(feeders.rate(), FADE * self._memory.rate)
+        counts = self.fetched - before
+        return Brought(route.name, counts[STORE], counts[PEER], time.monotonic() - began)
+
+    def retire(self) -> None:
+        """This worker is leaving: nobody is sent to it any more; who is fed from it goes on until `close`."""
+        self._leaving = True
+        if self._tokens is not None:
+            with suppress(ServiceError):
+                self._queue.withdraw(self._worker)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.retire()
+        for peer in self._memory.peers.values():
+            peer.close()
+
+    # Sources ----------------------------------------------------------------------------------------------------------
+
+    def _feeders(self, route: Route, deadline_s: float) -> Feeders:
+        join = (lambda left: self._join(route.name, left)) if self._tokens is not None else None
+        if join is not None:
+            give_up = time.monotonic() + HOLD_S
+            while join(set()).hold and time.monotonic() < give_up:
+                time.sleep(HOLD_PAUSE_S)
+        return Feeders(
+            route.name,
+            self._store,
+            self._memory,
+            join=join,
+            make=self._peer,
+            complain=self._complain,
+            deadline_s=deadline_s,
+            chunk_deadline_s=self._settings.chunk_deadline_s,
+        )
+
+    def _join(self, route: str, left: set[str]) -> Joined:
+        settings = self._settings
+        itself = Peer(
+            self._worker,
+            settings.region,
+            self.address,
+            round(self._memory.rate),
+            self._leaf(),
+            settings.upload_usd_per_gb,
+        )
+        joined = self._queue.join(itself, route, left)
+        if self._tokens is not None:
+            self._tokens.tune(joined.now_s)
+        return joined
+
+    def _leaf(self) -> str:
+        """Why nobody should be fed from this worker, as far as it knows itself."""
+        if self._leaving:
+            return "leaving"
+        if not self.address:
+            return "unreachable"
+        return "price" if self._settings.upload_usd_per_gb > self._settings.store_usd_per_gb else ""
+
+    def _peer(self, one: Upstream) -> upstream.Peer:
+        known = Upstream(one.worker, one.address)
+        if known not in self._memory.peers:
+            assert self._tokens is not None
+            self._memory.peers[known] = upstream.Peer(
+                known, self._worker, self._tokens, self._settings.chunk_deadline_s
+            )
+        return self._memory.peers[known]
+
+    def _complain(self, peer: str, reason: Complaint) -> None:
+        log.warning("peer %s: %s", peer, reason)
+        with suppress(ServiceError):
+            self._queue.report(self._worker, peer, reason)
+
+    # Parts ------------------------------------------------------------------------------------------------------------
+
+    def _fetch(self, files: Sequence[PartFile], feeders: Feeders) -> None:
+        with ThreadPoolExecutor(LANES, thread_name_prefix="courier") as pool:
+            stop: list[bool] = []
+            turns = [
+                pool.submit(self._fill, file, before, feeders, stop)
+                for file, before in zip(files, [None, *files], strict=False)
+            ]
+            try:
+                for turn in turns:
+                    turn.result(timeout=None)
+            except BaseException:
+                stop.append(True)
+                raise
+
+    def _fill(self, file: PartFile, before: PartFile | None, feeders: Feeders, stop: list[bool]) -> None:
+        while before is not None and before.next < len(before.part.chunks) - AHEAD_CHUNKS:
+            before.wait(before.next, WAIT_S)
+            feeders.check()
+            if stop:
+                return
+        while not file.filling.acquire(timeout=WAIT_S):
+            feeders.check()
+        try:
+            while not file.whole and not stop:
+                self._draw(file, feeders, stop)
+        finally:
+            file.filling.release()
+
+    def _draw(self, file: PartFile, feeders: Feeders, stop: list[bool]) -> None:
+        """From one source, until it ends or another is the first."""
+        source: Source = feeders.first
+        kind = STORE if source.name == STORE else PEER
+        chunks: Any = source.chunks(file)
+        with closing(chunks):
+            try:
+                for length in chunks:
+                    self.fetched[kind] += length
+                    if not feeders.took(source, file, length) or stop:
+                        return
+            except Left as why:
+                time.sleep(feeders.leave(source, why))
+
+    # Serving ----------------------------------------------------------------------------------------------------------
+
+    def _serve(self, tokens: Tokens) -> PeerServer:
+        settings = self._settings
+        host = settings.peer_host or own_host(self._queue)
+        where = ("::" if ":" in host else "") if settings.peer_host else host
+        try:
+            server = PeerServer(
+                self._spool,
+                tokens,
+                self._worker,
+                host=where,
+                port=settings.peer_port,
+                upload_mbit=settings.upload_mbit,
+            )
+        except OSError as error:
+            what = f"cannot listen on port {settings.peer_port}: {error.strerror}"
+            raise ServiceError(Problem("weights.peer_port", what, "name a free one, or 0 for any")) from None
+        server.start()
+        self.address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
+        return server
+
+
+def own_host(queue: Queue) -> str:
+    """The address of this machine on the way to Redis. Nothing is sent."""
+    pool: Any = queue.client.connection_pool
+    host, port = pool.get_master_address() if hasattr(pool, "get_master_address") else _address(pool.connection_kwargs)
+    if not host:
+        return "127.0.0.1"
+    family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(place)
+        return str(probe.getsockname()[0])
+
+
+def _address(settings: dict[str, Any]) -> tuple[str, int]:
+    if "path" in settings:
+        return "", 0
+    return settings.get("host", "localhost"), settings.get("port", 6379)

@@ -1,0 +1,253 @@
+"""Whom one route is fetched from, and when to turn to another: the queue's chain first, the store last.
+
+- A peer that dies, is silent, busy or lies is left for the next one, for this route; one that served a bad chunk is
+  never asked again, and is reported; so is one that cannot be reached, which is not asked for a while.
+- A peer that is slow is left only for one that is really further. Where no other peer is, the store is tasted once, a
+  few chunks, and kept only if it is twice as fast: so a slow store is not made slower by everybody turning to it.
+- Who reads the store asks now and then whether a peer has come that could feed it instead.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.queue import Joined, Upstream
+from echo_queue.queue.types import Complaint
+from echo_queue.weights.reading import Damaged
+from workers.weights.spool import PartFile
+from workers.weights.upstream import Busy, Left, Peer, Source, Store
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+LAG_CHUNKS = 16
+"""So far behind another peer is behind; less is the length of the chain."""
+LAG_S = 2.0
+TASTE_CHUNKS = 16
+STORE_TRIES = 3
+"""Of a chunk that the store has wrong: the way here may have spoiled it."""
+STORE_PAUSE_S = 0.2
+BUSY_TRIES = 3
+BUSY_PAUSE_S = 0.5
+SHUN_S = 60.0
+"""A peer that could not be reached is not asked again for so long."""
+WINDOW_S = 1.0
+WINDOW_BYTES = 4 << 20
+"""Less than this says nothing about a rate."""
+
+
+@dataclass
+class Memory:
+    """What a worker remembers of its peers beyond one route."""
+
+    liars: set[str] = field(default_factory=set)
+    shunned: dict[str, float] = field(default_factory=dict)
+    """Peer → until when."""
+    peers: dict[Upstream, Peer] = field(default_factory=dict)
+    """With their open connections."""
+    rate: float = 0.0
+    """Bytes/s that this worker has fetched at; old measurements fade."""
+
+    def avoided(self) -> set[str]:
+        now = time.monotonic()
+        return self.liars | {name for name, until in self.shunned.items() if until > now}
+
+
+class Rate:
+    """The best rate over a window, in bytes/s."""
+
+    def __init__(self) -> None:
+        self.best = 0.0
+        self._since = time.monotonic()
+        self._bytes = 0
+
+    def count(self, length: int) -> None:
+        self._bytes += length
+        passed_s = time.monotonic() - self._since
+        if passed_s >= WINDOW_S:
+            self.close()
+
+    def close(self) -> None:
+        passed_s = time.monotonic() - self._since
+        if self._bytes >= WINDOW_BYTES and passed_s > 0:
+            self.best = max(self.best, self._bytes / passed_s)
+        self._since, self._bytes = time.monotonic(), 0
+
+
+class Feeders:
+    """The sources of one route, first the one that is fetched from now. For the threads of one courier."""
+
+    def __init__(
+        self,
+        route: str,
+        store: Store,
+        memory: Memory,
+        *,
+        join: Callable[[set[str]], Joined] | None,
+        make: Callable[[Upstream], Peer],
+        complain: Callable[[str, Complaint], None],
+        deadline_s: float,
+        chunk_deadline_s: float,
+    ) -> None:
+        self.route = route
+        self._store = store
+        self._memory = memory
+        self._join = join
+        self._make = make
+        self._complain = complain
+        self._deadline_s = deadline_s
+        self._give_up = time.monotonic() + deadline_s
+        self._chunk_deadline_s = chunk_deadline_s
+        self._lock = threading.RLock()
+        self._left: set[str] = set()
+        self._peers: list[Peer] = []
+        self._usual = 0.0
+        self._rate = Rate()
+        self._looked = time.monotonic()
+        self._looked_bytes = 0
+        self._fed = time.monotonic()
+        self._store_trouble = 0
+        self._busy = 0
+        self._taste: Taste | None = None
+        self._tasted = False
+        self._last: Exception | None = None
+        if join is not None:
+            self._take(join(memory.avoided()))
+
+    @property
+    def first(self) -> Source:
+        with self._lock:
+            if self._taste is not None or not self._peers:
+                return self._store
+            return self._peers[0]
+
+    def took(self, source: Source, file: PartFile, length: int) -> bool:
+        """`length` bytes came from `source` (0: it waits). Whether to go on with it. Raises `DeadlineError`."""
+        with self._lock:
+            self.check()
+            now = time.monotonic()
+            self._rate.count(length)
+            self._looked_bytes += length
+            if length:
+                self._fed, self._store_trouble, self._busy = now, 0, 0
+            elif now - self._fed > self._patience_s():
+                self.leave(source, Left(f"{source.name} has had nothing to give for {now - self._fed:.1f} s"))
+            if self._taste is not None and source is self._store:
+                self._judge(self._taste, length, now)
+            elif now - self._looked >= LOOK_S and source is self.first:
+                self._look(source, file, now)
+            return source is self.first
+
+    def leave(self, source: Source, why: Left) -> float:
+        """`source` is asked no further for this route, apart from the store, and a peer that has just no time.
+
+        Returns after how many seconds to go on. Raises `Damaged` if it is the store that has it wrong.
+        """
+        with self._lock:
+            self._last = why
+            self.check()
+            if isinstance(source, Store):
+                return self._endure(why)
+            peer = next((peer for peer in self._peers if peer is source), None)
+            if peer is None:
+                return 0.0
+            if isinstance(why, Busy) and self._busy < BUSY_TRIES:
+                self._busy += 1
+                return BUSY_PAUSE_S
+            log.info("left a peer for the next: %s", why)
+            self._peers.remove(peer)
+            self._left.add(peer.name)
+            self._busy, self._fed = 0, time.monotonic()
+            if why.bad:
+                self._memory.liars.add(peer.name)
+                self._complain(peer.name, "bad")
+            elif why.unreachable:
+                self._memory.shunned[peer.name] = time.monotonic() + SHUN_S
+                self._complain(peer.name, "unreachable")
+            return 0.0
+
+    def check(self) -> None:
+        """Raises `DeadlineError` when it is too late."""
+        if time.monotonic() > self._give_up:
+            last = f"; the last failure: {self._last}" if self._last else ""
+            what = f"{self.route} did not arrive within {self._deadline_s:.0f} s{last}"
+            raise DeadlineError(Problem("weights", what, "see that the object store can be reached from here"))
+
+    def rate(self) -> float:
+        """The best that was reached; 0 if too little came to say."""
+        self._rate.close()
+        return self._rate.best
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _take(self, joined: Joined) -> None:
+        self._usual = joined.rate or self._memory.rate
+        self._peers = [self._make(upstream) for upstream in joined.upstreams]
+
+    def _endure(self, why: Left) -> float:
+        """The store is tried again, after a pause; what it has wrong time after time is damaged."""
+        self._store_trouble += 1
+        if why.bad and self._store_trouble >= STORE_TRIES:
+            what = f"{why} ({STORE_TRIES} tries)"
+            raise Damaged(Problem("weights", what, "the learner's next publication replaces it; check the disk"))
+        return STORE_PAUSE_S * min(self._store_trouble, 10)
+
+    def _patience_s(self) -> float:
+        """Longer for who is further down: when a source dries up, those next to it must be the first to act."""
+        return (2 + len(self._peers)) * self._chunk_deadline_s
+
+    def _look(self, source: Source, file: PartFile, now: float) -> None:
+        rate = self._looked_bytes / (now - self._looked)
+        self._looked, self._looked_bytes = now, 0
+        if source is self._store:
+            self._look_for_peers()
+        elif not self._usual or rate < self._usual / 2:
+            self._look_for_better(source, file, rate)
+
+    def _look_for_peers(self) -> None:
+        if self._join is None:
+            return
+        try:
+            self._take(self._join(self._memory.avoided() | self._left))
+        except ServiceError as error:
+            log.debug("the store it is: %s", error)
+
+    def _look_for_better(self, source: Source, file: PartFile, rate: float) -> None:
+        lag = max(LAG_CHUNKS, int(LAG_S * rate / file.part.chunk_bytes))
+        near = file.next + lag
+        itself_ahead = (source.landed(file) or 0) > near
+        for other in self._peers[1:]:
+            # Ahead itself, it is its line to here that is slow; then it is only left if that is known to be so.
+            if (other.landed(file) or 0) > near and (self._usual or not itself_ahead):
+                self.leave(source, Left(f"{source.name} is slow ({rate:.3g} bytes/s), {other.name} is ahead of it"))
+                self._peers.remove(other)
+                self._peers.insert(0, other)
+                return
+        if len(self._peers) == 1 and not self._tasted and len(file.part.chunks) - file.next > TASTE_CHUNKS:
+            self._taste, self._tasted = Taste(rate, time.monotonic()), True
+
+    def _judge(self, taste: "Taste", length: int, now: float) -> None:
+        taste.bytes += length
+        taste.chunks += 1 if length else 0
+        if taste.chunks < TASTE_CHUNKS:
+            return
+        self._taste = None
+        self._looked, self._looked_bytes = now, 0
+        rate = taste.bytes / max(now - taste.since, 1e-6)
+        if rate >= 2 * taste.rate and self._peers:
+            self.leave(
+                self._peers[0], Left(f"{self._peers[0].name} is slow ({taste.rate:.3g} bytes/s), the store fast")
+            )
+
+
+@dataclass
+class Taste:
+    """Of the store: what was had from the peer before (bytes/s), since when, and what came."""
+
+    rate: float
+    since: float
+    bytes: int = 0
+    chunks: int = 0

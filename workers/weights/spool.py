@@ -1,0 +1,288 @@
+"""Parts of routes on this worker's disk: what peers are served from, and what is decoded. Only verified chunks count.
+
+- `land` compares a chunk with the part's digest before anyone can see it: what does not match is as if it never came.
+- Files are allocated whole before the first byte, so a full disk is one clear error and never half a part.
+- What does not fit into `most_bytes` makes the routes leave that were used longest ago, unless someone holds them;
+  who has such a part open keeps it, as its file ends with its last user.
+- A spool lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from echo_queue import doors
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.weights.manifest import Part, Route
+
+LOCK = "lock"
+PART = "{number:06}.part"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class PartFile:
+    """One part, as far as it is here. Chunks may be waited for by many threads; one at a time may fill it."""
+
+    def __init__(self, path: Path, part: Part) -> None:
+        self.part = part
+        self.filling = threading.Lock()
+        """Held by whoever fetches it."""
+        self._path = path
+        self._landed = bytearray(len(part.chunks))
+        self._next = 0
+        self._expected = 0
+        self._changed = threading.Condition()
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._end = weakref.finalize(self, os.close, self.file)
+        if part.size:
+            os.posix_fallocate(self.file, 0, part.size)
+            self._memory = memoryview(mmap.mmap(self.file, part.size))
+        else:
+            self._memory = memoryview(b"")
+
+    @property
+    def whole(self) -> bool:
+        return self._next == len(self._landed)
+
+    @property
+    def next(self) -> int:
+        """The first chunk that is not here."""
+        return self._next
+
+    @property
+    def expected(self) -> bool:
+        """Whether someone is fetching what is still missing."""
+        return self._expected > 0
+
+    def expect(self, coming: bool) -> None:
+        with self._changed:
+            self._expected += 1 if coming else -1
+            self._changed.notify_all()
+
+    def landed(self, index: int) -> int:
+        """The first chunk from `index` on that is not here."""
+        end = self._landed.find(0, index)
+        return len(self._landed) if end < 0 else end
+
+    def slot(self, index: int) -> memoryview:
+        """Where chunk `index` is to be written before it lands. Nobody is served from there until then."""
+        if self._landed[index]:
+            raise ValueError(f"chunk {index} of {self.part.key} has landed already")
+        start = self.part.start(index)
+        return self._memory[start : start + self.part.length(index)]
+
+    def land(self, index: int) -> bool:
+        """Whether what stands in the slot is chunk `index`; then everyone may have it."""
+        start = self.part.start(index)
+        view = self._memory[start : start + self.part.length(index)]
+        if blake3(view).hexdigest() != self.part.chunks[index]:
+            return False
+        with self._changed:
+            self._landed[index] = 1
+            self._next = self.landed(self._next)
+            self._changed.notify_all()
+        return True
+
+    def write(self, index: int, data: bytes | memoryview) -> bool:
+        """As `land`, for bytes that lie elsewhere; of a chunk that has landed already nothing is written."""
+        if self._landed[index]:
+            return True
+        slot = self.slot(index)
+        if len(data) != len(slot):
+            return False
+        slot[:] = data
+        return self.land(index)
+
+    def wait(self, index: int, deadline_s: float) -> int:
+        """The first chunk from `index` on that is not here; waits while that is `index` itself and it is expected."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.landed(index) > index or not self._expected, deadline_s)
+            return self.landed(index)
+
+    def memory(self) -> memoryview:
+        """All of it, to read; stays valid while it is referred to. Only a whole part has been verified whole."""
+        if not self.whole:
+            missing = f"{self.part.key}: chunk {self._next} of {len(self._landed)} is missing"
+            raise ServiceError(Problem("weights", missing, "fetch the route before it is used"))
+        return self._memory.toreadonly()
+
+    def remove(self) -> None:
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+
+
+class Spool:
+    """The parts in `folder`, which belongs to this process alone, within `most_bytes` together."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+        self._parts: dict[str, PartFile] = {}
+        self._used: dict[str, float] = {}
+        self._held: Counter[str] = Counter()
+        self._made = 0
+        self._lock = threading.Lock()
+        self._closed = False
+        doors.take("open spool", self._occupy, folder)
+        self._sweep()
+
+    def open(self, part: Part) -> PartFile:
+        """The part, as far as it is here; room for it is made if it is new. Raises `ServiceError` if there is none."""
+        with self._lock:
+            self._used[route_of(part.key)] = time.monotonic()
+            known = self._parts.get(part.key)
+            if known is not None and known.part == part:
+                return known
+            if known is not None:
+                self._drop(part.key)
+            self._make_room(part)
+            return doors.take("allocate part", lambda: self._allocate(part), part.key)
+
+    def find(self, key: str) -> PartFile | None:
+        """The part of that name, if it is here at all."""
+        with self._lock:
+            found = self._parts.get(key)
+            if found is not None:
+                self._used[route_of(key)] = time.monotonic()
+            return found
+
+    @contextmanager
+    def hold(self, *routes: Route) -> Iterator[None]:
+        """Keeps these routes meanwhile, whatever else needs room."""
+        names = {route_of(part.key) for route in routes for part in route.parts}
+        with self._lock:
+            self._held.update(names)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.subtract(names)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.part.size for file in tuple(self._parts.values()))
+
+    def close(self) -> None:
+        """Removes the spool; what is still open stays readable for whoever has it open."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._parts.clear()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.close(self._guard)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _occupy(self) -> None:
+        """Makes the folder anew and locks it; the lock ends with this process, however that ends."""
+        if self.folder.name in ("", ".", ".."):
+            raise ServiceError(Problem("--name", f"{self.folder.name!r} cannot name a folder", "choose another name"))
+        try:
+            guard = _lock(self.folder, make=True)
+        except OSError as error:
+            what = f"{self.folder} cannot be made: {error.strerror}"
+            raise ServiceError(Problem("weights.spool_dir", what, "name a folder that this worker may write")) from None
+        if guard is None:
+            what = f"{self.folder} belongs to another process that lives"
+            raise ServiceError(Problem("weights.spool_dir", what, "give each worker a name of its own"))
+        self._guard = guard
+        for left in self.folder.iterdir():
+            if left.name != LOCK:
+                left.unlink()
+
+    def _sweep(self) -> None:
+        """Removes spools beside this one whose process is gone."""
+        for lock in self.folder.parent.glob(f"*/{LOCK}"):
+            if lock.parent.name != self.folder.name:
+                with suppress(OSError):
+                    _remove_dead(lock.parent)
+
+    def _make_room(self, part: Part) -> None:
+        if self._closed:
+            raise ServiceError(Problem("weights.spool_dir", f"{self.folder} is closed", "this worker is leaving"))
+        used = self.bytes
+        for route in sorted(self._used, key=lambda route: self._used[route]):
+            if used + part.size <= self.most_bytes:
+                return
+            if route != route_of(part.key) and not self._held[route]:
+                used -= self._evict(route)
+        if used + part.size > self.most_bytes:
+            what = f"{part.size} bytes do not fit beside {used} that are in use; it may have {self.most_bytes}"
+            raise ServiceError(Problem("weights.spool_max_bytes", what, "raise it: one route must fit whole"))
+
+    def _evict(self, route: str) -> int:
+        keys = [key for key, file in self._parts.items() if route_of(key) == route and not file.expected]
+        freed = sum(self._drop(key) for key in keys)
+        if not any(route_of(key) == route for key in self._parts):
+            del self._used[route]
+        return freed
+
+    def _drop(self, key: str) -> int:
+        file = self._parts.pop(key)
+        doors.take("drop part", file.remove, key)
+        return file.part.size
+
+    def _allocate(self, part: Part) -> PartFile:
+        self._made += 1
+        path = self.folder / PART.format(number=self._made)
+        try:
+            file = PartFile(path, part)
+        except OSError as error:
+            with suppress(OSError):
+                path.unlink()
+            if error.errno not in NO_ROOM:
+                raise
+            what = f"{self.folder}: no room for {part.size} bytes ({error.strerror})"
+            mend = "free space there, or name another folder, or lower weights.spool_max_bytes"
+            raise ServiceError(Problem("weights.spool_dir", what, mend)) from None
+        self._parts[part.key] = file
+        return file
+
+
+def route_of(key: str) -> str:
+    """The folder of a part's key: all parts of a route lie in one."""
+    return key.rpartition("/")[0]
+
+
+def _lock(folder: Path, make: bool) -> int | None:
+    """The lock of a spool, as an open file; None if a living process has it."""
+    while True:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            guard = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600)
+        except FileNotFoundError:
+            if make:
+                continue  # a sweep has just removed the folder
+            raise
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(guard).st_ino == (folder / LOCK).stat().st_ino:
+                return guard
+        except BlockingIOError:
+            os.close(guard)
+            return None
+        except FileNotFoundError:
+            pass
+        os.close(guard)  # a sweep took the folder away between the two calls
+
+
+def _remove_dead(folder: Path) -> None:
+    guard = _lock(folder, make=False)
+    if guard is not None:
+        try:
+            shutil.rmtree(folder)
+        finally:
+            os.close(guard)

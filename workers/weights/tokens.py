@@ -1,0 +1,56 @@
+"""Passes between peers: who may fetch which path from whom, until when.
+
+- The receiver mints one for each request from the secret that all workers of a run share; nobody asks a third party.
+- It is bound to one reader, one server, one path, and lives for about a minute of Redis' clock, so that workers whose
+  own clocks differ understand each other. Read on the way, it opens nothing but that path, and only as long.
+"""
+
+import hmac
+import time
+from collections.abc import Callable
+
+LIFE_S = 60
+SKEW_S = 30
+"""How much the clocks of two workers may differ after both were set by Redis' own."""
+DOMAIN = "echo-queue peer 1"
+TOKEN_MAX_BYTES = 400
+
+
+class Refused(Exception):
+    """The token is missing, forged, expired, or meant for something else."""
+
+
+class Tokens:
+    """Mints and checks with `secret`. `clock`: seconds since 1970, as this machine has them."""
+
+    def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
+        if not secret:
+            raise ValueError("an empty secret would let everybody in")
+        self._secret = secret
+        self._clock = clock
+        self._ahead_s = 0.0
+
+    def tune(self, now_s: float) -> None:
+        """Sets the clock by the one that all workers can read, Redis' own."""
+        self._ahead_s = self._clock() - now_s
+
+    def mint(self, worker: str, upstream: str, path: str) -> str:
+        """For `worker`, to fetch `path` from `upstream`."""
+        expires = round(self._clock() - self._ahead_s) + LIFE_S
+        return f"EQ1 {worker} {expires} {self._mark(worker, upstream, path, str(expires))}"
+
+    def check(self, token: str, upstream: str, path: str) -> str:
+        """The worker that `upstream` may give `path`. Raises `Refused`."""
+        words = token.split(" ")
+        if len(token) > TOKEN_MAX_BYTES or len(words) != 4 or words[0] != "EQ1":
+            raise Refused("no token")
+        _, worker, expires, mark = words
+        if not hmac.compare_digest(mark.encode(), self._mark(worker, upstream, path, expires).encode()):
+            raise Refused("not minted here, or for something else")
+        now_s = self._clock() - self._ahead_s
+        if not now_s - SKEW_S <= int(expires) <= now_s + LIFE_S + SKEW_S:
+            raise Refused("expired")
+        return worker
+
+    def _mark(self, *words: str) -> str:
+        return hmac.digest(self._secret, "\n".join((DOMAIN, *words)).encode(), "sha256").hex()
