@@ -17,13 +17,12 @@ from benchmarks.laboratory import machine, scenarios, system
 from benchmarks.laboratory.figures import Late, Series
 from benchmarks.laboratory.network import Network
 from benchmarks.laboratory.table import HEADING, Table
-from benchmarks.laboratory.trial import Laboratory
+from benchmarks.laboratory.trial import CHUNK_DEADLINE_S, Laboratory
 from benchmarks.verdict import print_verdict
 
 MBIT, MEGABYTES, ROUNDS, BASELINE_ROUNDS = 400.0, 200.0, 5, 3
 QUICK_MBIT, QUICK_MEGABYTES = 200.0, 20.0
 CHUNK_BYTES = 262_144
-CHUNK_DEADLINE_S = 5.0
 CALIBRATION_S = 3.0
 RATIO = {4: 1.05, 8: 1.10}
 """Peers → largest T_last / (F/B)."""

@@ -1,12 +1,15 @@
 """One node of the laboratory, a process of its own: `python -m benchmarks.laboratory.node SPEC`, started by `crew`.
 
-Says "ready", then does what each line on its input tells it, and says when: "whole" once every part of a route lies in
-its folder, verified, and after that the digests of what lies there.
+Says "ready", then does what each line on its input tells it, and says when: "half" of a route's chunks are here,
+"whole" once all are, verified, and after that the digests of what lies in its folder.
 """
 
+import os
 import resource
 import sys
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +18,13 @@ import orjson
 from blake3 import blake3
 
 from benchmarks.laboratory import baseline
+from benchmarks.laboratory.member import Member
 from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, endpoint
 from echo_queue.store import ObjectStore
 from echo_queue.weights.manifest import Route
 
-DEADLINE_S = 300.0
+FLIP_EVERY = 4
+"""Of the stretches that a corrupting node sends, one of so many is spoiled."""
 
 
 @dataclass(frozen=True)
@@ -32,36 +37,98 @@ class Spec:
     origin: str
     address: str
     redis: str
-    folder: Path
+    folder: str
+    chunk_deadline_s: float
+    region: str = "default"
+    corrupts: bool = False
+
+
+@dataclass(frozen=True)
+class Brought:
+    store_bytes: int
+    peer_bytes: int
+    parts: Sequence[memoryview]
+
+
+Bring = Callable[[Route, Callable[[], None]], Brought]
+"""Fetches a route; calls the second when half of it is here, if it knows."""
 
 
 def main() -> None:
-    values = orjson.loads(Path(sys.argv[1]).read_bytes())
-    spec = Spec(**(values | {"folder": Path(values["folder"])}))
-    spec.folder.mkdir(parents=True)
+    spec = Spec(**orjson.loads(Path(sys.argv[1]).read_bytes()))
+    if spec.corrupts:
+        corrupt()
     store = ObjectStore(endpoint(spec.origin), spec.run)
+    bring = by_courier(spec, store) if spec.source == "courier" else by_baseline(spec, store)
     say("ready")
     for line in sys.stdin:
-        order = orjson.loads(line)
-        if order["do"] == "bring":
-            bring(spec, store, Route.decode(order["route"].encode(), spec.name))
+        carry_out(bring, Route.decode(orjson.loads(line)["route"].encode(), spec.name))
 
 
-def bring(spec: Spec, store: ObjectStore, route: Route) -> None:
-    if spec.source == "store":
-        baseline.from_store(store, route.parts, spec.folder)
-    else:
-        baseline.from_peer(spec.origin, PLAIN_PORT, f"{BUCKET}/{spec.run}", route.parts, spec.folder)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s, rss_mb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
-    from_store, from_peer = (route.size, 0) if spec.source == "store" else (0, route.size)
-    say("whole", cpu_s=cpu_s, rss_mb=rss_mb, store_bytes=from_store, peer_bytes=from_peer)
-    paths = [spec.folder / Path(part.key).name for part in route.parts]
-    say("digests", digests=[blake3().update_mmap(path).hexdigest() for path in paths])
+def carry_out(bring: Bring, route: Route) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    say("begun")
+    brought = bring(route, lambda: say("half"))
+    at_s, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    figures = {"store_bytes": brought.store_bytes, "peer_bytes": brought.peer_bytes}
+    say("whole", at_s, cpu_s=cpu_s, rss_mb=used.ru_maxrss / 1024, **figures)
+    say("digests", digests=[blake3(part).hexdigest() for part in brought.parts])
 
 
-def say(what: str, **figures: Any) -> None:
-    sys.stdout.buffer.write(orjson.dumps({"what": what, "at_s": time.monotonic(), **figures}) + b"\n")
+def by_baseline(spec: Spec, store: ObjectStore) -> Bring:
+    folder = Path(spec.folder)
+    folder.mkdir(parents=True)
+
+    def bring(route: Route, half: Callable[[], None]) -> Brought:
+        if spec.source == "store":
+            baseline.from_store(store, route.parts, folder)
+        else:
+            baseline.from_peer(spec.origin, PLAIN_PORT, f"{BUCKET}/{spec.run}", route.parts, folder)
+        parts = [memoryview((folder / Path(part.key).name).read_bytes()) for part in route.parts]
+        from_store, from_peer = (route.size, 0) if spec.source == "store" else (0, route.size)
+        return Brought(from_store, from_peer, parts)
+
+    return bring
+
+
+def by_courier(spec: Spec, store: ObjectStore) -> Bring:
+    member = Member(
+        spec.name,
+        spec.run,
+        Path(spec.redis),
+        store,
+        Path(spec.folder),
+        address=spec.address,
+        region=spec.region,
+        chunk_deadline_s=spec.chunk_deadline_s,
+    )
+
+    def bring(route: Route, half: Callable[[], None]) -> Brought:
+        threading.Thread(target=member.at_half, args=(route, half), daemon=True).start()
+        brought = member.bring(route)
+        return Brought(brought.store_bytes, brought.peer_bytes, member.parts(route))
+
+    return bring
+
+
+def corrupt() -> None:
+    """From now on what this process sends of a file has a flipped bit in every few stretches: a disk, or a liar."""
+    honest, turn = os.sendfile, iter(range(sys.maxsize))
+
+    def sendfile(out: int, file: int, offset: int | None, count: int) -> int:
+        if next(turn) % FLIP_EVERY != FLIP_EVERY - 1:
+            return honest(out, file, offset, count)
+        data = bytearray(os.pread(file, count, offset or 0))
+        data[len(data) // 2] ^= 1
+        return os.write(out, data)
+
+    os.sendfile = sendfile
+
+
+def say(what: str, at_s: float | None = None, **figures: Any) -> None:
+    line = orjson.dumps({"what": what, "at_s": time.monotonic() if at_s is None else at_s, **figures}) + b"\n"
+    sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 

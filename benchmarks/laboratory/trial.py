@@ -17,12 +17,15 @@ from benchmarks.laboratory.crew import Node
 from benchmarks.laboratory.figures import Arrival, Outcome
 from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
+from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.records import Version
 
 ORIGIN = "origin"
 READY_S = 30.0
 DIGESTS_S = 60.0
 SPARE_S = 60.0
+CHUNK_DEADLINE_S = 5.0
+"""Of a courier: what a silent peer costs. The product's own default."""
 FIRST = Way(Version(1, 1))
 
 Nodes = Mapping[str, Node]
@@ -74,7 +77,11 @@ class Laboratory:
         return self.size / self.goodput
 
     def new_run(self) -> str:
-        return f"run{next(self._runs)}"
+        """A run that the queue knows."""
+        run = f"run{next(self._runs)}"
+        with origin.client(self.redis) as redis:
+            Queue(redis, run).configure(QueuePolicy(s=1, batch=1))
+        return run
 
     def broadcast(self, plan: Plan) -> Outcome:
         run = self.new_run()
@@ -134,5 +141,6 @@ class Laboratory:
             "address": self.network.address(name),
             "redis": str(self.redis),
             "folder": str(folder / name),
+            "chunk_deadline_s": CHUNK_DEADLINE_S,
         }
         return usual | dict(plan.special.get(name, {}))
