@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from echo_queue.queue import Beat, Queue
@@ -60,7 +60,7 @@ class Serving(NamedTuple):
 
 
 class Heart(threading.Thread):
-    """`fetched`: bytes of weights that came so far, by where they came from ("store", "peer")."""
+    """`fetched`: bytes of weights that have come so far, by their source ("store", "peer"); others count them."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Heart(threading.Thread):
         worker: str,
         engine: Engine,
         every_s: float,
-        fetched: Callable[[], Mapping[str, int]] = dict,
+        fetched: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self.state = "starting"
@@ -81,7 +81,7 @@ class Heart(threading.Thread):
         self._every_s = every_s
         self._past: deque[tuple[float, int, int]] = deque([(time.monotonic(), engine.sampled, 0)])
         self._error: Exception | None = None
-        self._fetched = fetched
+        self._fetched = {} if fetched is None else fetched
         self._serving = self._told = Serving(engine.version)
         self._joined = False
         self._wake = threading.Event()
@@ -133,7 +133,6 @@ class Heart(threading.Thread):
         then, sampled_then, accepted_then = self._past[0]
         self._past.append((now, sampled, accepted))
         passed_s = max(now - then, 1e-3)
-        fetched = self._fetched()
         return Beat(
             engine=self._engine.name,
             version=serving.version,
@@ -143,6 +142,6 @@ class Heart(threading.Thread):
             groups=accepted,
             published_ms=0 if serving is self._told else serving.published_ms,
             pause_ms=1000 * serving.pause_s,
-            store_bytes=fetched.get("store", 0),
-            peer_bytes=fetched.get("peer", 0),
+            store_bytes=self._fetched.get("store", 0),
+            peer_bytes=self._fetched.get("peer", 0),
         )

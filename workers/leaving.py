@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 from echo_queue.queue import Queue
@@ -28,18 +29,31 @@ def on_signals(leaving: threading.Event) -> None:
 
 
 class Leaver(threading.Thread):
-    def __init__(self, queue: Queue, worker: str, heart: Heart, leaving: threading.Event, grace_s: float) -> None:
+    """`retire`: what else is to be done as soon as this worker leaves."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        worker: str,
+        heart: Heart,
+        leaving: threading.Event,
+        grace_s: float,
+        *,
+        retire: Callable[[], object],
+    ) -> None:
         super().__init__(name="leaver", daemon=True)
         self._queue = queue
         self._worker = worker
         self._heart = heart
         self._leaving = leaving
         self._grace_s = grace_s
+        self._retire = retire
         self._left = threading.Event()
 
     def run(self) -> None:
         self._leaving.wait()
         self._heart.state = "leaving"
+        threading.Thread(target=self._retire, daemon=True).start()  # it may wait for a server that is away
         if self._left.wait(FINISH_SHARE * self._grace_s):
             return
         log.info("cannot finish this call in time, stopping it")

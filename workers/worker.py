@@ -1,6 +1,7 @@
 """Puts the parts of one rollout worker together; `rollout.py` is what it then does."""
 
 import threading
+from functools import partial
 
 import torch
 
@@ -16,10 +17,11 @@ from workers.heart import Heart
 from workers.leaving import Leaver
 from workers.prompts import Prompts
 from workers.rollout import Rollout
+from workers.weights.courier import Courier
 from workers.weights.gate import Gate
 from workers.weights.intake import Intake
+from workers.weights.spool import Spool
 from workers.weights.staging import Stage
-from workers.weights.supply import Supply
 from workers.weights.trusting import pin
 
 
@@ -42,11 +44,14 @@ def work(
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
-    supply = Supply(config, name, queue, store, pinned)
-    intake = Intake(store, pinned, Stage(), bring=supply.bring, spool=supply.spool, base=engine.weight)
+    settings, deadline_s = config.weights, config.queue.stall_deadline_s
+    spool = Spool((settings.spool_dir or config.run.dir / "spool") / name, settings.spool_max_bytes)
+    courier = Courier(queue, store, spool, name, settings, pinned.trust.token_secret)
+    bring = partial(courier.bring, deadline_s=deadline_s)
+    intake = Intake(store, pinned, Stage(), bring=bring, spool=spool, base=engine.weight)
     follower = Follower(queue, intake, engine.version)
-    heart = Heart(queue, name, engine, config.telemetry.heartbeat_s, lambda: supply.fetched)
-    leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s)
+    heart = Heart(queue, name, engine, config.telemetry.heartbeat_s, courier.fetched)
+    leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s, retire=courier.retire)
     for thread in (heart, leaver, follower):
         thread.start()
     rollout = Rollout(
@@ -67,5 +72,6 @@ def work(
     finally:
         leaver.left()
         follower.close()
-        supply.close()
+        courier.close()
+        spool.close()
         heart.close()

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from echo_queue import weights
 from echo_queue.config import Config
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, Status
-from echo_queue.records import Group, Message, PromptRow, Version
+from echo_queue.records import Group, Message, PromptRow, Published, Version
 from echo_queue.services.connect import connect_store
 from echo_queue.services.serving import Services
 from echo_queue.submission import shards
+from echo_queue.weights import Press, Signer
+from learner import keys
 from workers.environments.scorer import Scorer
 from workers.worker import work
 
@@ -41,7 +42,8 @@ class Stage:
         self.store = connect_store(self.config, "learner")
         self.queue = Queue.connect(self.config, "learner", self.store)
         self.lineage = 0
-        self.version = 0
+        self.signer = Signer.generate()
+        self._press: Press | None = None
         self._leaving = threading.Event()
         self._threads: list[threading.Thread] = []
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -64,13 +66,27 @@ class Stage:
         submitter.declare(PromptSet("p", "test"), [Chunk(0, 0, len(prompts))])
         rows = [PromptRow(prompt, columns) for prompt in prompts]
         submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
-        self.lineage = self.queue.resume(0).lineage
+        self.learner_begins()
         if tensors is not None:
             self.publish(0, tensors)
 
-    def publish(self, number: int, tensors: dict[str, Tensor]) -> None:
+    def learner_begins(self, version: int = 0) -> None:
+        """A new lineage, from `version` on."""
+        self.lineage = self.queue.resume(version).lineage
+        trust = keys.trust(self.signer)
+        self.queue.entrust(self.lineage, trust)
+        chunk_key = trust.chunk_key if self.config.weights.encrypt else None
+        folder = self.config.run.dir / "bases"
+        settings = self.config.weights
+        self._press = Press(self.store, self.config.run.name, self.signer, settings, folder, chunk_key=chunk_key)
+
+    def publish(self, number: int, tensors: dict[str, Tensor]) -> Published:
         version = Version(self.lineage, number)
-        self.queue.publish(self.lineage, weights.publish(self.store, version, tensors, "float32"))
+        assert self._press is not None, "no learner has begun"
+        published = self._press.publish(version, tensors, self.config.model.dtype)
+        self.queue.publish(self.lineage, published)
+        self._press.further(version)
+        return published
 
     def drain(self, groups: int) -> list[Group]:
         """The next `groups` groups, committed; lets leases expire as the learner's housekeeper would."""

@@ -21,7 +21,7 @@ from workers.weights.trusting import Pinned
 if TYPE_CHECKING:
     from torch import Tensor
 
-Bring = Callable[[Route], None]
+Bring = Callable[[Route], object]
 """Afterwards every part of the route is whole in the spool, and verified."""
 
 

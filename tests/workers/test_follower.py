@@ -1,0 +1,269 @@
+"""The follower between a real queue and a real store: it stages what is published, and never what is not whole."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from echo_queue.errors import DeadlineError
+from echo_queue.queue import Queue
+from echo_queue.records import Published, Version
+from echo_queue.weights import Route, Signer, read_manifest
+from echo_queue.weights.reading import bring as parts_of
+from learner import keys
+from tests.workers.publications import holds
+from tests.workers.stage import Stage, tensors_of
+from workers.follower import Follower, Staged
+from workers.weights.intake import Bring, Intake
+from workers.weights.spool import Spool
+from workers.weights.staging import Stage as HostCopy
+from workers.weights.trusting import KeyChanged, pin
+
+torch.set_num_threads(1)
+Begin = Callable[..., Stage]
+DEADLINE_S = 20.0
+STAYING = threading.Event()
+
+
+class Following:
+    """A follower with the store as its only source; `brought` are the routes it asked for."""
+
+    def __init__(self, run: Stage, directory: Path, base: "Callable[[str], Tensor] | None" = None) -> None:
+        self.run, self.store = run, run.store
+        self.spool = Spool(directory / "spool" / "w1", 1 << 30)
+        self.brought: list[Route] = []
+        self.before: Bring = lambda route: None
+        self.copy = HostCopy()
+        queue = Queue.connect(run.config, "worker")
+        pinned = pin(run.config, queue, STAYING)
+        assert pinned is not None
+        self.intake = Intake(run.store, pinned, self.copy, bring=self._bring, spool=self.spool, base=base)
+        self.follower = Follower(queue, self.intake, Version(0, 0))
+
+    def __enter__(self) -> Follower:
+        self.follower.start()
+        return self.follower
+
+    def __exit__(self, *error: object) -> None:
+        self.follower.close()
+        self.follower.join(timeout=10)
+        self.spool.close()
+
+    def _bring(self, route: Route) -> None:
+        self.before(route)
+        self.brought.append(route)
+        for part, data in parts_of(self.store, route):
+            file = self.spool.open(part)
+            for index in range(len(part.chunks)):
+                assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
+
+
+def changed(tensors: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    return {name: tensor + 0.01 * number * (tensor > 0.3) for name, tensor in tensors.items()}
+
+
+def awaited(follower: Follower, version: Version) -> Staged:
+    staged = follower.wait_for(version, DEADLINE_S, STAYING)
+    assert staged is not None
+    return staged
+
+
+def test_a_wait_for_weights_ends_with_what_it_waited_for_and_why(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run = stage()
+    run.begin(["1"], tensors_of(folder))
+
+    def away(route: Route) -> None:
+        raise OSError("no route to the store")
+
+    following = Following(run, tmp_path)
+    following.before = away
+    with following as follower, pytest.raises(DeadlineError, match=r"version 1\.0 or newer .*no route to the store"):
+        follower.wait_for(Version(1, 0), deadline_s=1.0, leaving=STAYING)
+
+
+def test_a_restarted_learners_weights_end_a_wait_for_its_forerunners(
+    stage: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run = stage()
+    run.begin(["1"], tensors_of(folder))
+    with Following(run, tmp_path) as follower:
+        run.learner_begins()
+        run.publish(0, tensors_of(folder))
+        with awaited(follower, Version(1, 5)) as staged:
+            assert staged.version == Version(run.lineage, 0)
+
+
+def test_each_version_costs_the_difference_to_the_one_before(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as follower:
+        with awaited(follower, Version(1, 0)) as staged:
+            assert [route.base for route in following.brought] == [None]
+        published = run.publish(1, changed(tensors, 1))
+        with awaited(follower, Version(1, 1)) as staged:
+            assert [route.base for route in following.brought[1:]] == [Version(1, 0)]
+            assert holds(dict(staged.tensors), staged.manifest)
+            assert staged.published == published
+
+
+def test_the_own_base_model_spares_the_first_anchor(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    run.publish(1, changed(tensors, 1))
+    following = Following(run, tmp_path, base=tensors.__getitem__)
+    with following as follower, awaited(follower, Version(1, 1)) as staged:
+        assert [route.base for route in following.brought] == [Version(1, 0)]
+        assert holds(dict(staged.tensors), staged.manifest)
+
+
+def test_another_base_model_spares_nothing(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    run.publish(1, changed(tensors, 1))
+    other = {name: tensor * 2 for name, tensor in tensors.items()}
+    following = Following(run, tmp_path, base=other.__getitem__)
+    with following as follower, awaited(follower, Version(1, 1)) as staged:
+        assert [route.base for route in following.brought] == [None, Version(1, 0)]
+        assert holds(dict(staged.tensors), staged.manifest)
+
+
+def test_a_learner_that_begins_again_where_it_was_costs_no_bytes(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as follower:
+        with awaited(follower, Version(1, 0)):
+            pass
+        run.learner_begins()
+        run.publish(0, tensors)
+        with awaited(follower, Version(run.lineage, 0)) as staged:
+            assert len(following.brought) == 1
+            assert holds(dict(staged.tensors), staged.manifest)
+
+
+def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(
+    stage: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    go, applying = threading.Event(), threading.Event()
+    apply = following.copy.apply
+
+    def slow(*what: object) -> None:
+        applying.set()
+        assert go.wait(DEADLINE_S)
+        apply(*what)  # type: ignore[arg-type]
+
+    following.copy.apply = slow  # type: ignore[method-assign]
+    with following as follower:
+        assert applying.wait(DEADLINE_S)
+        began = time.monotonic()
+        assert follower.take() is None
+        assert time.monotonic() - began < 0.1
+        run.publish(1, changed(tensors, 1))
+        go.set()
+        run.until(lambda: len(following.brought) == 2, "the next version")
+        time.sleep(0.5)  # it has arrived, and what was missed stays
+        staged = follower.take()
+        assert staged is not None and staged.version == Version(1, 0)
+        with staged:
+            assert holds(dict(staged.tensors), staged.manifest)
+        with awaited(follower, Version(1, 1)) as newer:
+            assert holds(dict(newer.tensors), newer.manifest)
+
+
+def test_what_is_taken_stays_as_it_is_until_it_is_released(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as follower:
+        with awaited(follower, Version(1, 0)) as staged:
+            run.publish(1, changed(tensors, 1))
+            run.until(lambda: len(following.brought) == 2, "the next version")
+            time.sleep(0.3)
+            assert holds(dict(staged.tensors), staged.manifest)
+        with awaited(follower, Version(1, 1)) as newer:
+            assert holds(dict(newer.tensors), newer.manifest)
+
+
+def test_a_copy_that_was_damaged_comes_anew_from_an_anchor(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as follower:
+        with awaited(follower, Version(1, 0)) as staged:
+            next(iter(staged.tensors.values())).view(-1)[0] += 1
+        run.publish(1, changed(tensors, 1))
+        with awaited(follower, Version(1, 1)) as staged:
+            assert holds(dict(staged.tensors), staged.manifest)
+    assert [route.base for route in following.brought] == [None, Version(1, 0), None, Version(1, 0)]
+
+
+def test_a_rebuild_forgets_what_is_here(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path, base=tensors.__getitem__)
+    with following as follower:
+        with awaited(follower, Version(1, 0)):
+            assert following.brought == []
+        anew = follower.rebuild(Version(1, 0), DEADLINE_S, STAYING)
+        assert anew is not None
+        with anew:
+            assert [route.base for route in following.brought] == [None]
+            assert holds(dict(anew.tensors), anew.manifest)
+
+
+def test_weights_signed_by_another_key_are_never_staged_and_end_the_worker(
+    stage: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as follower:
+        with awaited(follower, Version(1, 0)):
+            pass
+        run.signer = Signer.generate()
+        run.learner_begins()
+        run.publish(1, changed(tensors, 1))
+        with pytest.raises(KeyChanged, match="start the worker again"):
+            follower.wait_for(Version(2, 1), DEADLINE_S, STAYING)
+        with pytest.raises(KeyChanged):
+            follower.check()
+        assert follower.take() is None and len(following.brought) == 1
+
+
+def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin, folder: Path) -> None:
+    own = Signer.generate()
+    run = stage(weights={"public_key": own.public_key})
+    run.begin(["1"], tensors_of(folder))
+    queue = Queue.connect(run.config, "worker")
+    with pytest.raises(KeyChanged, match=r"weights\.public_key"):
+        pin(run.config, queue, STAYING)
+    run.signer = own
+    run.learner_begins()
+    pinned = pin(run.config, queue, STAYING)
+    assert pinned is not None and pinned.trust == keys.trust(own)
+
+
+def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(stage: Begin) -> None:
+    run = stage(queue={"stall_deadline_s": 0.5, "lease_s": 1.0})
+    with pytest.raises(DeadlineError, match="start the learner"):
+        pin(run.config, Queue.connect(run.config, "worker"), STAYING)
+
+
+def test_what_another_version_points_to_is_not_staged(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    first = run.publish(1, changed(tensors, 1))
+    following = Following(run, tmp_path)
+    verifier = following.intake._pinned.verifier
+    assert read_manifest(run.store, first, verifier).version == Version(1, 1)
+    run.queue.publish(run.lineage, Published(Version(run.lineage, 2), first.manifest, first.digest))
+    with following as follower, pytest.raises(DeadlineError, match="cannot be"):
+        follower.wait_for(Version(1, 2), deadline_s=1.0, leaving=STAYING)
