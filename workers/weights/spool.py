@@ -1,6 +1,6 @@
 """Parts of routes on this worker's disk: what peers are served from, and what is decoded. Only verified chunks count.
 
-- `land` compares a chunk with the part's digest before anyone can see it: what does not match is as if it never came.
+- `write` compares a chunk with the part's digest before a byte of it is kept: what does not match never was here.
 - Files are allocated whole before the first byte, so a full disk is one clear error and never half a part.
 - What does not fit into `most_bytes` makes the routes leave that were used longest ago, unless someone holds them;
   who has such a part open keeps it, as its file ends with its last user.
@@ -47,9 +47,6 @@ class PartFile:
         self._end = weakref.finalize(self, os.close, self.file)
         if part.size:
             os.posix_fallocate(self.file, 0, part.size)
-            self._memory = memoryview(mmap.mmap(self.file, part.size))
-        else:
-            self._memory = memoryview(b"")
 
     @property
     def whole(self) -> bool:
@@ -75,34 +72,19 @@ class PartFile:
         end = self._landed.find(0, index)
         return len(self._landed) if end < 0 else end
 
-    def slot(self, index: int) -> memoryview:
-        """Where chunk `index` is to be written before it lands. Nobody is served from there until then."""
-        if self._landed[index]:
-            raise ValueError(f"chunk {index} of {self.part.key} has landed already")
-        start = self.part.start(index)
-        return self._memory[start : start + self.part.length(index)]
-
-    def land(self, index: int) -> bool:
-        """Whether what stands in the slot is chunk `index`; then everyone may have it."""
-        start = self.part.start(index)
-        view = self._memory[start : start + self.part.length(index)]
-        if blake3(view).hexdigest() != self.part.chunks[index]:
+    def write(self, index: int, data: bytes | memoryview) -> bool:
+        """Whether `data` is chunk `index`; then it is kept, and everyone may have it."""
+        if len(data) != self.part.length(index) or blake3(data).hexdigest() != self.part.chunks[index]:
             return False
+        view, start = memoryview(data), self.part.start(index)
+        while view:
+            written = os.pwrite(self.file, view, start)
+            view, start = view[written:], start + written
         with self._changed:
             self._landed[index] = 1
             self._next = self.landed(self._next)
             self._changed.notify_all()
         return True
-
-    def write(self, index: int, data: bytes | memoryview) -> bool:
-        """As `land`, for bytes that lie elsewhere; of a chunk that has landed already nothing is written."""
-        if self._landed[index]:
-            return True
-        slot = self.slot(index)
-        if len(data) != len(slot):
-            return False
-        slot[:] = data
-        return self.land(index)
 
     def wait(self, index: int, deadline_s: float) -> int:
         """The first chunk from `index` on that is not here; waits while that is `index` itself and it is expected."""
@@ -115,7 +97,9 @@ class PartFile:
         if not self.whole:
             missing = f"{self.part.key}: chunk {self._next} of {len(self._landed)} is missing"
             raise ServiceError(Problem("weights", missing, "fetch the route before it is used"))
-        return self._memory.toreadonly()
+        if not self.part.size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self.file, self.part.size, access=mmap.ACCESS_READ))
 
     def remove(self) -> None:
         with suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
 """Where chunks come from: another worker, or the store. Each lands them in order, from the first that is missing on.
 
-- A source is believed in nothing: a chunk counts when `PartFile.land` has compared it, and what else comes (a length
+- A source is believed in nothing: a chunk counts when `PartFile.write` has compared it, and what else comes (a length
   that cannot be, fewer bytes, no HTTP) ends the source's turn with a `Left` that says why.
 - A peer that is silent is asked on another connection how far it is: one that answers is waiting itself, and may go on
   waiting; one that does not is dead, and has cost one deadline.
@@ -69,14 +69,16 @@ class Peer:
 
     def chunks(self, file: PartFile) -> Iterator[int]:
         part, index = file.part, file.next
+        room = memoryview(bytearray(part.chunk_bytes))
         wire: Wire | None
         wire, answer = self._ask("GET", file, self._deadline_s)
         try:
             if answer.length != part.size - part.start(index):
                 raise Lied(f"{self.name} announced {answer.length} bytes from chunk {index} on")
             while index < len(part.chunks):
-                yield from self._receive(wire, file, index)
-                if not file.land(index):
+                chunk = room[: part.length(index)]
+                yield from self._receive(wire, file, index, chunk)
+                if not file.write(index, chunk):
                     raise Lied(f"{self.name} served a bad chunk: {index} of {part.key}")
                 yield part.length(index)
                 index += 1
@@ -100,9 +102,9 @@ class Peer:
         while self._idle:
             self._idle.pop().close()
 
-    def _receive(self, wire: Wire, file: PartFile, index: int) -> Iterator[int]:
-        """Fills the slot of a chunk. A peer that has it must deliver it within a deadline; one that waits may wait."""
-        rest, half_s = file.slot(index), self._deadline_s / 2
+    def _receive(self, wire: Wire, file: PartFile, index: int, rest: memoryview) -> Iterator[int]:
+        """Fills `rest`. A peer that has the chunk must deliver it within a deadline; one that waits may wait."""
+        half_s = self._deadline_s / 2
         overdue_s = 0.0
         while (got := wire.receive(rest, half_s)) < len(rest):
             rest = rest[got:]

@@ -5,7 +5,8 @@
 
 - Every request carries `Authorization: <token>` (`tokens`). Answers: 200 with Content-Length and X-Landed, 400, 401,
   404, 503 with Retry-After. Connections are kept; requests have no body.
-- Sockets stay blocking, with the kernel's own timeouts: a chunk is received or sent in one call, without the GIL.
+- Sockets stay blocking, with the kernel's own timeouts: a chunk is received or sent in one call, without the GIL, so
+  that generation in the same process is not disturbed, nor disturbs.
 """
 
 import os
