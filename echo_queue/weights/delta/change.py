@@ -29,8 +29,7 @@ def change_of(piece: Piece, streams: list[Bytes]) -> Change:
         positions = gaps.read(streams[0], piece.count)
         return Sparse(positions, _steps(piece.bits, streams[1:], len(positions)))
     groups = gaps.read(streams[0], -(-piece.count // ranked.EIGHT))
-    places = np.minimum(symbols.read(4, streams[1:3], len(groups)), len(ranked.BY_CHANGES) - 1)
-    bits = ranked.BY_CHANGES[places]
+    bits = ranked.BY_CHANGES.take(symbols.read(4, streams[1:3], len(groups)), mode="clip")
     return Ranked(groups, bits, _steps(piece.bits, streams[3:], int(np.bitwise_count(bits).sum())))
 
 

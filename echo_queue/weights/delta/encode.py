@@ -129,7 +129,7 @@ def _sparse(positions: gaps.Numbers, differences: Codes, versions: Pair, ranked_
     if len(positions) > ranked_up_to:
         return _coded("gaps", bits, [gaps.write(positions), *planes])
     groups, lanes = ranked.grouped(positions)
-    places = ranked.SYMBOLS[ranked.rank(lanes, *versions.base(groups))]
+    places = ranked.rank(lanes, *versions.base(groups))
     return _coded("ranked", bits, [gaps.write(groups), *symbols.write(places, 4), *planes])
 
 

@@ -6,6 +6,7 @@ Only what has changed leaves a device, beside the new codes themselves, which th
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from echo_queue.weights.delta import ranked
 from echo_queue.weights.delta.codes import Codes, on_host
@@ -14,6 +15,8 @@ from echo_queue.weights.delta.gaps import Numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Words = NDArray[np.uint64]
 
 BLOCK = 1 << 12
 """Words compared at a time: what is written in between stays in the processor's nearest cache."""
@@ -45,11 +48,12 @@ class HostPair:
         self._base, self._new = base, new
 
     def changes(self, limit: float) -> tuple[Numbers, Codes] | None:
-        room = len(self._new) + 8
+        room, lanes = len(self._new) + 1, 8 // self._new.itemsize
+        whole = len(self._new) // lanes * lanes
         places, differences = np.empty(room, np.uint32), np.empty(room, self._new.dtype)
-        words = len(self._new) // (8 // self._new.itemsize) * 8 // self._new.itemsize
-        base, new = (codes[:words].view(np.uint64) for codes in (self._base, self._new))
-        found = _changes(self._base, self._new, base, new, U(limit), places, differences)
+        codes = self._base, self._new
+        words = self._base[:whole].view(np.uint64), self._new[:whole].view(np.uint64)
+        found = _changes(words, codes, U(limit), (places, differences))
         return None if found > limit else (places[:found], differences[:found])
 
     def differences(self) -> Codes:
@@ -84,37 +88,43 @@ class DevicePair:
 
 
 @compiled
-def _changes(
-    base: Codes, new: Codes, base_words: Codes, new_words: Codes, limit: U, places: Numbers, differences: Codes
-) -> int:
-    """How many there are, or some number above `limit`; `places` and `differences` have room for all and one more.
+def _changes(words: tuple[Words, Words], codes: tuple[Codes, Codes], limit: U, found: tuple[Numbers, Codes]) -> int:
+    """Of base and new, as codes and as words. How many changes there are, or some number above `limit`.
 
-    Words of eight bytes are compared first, as vectors; then those that differ are listed, then their elements, both
-    without branches that a processor could foresee wrongly.
+    `found` (places and differences) has room for all and one more. Words are compared as vectors; then eights of them
+    that differ are listed, then those words, then their elements: no branch that a processor could guess wrongly.
     """
-    lanes, words, found = U(8 // new.itemsize), U(len(new_words)), U(0)
-    differ, unequal = np.zeros(BLOCK, np.uint8), np.empty(BLOCK + 1, np.uint32)
-    eights = differ.view(np.uint64)
-    for start in range(U(0), words, U(BLOCK)):
-        count, listed = min(U(BLOCK), words - start), U(0)
-        for place in range(count):
+    (base_words, new_words), (base, new), (places, differences) = words, codes, found
+    lanes, end, count = U(8 // new.itemsize), U(len(new_words)), U(0)
+    differ, eights, unequal = (
+        np.empty(BLOCK, np.uint8),
+        np.empty(BLOCK // 8 + 1, np.uint32),
+        np.empty(BLOCK + 1, np.uint32),
+    )
+    differ_in_eights = differ.view(np.uint64)
+    for start in range(U(0), end, U(BLOCK)):
+        differ[:] = 0
+        for place in range(min(U(BLOCK), end - start)):
             differ[place] = base_words[start + place] != new_words[start + place]
-        for eight in range((count + U(7)) >> U(3)):
-            if eights[eight]:
-                for place in range(eight << U(3), (eight + U(1)) << U(3)):
-                    unequal[listed] = place
-                    listed += U(differ[place])
+        listed = U(0)
+        for eight in range(U(BLOCK // 8)):
+            eights[listed] = eight
+            listed += U(differ_in_eights[eight] != U(0))
+        occupied, listed = listed, U(0)
+        for index in range(occupied):
+            first = U(eights[index]) << U(3)
+            for place in range(first, first + U(8)):
+                unequal[listed] = place
+                listed += U(differ[place])
         for index in range(listed):
             first = (start + U(unequal[index])) * lanes
             for place in range(first, first + lanes):
-                places[found] = place
-                differences[found] = new[place] - base[place]
-                found += U(new[place] != base[place])
-        if found > limit:
-            return int(found)
-        differ[:] = 0
-    for place in range(words * lanes, U(len(new))):
-        places[found] = place
-        differences[found] = new[place] - base[place]
-        found += U(new[place] != base[place])
-    return int(found)
+                difference = new[place] - base[place]
+                places[count], differences[count] = place, difference
+                count += U(difference != 0)
+        if count > limit:
+            return int(count)
+    for place in range(end * lanes, U(len(new))):
+        places[count], differences[count] = place, new[place] - base[place]
+        count += U(new[place] != base[place])
+    return int(count)

@@ -12,13 +12,15 @@ from echo_queue.weights.delta.gaps import Numbers
 from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
 EIGHT = 8
-BATCH = 1024
+BATCH = 512
 """Groups ranked at a time, so that the compiler makes vectors of them."""
 
 BY_CHANGES: Bytes = np.array(sorted(range(1, 256), key=lambda lanes: (lanes.bit_count(), lanes)), np.uint8)
 """A group's symbol → its ranked lanes: those with one change first, so that nearly all symbols are small."""
 SYMBOLS: Bytes = np.zeros(256, np.uint8)
 SYMBOLS[BY_CHANGES] = np.arange(255)
+LOWEST: Bytes = np.array([0] + [(bits & -bits).bit_length() - 1 for bits in range(1, 256)], np.uint8)
+"""The lowest bit's place."""
 
 
 def grouped(positions: Numbers) -> tuple[Numbers, Bytes]:
@@ -29,7 +31,7 @@ def grouped(positions: Numbers) -> tuple[Numbers, Bytes]:
 
 
 def rank(lanes: Bytes, groups: Numbers, base: Codes) -> Bytes:
-    """Bit j of the result: whether the lane of the group that is j-th by exponent has changed."""
+    """Each group's symbol. Bit j of what it stands for: whether the lane that is j-th by exponent has changed."""
     _check(groups, base)
     made = np.empty(len(lanes), np.uint8)
     _rank(lanes, groups, base, made)
@@ -79,6 +81,8 @@ def _rank(lanes: Bytes, groups: Numbers, base: Codes, made: Bytes) -> None:
             places = ranks[lane]
             for group in range(count):
                 ranked[group] |= places[group] & (U(0) - ((U(bits[group]) >> lane) & U(1)))
+        for group in range(count):
+            ranked[group] = SYMBOLS[ranked[group]]
 
 
 @compiled
@@ -94,17 +98,17 @@ def _add(ranked: Bytes, groups: Numbers, differences: Codes, codes: Codes, posit
             places, own = ranks[lane], U(1) << lane
             for group in range(count):
                 lanes[group] |= own if bits[group] & places[group] else U(0)
+        first = found
         for group in range(count):
-            changed, position = U(lanes[group]), U(groups[start + group]) << U(3)
-            while changed:
-                if changed & U(1):
-                    if position >= end:
-                        return int(found)
-                    codes[position] += differences[found]
-                    positions[found] = position
-                    found += U(1)
-                changed >>= U(1)
-                position += U(1)
+            changed = U(lanes[group])
+            while changed:  # hardly ever more than once
+                positions[found] = (U(groups[start + group]) << U(3)) + U(LOWEST[changed])
+                found += U(1)
+                changed &= changed - U(1)
+        for place in range(first, found):
+            if positions[place] >= end:
+                return int(place)
+            codes[U(positions[place])] += differences[place]
     return int(found)
 
 
@@ -116,6 +120,10 @@ def _order(codes: Codes, groups: Numbers, keys: Bytes, ranks: Bytes) -> None:
     """
     bits, last, count = 8 * codes.itemsize, U(len(codes) - 1), U(len(groups))
     shift, mask = U(max(bits - 9, 0)), U(0xFF if bits > 8 else 0x7F)
+    touched = U(0)
+    for place in range(count):  # so little work that many lines of memory are on their way at once
+        touched += U(codes[U(groups[place]) << U(3)])
+    keys[0, 0] = touched
     for place in range(count):
         first = U(groups[place]) << U(3)
         if first + U(7) <= last:
