@@ -30,6 +30,7 @@ USUAL = 10.0
 CLOSE_S = 30.0
 
 Publish = Callable[[Version, Mapping[str, Tensor]], object]
+Follow = Callable[[Version, Callable[[], bool]], object]
 
 
 def publication_period(t_bcast_s: float, t_train_s: float, s: int) -> int:
@@ -45,12 +46,16 @@ class Snapshot(NamedTuple):
 
 
 class Publisher(threading.Thread):
-    """`publish` stores the weights of a version and moves the pointer to it; `deadline_s` is for one version."""
+    """`publish` stores the weights of a version and moves the pointer to it; `deadline_s` is for one version.
 
-    def __init__(self, publish: Publish, deadline_s: float) -> None:
+    `follow` then does what can wait a little; it may ask whether something newer waits already.
+    """
+
+    def __init__(self, publish: Publish, follow: Follow, deadline_s: float) -> None:
         super().__init__(name="publisher", daemon=True)
         self.t_bcast_s = 0.0
         self._publish = publish
+        self._follow = follow
         self._deadline_s = deadline_s
         self._changed = threading.Condition()
         self._waiting: Snapshot | None = None
@@ -98,11 +103,15 @@ class Publisher(threading.Thread):
             try:
                 self._publish(snapshot.version, snapshot.weights)
                 self._published(snapshot)
+                self._follow(snapshot.version, self._hurried)
             except BaseException as error:
                 self._failure = error
             with self._changed:
                 self._under_way = None
                 self._changed.notify_all()
+
+    def _hurried(self) -> bool:
+        return self._waiting is not None or self._closed
 
     def _has_left(self, snapshot: Snapshot) -> bool:
         return self._failure is not None or (self._under_way is not snapshot and self._waiting is not snapshot)

@@ -14,7 +14,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ from echo_queue.records import Group, Published, Version
 from echo_queue.services.connect import connect_store
 from echo_queue.store import INDEX, ObjectStore
 from echo_queue.telemetry import MetricsLog
-from learner import checkpoint
+from learner import checkpoint, keys
 from learner.following import resume
 from learner.gathering import Batch, Gathering
 from learner.housekeeper import Housekeeper
@@ -81,12 +81,19 @@ class Learner:
             self.policy.restore(tensors)
         self.version = self.saved.version if self.saved else 0
         self.window = self.saved.window if self.saved else queue.status().window
+        signer = keys.signer(config)
         self.lineage = resume(queue, store, self.saved)
+        queue.entrust(self.lineage, keys.trust(signer))
+        self.press = weights.Press(
+            *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
+            chunk_key=keys.trust(signer).chunk_key if config.weights.encrypt else None,
+        )
         self.trained: list[str] = []
         self.t_train_s = 0.0
-        self.publisher = Publisher(self._publish, config.queue.stall_deadline_s)
+        self.publisher = Publisher(self._publish, self._follow, config.queue.stall_deadline_s)
         self.published = -1
         self.pointer: Published | None = None
+        self.served: frozenset[Version] = frozenset()
         version = Version(self.lineage, self.version)
         self.gathering = Gathering(config, queue, version, self.policy.vocabulary, self.publisher.check)
         self.metrics = MetricsLog(config.run.dir / "metrics.jsonl")
@@ -160,14 +167,19 @@ class Learner:
 
     def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         """In the publisher's thread: stored whole, then pointed at."""
-        published = weights.publish(self.store, version, tensors, self.config.model.dtype)
+        published = self.press.publish(version, tensors, self.config.model.dtype)
         self.queue.publish(version.lineage, published)
         self.pointer = published
-        weights.prune(self.store, version, self.config.staleness.s)
+
+    def _follow(self, version: Version, hurried: Callable[[], bool]) -> None:
+        """Likewise: what workers that missed versions will want, and what nobody can want any more."""
+        self.press.further(version, hurried)
+        weights.prune(self.store, version, self.config.staleness.s, self.served)
 
     def observe(self, status: Status) -> None:
         """In the housekeeper's thread. A pointer that Redis has forgotten is set again: nobody else would."""
         self.publisher.observe(status)
+        self.served = frozenset(worker.beat.version for worker in status.workers if worker.beat is not None)
         last, now = self.pointer, status.published
         if last is not None and (now is None or now.version < last.version):
             self.queue.publish(last.version.lineage, last)

@@ -4,6 +4,7 @@
 - External services: from the environment, or from the file that `…_FILE` names; `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`
   and the like, with a role's name, go before those for all roles. Without store keys, boto3's own chain (profile,
   instance role) applies.
+- The key that signs weights is made by the learner, unless the environment has it (`learner.keys`).
 """
 
 import os
@@ -19,6 +20,7 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.whole_file import write_whole
 
 Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
+SIGNING_KEY = "ECHO_QUEUE_LEARNER_SIGNING_KEY"
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
@@ -82,6 +84,11 @@ def external_store_keys(environ: Mapping[str, str] = os.environ, role: Role | No
         missing = name.replace("ACCESS", "SECRET") if access else other.replace("SECRET", "ACCESS")
         raise ServiceError(Problem(missing, "is not set but its other half is", "set both, or neither"))
     return None
+
+
+def signing_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The learner's private key from the environment: 64 hexadecimal digits; None: it keeps one in `run.dir/keys`."""
+    return _from_environment(SIGNING_KEY, environ)
 
 
 def _of_role(role: Role | None, secret: str, environ: Mapping[str, str]) -> tuple[str, str | None]:

@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -37,7 +37,7 @@ def test_kappa_is_the_smallest_that_dissemination_sustains(
 
 
 def started(publish: Publish) -> Publisher:
-    publisher = Publisher(publish, 20.0)
+    publisher = Publisher(publish, lambda version, hurried: None, 20.0)
     publisher.start()
     return publisher
 
@@ -95,7 +95,7 @@ def test_a_version_has_arrived_once_every_living_worker_serves_it() -> None:
 
 def test_a_publication_that_is_stuck_is_named() -> None:
     may_go = threading.Event()
-    publisher = Publisher(lambda version, weights: may_go.wait(20), deadline_s=0.05)
+    publisher = Publisher(lambda version, weights: may_go.wait(20), lambda version, hurried: None, deadline_s=0.05)
     publisher.start()
     publisher.hand_over(Version(3, 7), WEIGHTS)
     with pytest.raises(DeadlineError, match=r"version 3\.7 was not published within 0 s"):
@@ -103,3 +103,24 @@ def test_a_publication_that_is_stuck_is_named() -> None:
     may_go.set()
     publisher.wait()
     publisher.close()
+
+
+def test_what_follows_a_publication_is_told_that_a_newer_one_waits() -> None:
+    told: list[bool] = []
+    under_way, may_go = threading.Event(), threading.Event()
+
+    def follow(version: Version, hurried: Callable[[], bool]) -> None:
+        told.append(hurried())
+        under_way.set()
+        may_go.wait(10)
+        told.append(hurried())
+
+    publisher = Publisher(lambda version, weights: None, follow, 20.0)
+    publisher.start()
+    publisher.hand_over(Version(1, 1), WEIGHTS)
+    assert under_way.wait(10)
+    publisher.hand_over(Version(1, 2), WEIGHTS)
+    may_go.set()
+    publisher.wait()
+    publisher.close()
+    assert told == [False, True, False, False]

@@ -1,0 +1,75 @@
+"""Learners that race: what is latest is never unfinished, never older than it was, never an old lineage's."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from torch import Tensor
+
+from echo_queue import weights
+from echo_queue.errors import FencedError
+from echo_queue.queue import Queue
+from echo_queue.records import Published, Version
+from echo_queue.store import MissingObject, ObjectStore
+from tests.queue.scene import POLICY
+from tests.weights.scene import VERIFIER, drifted, fetch, model, press, same
+
+LEARNERS, VERSIONS = 4, 6
+
+
+def weights_of(version: Version) -> dict[str, Tensor]:
+    """Other ones in each lineage, so that none passes for another's."""
+    tensors = model()
+    for number in range(version.number + 1):
+        tensors = drifted(tensors, 100 * version.lineage + number)
+    return tensors
+
+
+def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole_and_newer_versions(
+    queue: Queue, object_store: ObjectStore
+) -> None:
+    queue.configure(POLICY)
+    over, fenced = threading.Event(), []
+    seen: list[Published] = []
+
+    def learn(number: int) -> None:
+        time.sleep(0.15 * number)  # in the middle of what the one before does
+        mine = Queue(queue.client, queue.run)
+        lineage = mine.resume(0).lineage
+        learner = press(object_store, anchor_every=3)
+        try:
+            for version in (Version(lineage, number) for number in range(VERSIONS)):
+                mine.publish(lineage, learner.publish(version, weights_of(version), "float32"))
+                learner.further(version)
+                weights.prune(object_store, version, s=1)
+        except FencedError:
+            fenced.append(lineage)
+
+    def read() -> None:
+        while True:
+            last = over.is_set()
+            published = queue.published()
+            if published is not None and (not seen or published != seen[-1]):
+                try:
+                    assert same(fetch(object_store, published), weights_of(published.version))
+                except MissingObject:  # it may have been pruned, but only for a newer one
+                    newer = queue.published()
+                    assert newer is not None
+                    assert newer.version > published.version
+                    continue
+                seen.append(published)
+            if last:
+                return
+
+    with ThreadPoolExecutor(LEARNERS + 1) as pool:
+        reader = pool.submit(read)
+        learners = [pool.submit(learn, number) for number in range(LEARNERS)]
+        for learner in learners:
+            learner.result()
+        over.set()
+        reader.result()
+    versions = [published.version for published in seen]
+    assert versions == sorted(set(versions))
+    assert versions[-1] == Version(LEARNERS, VERSIONS - 1)
+    assert fenced, "nobody was taken over from: let them begin closer together"
+    assert weights.latest(object_store, VERIFIER) == seen[-1]
