@@ -46,7 +46,7 @@ def work(
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     settings, deadline_s = config.weights, config.queue.stall_deadline_s
     spool = Spool((settings.spool_dir or config.run.dir / "spool") / name, settings.spool_max_bytes)
-    courier = Courier(queue, store, spool, name, settings, pinned.trust.token_secret)
+    courier = Courier(queue, store, spool, name, settings, secret=pinned.trust.token_secret)
     bring = partial(courier.bring, deadline_s=deadline_s)
     intake = Intake(store, pinned, Stage(), bring=bring, spool=spool, base=engine.weight)
     follower = Follower(queue, intake, engine.version)
