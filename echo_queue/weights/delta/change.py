@@ -26,8 +26,8 @@ def change_of(piece: Piece, streams: list[Bytes]) -> Change:
     if piece.kind == "dense":
         return Dense(unzigzag(symbols.read(piece.bits, streams, piece.count)))
     if piece.kind == "gaps":
-        positions = gaps.read(streams[0], piece.count)
-        return Sparse(positions, _steps(piece.bits, streams[1:], len(positions)))
+        found = gaps.count(streams[0], piece.count)
+        return Sparse(streams[0], _steps(piece.bits, streams[1:], found))
     groups = gaps.read(streams[0], -(-piece.count // ranked.EIGHT))
     bits = ranked.BY_CHANGES.take(symbols.read(4, streams[1:3], len(groups)), mode="clip")
     return Ranked(groups, bits, _steps(piece.bits, streams[3:], int(np.bitwise_count(bits).sum())))
@@ -45,16 +45,16 @@ class Dense:
 
 
 class Sparse:
-    """All positions lie within the codes."""
+    """All gaps end within the codes, and there are as many differences."""
 
-    def __init__(self, positions: gaps.Numbers, differences: Codes) -> None:
-        self._positions, self._differences = positions, differences
+    def __init__(self, stream: Bytes, differences: Codes) -> None:
+        self._stream, self._differences = stream, differences
 
     def add(self, codes: Codes) -> None:
-        _scatter_add(self._positions, self._differences, codes)
+        gaps.add(self._stream, self._differences, codes)
 
     def take_back(self, codes: Codes) -> None:
-        _scatter_add(self._positions, np.negative(self._differences), codes)
+        gaps.add(self._stream, np.negative(self._differences), codes)
 
 
 class Ranked:

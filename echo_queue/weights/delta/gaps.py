@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from echo_queue.weights.delta.codes import Codes
 from echo_queue.weights.delta.compiled import U, compiled
 from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
@@ -18,15 +19,27 @@ def write(numbers: Numbers) -> Bytes:
     return stream[: _write(numbers, stream)]
 
 
-def read(stream: Bytes, limit: int) -> Numbers:
-    """The numbers, all below `limit`. Raises `MalformedStream`."""
+def count(stream: Bytes, limit: int) -> int:
+    """How many numbers there are, all below `limit`. Raises `MalformedStream`."""
     if len(stream) and stream[-1] == FURTHER:
         raise MalformedStream("gaps end within a gap")
-    numbers = np.empty(len(stream), np.uint32)
-    found, end = _read(stream, numbers)
-    if end > limit:
+    further = int(np.count_nonzero(stream == FURTHER))
+    if int(stream.sum(dtype=np.int64)) + len(stream) - further > limit:
         raise MalformedStream(f"a position beyond the end ({limit})")
+    return len(stream) - further
+
+
+def read(stream: Bytes, limit: int) -> Numbers:
+    """The numbers, all below `limit`. Raises `MalformedStream`."""
+    found = count(stream, limit)
+    numbers = np.empty(len(stream), np.uint32)
+    _read(stream, numbers)
     return numbers[:found]
+
+
+def add(stream: Bytes, differences: Codes, codes: Codes) -> None:
+    """Adds to those of `codes` that the numbers point at; each is below their `len`, and has its difference."""
+    _add(stream, differences, codes)
 
 
 @compiled
@@ -45,8 +58,8 @@ def _write(numbers: Numbers, stream: Bytes) -> int:
 
 
 @compiled
-def _read(stream: Bytes, numbers: Numbers) -> tuple[int, int]:
-    """How many there are, and what follows the last. Without branches: `numbers` is as long as `stream`."""
+def _read(stream: Bytes, numbers: Numbers) -> None:
+    """Without branches, so that `numbers` is as long as `stream`."""
     found, follows = U(0), U(0)
     for gap in stream:
         follows += U(gap)
@@ -54,4 +67,14 @@ def _read(stream: Bytes, numbers: Numbers) -> tuple[int, int]:
         whole = U(gap != FURTHER)
         follows += whole
         found += whole
-    return int(found), int(follows)
+
+
+@compiled
+def _add(stream: Bytes, differences: Codes, codes: Codes) -> None:
+    found, follows = U(0), U(0)
+    for gap in stream:
+        follows += U(gap)
+        if gap != FURTHER:
+            codes[follows] += differences[found]
+            follows += U(1)
+            found += U(1)
