@@ -48,13 +48,13 @@ def test_tied_weights_are_stored_once_and_come_back_tied(object_store: ObjectSto
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_chains_of_differences_skips_and_anchors_are_bit_exact(object_store: ObjectStore, encrypt: bool) -> None:
-    versions = history(20)
-    published = publish_all(object_store, versions, encrypt=encrypt, anchor_every=6)
-    for pointer, tensors in list(zip(published, versions, strict=True))[::-1]:
-        assert same(fetch(object_store, pointer), tensors)
+    versions = history(11)
+    published = publish_all(object_store, versions, encrypt=encrypt, anchor_every=6, part_bytes=90_000)
+    for number in (11, 10, 7, 5, 3, 0):
+        assert same(fetch(object_store, published[number]), versions[number])
     entries = catalogue(object_store)
     assert {way.partition("-")[0] for entry in entries.values() for way in entry.ways} == {"full", "from"}
-    assert [version.number for version, entry in entries.items() if entry.anchored] == [0, 6, 12, 18]
+    assert [version.number for version, entry in entries.items() if entry.anchored] == [0, 6]
 
 
 def test_differences_over_several_publications_are_aligned_like_a_skip_list(object_store: ObjectStore) -> None:
