@@ -1,0 +1,144 @@
+"""Workers as far as weights are concerned, around a real Redis and a real store; and servers that only look so."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from echo_queue.config import Weights
+from echo_queue.queue import Beat, Peer, Queue
+from echo_queue.records import Version
+from echo_queue.store import ObjectStore
+from echo_queue.weights.manifest import Part, Route, part_key
+from tests.queue.scene import POLICY
+from workers.weights.courier import Courier
+from workers.weights.spool import Spool
+
+CHUNK = 16 << 10
+SECRET = b"shared by the run's workers"
+VERSION = Version(1, 7)
+DEADLINE_S = 30.0
+CHUNK_DEADLINE_S = 0.6
+
+
+def part_of(data: bytes, chunk_bytes: int = CHUNK) -> Part:
+    view = memoryview(data)
+    digests = tuple(blake3(view[at : at + chunk_bytes]).hexdigest() for at in range(0, len(data), chunk_bytes))
+    return Part(part_key(VERSION, None, digests), len(data), chunk_bytes, digests)
+
+
+def route_of(*datas: bytes, chunk_bytes: int = CHUNK) -> Route:
+    return Route("run", VERSION, None, "0" * 64, None, tuple(part_of(data, chunk_bytes) for data in datas))
+
+
+def cargo(chunks: int, parts: int = 1) -> list[bytes]:
+    """Random parts; the last chunk of each is shorter."""
+    return [os.urandom(chunks * CHUNK - 100) for _ in range(parts)]
+
+
+class Member:
+    """A worker that fetches and serves; its heart has beaten once, for long."""
+
+    def __init__(self, region: "Region", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
+        self.name = name
+        region.beat(name)
+        chosen = {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings
+        self.spool = Spool(region.folder / name, 1 << 30)
+        self.courier = Courier(region.queue, region.store, self.spool, name, Weights(**chosen), secret=secret)
+
+    def bring(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
+        """Bytes from the store and from peers."""
+        brought = self.courier.bring(route, deadline_s)
+        return brought.store_bytes, brought.peer_bytes
+
+    def holds(self, route: Route, datas: Sequence[bytes]) -> bool:
+        return all(self.spool.open(part).memory() == data for part, data in zip(route.parts, datas, strict=True))
+
+    def close(self) -> None:
+        self.courier.close()
+        self.spool.close()
+
+
+class Region:
+    def __init__(self, queue: Queue, store: ObjectStore, folder: Path) -> None:
+        self.queue, self.store, self.folder = queue, store, folder
+        self._members: list[Member] = []
+        self._liars: list[Liar] = []
+        queue.configure(POLICY)
+
+    def publish(self, *datas: bytes) -> Route:
+        route = route_of(*datas)
+        for part, data in zip(route.parts, datas, strict=True):
+            self.store.put(part.key, data)
+        return route
+
+    def member(self, name: str, *, secret: bytes = SECRET, **settings: Any) -> Member:
+        self._members.append(Member(self, name, secret=secret, **settings))
+        return self._members[-1]
+
+    def liar(self, name: str, route: Route, converse: "Conversation") -> "Liar":
+        """Something in the chain that talks as it likes."""
+        liar = Liar(converse)
+        self._liars.append(liar)
+        self.beat(name)
+        self.queue.join(Peer(name, "default", liar.address), route.name)
+        return liar
+
+    def beat(self, name: str) -> None:
+        self.queue.beat(name, Beat("engine", VERSION, "idle"), 60.0)
+
+    def close(self) -> None:
+        for one in (*self._members, *self._liars):
+            one.close()
+
+
+Conversation = Callable[[socket.socket, bytes], None]
+"""Gets a connection and the head of the request that came; the connection is closed afterwards."""
+
+
+class Liar:
+    def __init__(self, converse: Conversation) -> None:
+        self.asked: list[bytes] = []
+        """Heads of all requests."""
+        self._converse = converse
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.2)
+        self._open: list[socket.socket] = []
+        self._closed = False
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            with suppress(TimeoutError):
+                connection, _ = self._listener.accept()
+                self._open.append(connection)
+                threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+        self._listener.close()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            for head in heads(connection):
+                self.asked.append(head)
+                self._converse(connection, head)
+                return
+
+
+def heads(connection: socket.socket) -> Iterator[bytes]:
+    rest = b""
+    while data := connection.recv(4096):
+        rest += data
+        while b"\r\n\r\n" in rest:
+            head, _, rest = rest.partition(b"\r\n\r\n")
+            yield head

@@ -1,0 +1,283 @@
+"""Routes through a region of real workers: read from the store once, and never wrong, whoever is in the chain."""
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from echo_queue.errors import DeadlineError, ServiceError
+from echo_queue.weights.manifest import Route
+from echo_queue.weights.reading import Damaged
+from tests.workers.weights.scene import CHUNK, CHUNK_DEADLINE_S, Conversation, Member, Region, cargo
+from workers.weights.wire import answer_head, parse_request
+
+REPORTED = b"bad"
+
+
+def together(route: Route, members: Sequence[Member]) -> dict[str, tuple[int, int]]:
+    """All fetch at the same time, joining in this order; bytes from the store and from peers by name."""
+    took: dict[str, tuple[int, int]] = {}
+
+    def go(member: Member) -> None:
+        took[member.name] = member.bring(route)
+
+    threads = [threading.Thread(target=go, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(took) == len(members)
+    return took
+
+
+def test_a_region_reads_the_store_once(region: Region) -> None:
+    datas = cargo(64, parts=5)
+    route = region.publish(*datas)
+    members = [region.member(name) for name in "abcd"]
+    took = together(route, members)
+    assert sum(store for store, _ in took.values()) == route.size
+    assert all(sum(both) == route.size for both in took.values())
+    assert all(member.holds(route, datas) for member in members)
+    assert sum(member.courier.sent for member in members) == 3 * route.size
+
+
+def test_what_is_there_already_is_not_fetched_again(region: Region) -> None:
+    route = region.publish(*cargo(8, parts=2))
+    member = region.member("a")
+    assert member.bring(route) == (route.size, 0)
+    assert member.bring(route) == (0, 0)
+
+
+def test_a_late_joiner_needs_no_store(region: Region) -> None:
+    datas = cargo(16)
+    route = region.publish(*datas)
+    region.member("a").bring(route)
+    region.store.delete(part.key for part in route.parts)
+    late = region.member("b")
+    assert late.bring(route) == (0, route.size)
+    assert late.holds(route, datas)
+
+
+def test_a_route_without_parts_and_an_empty_part_are_no_trouble(region: Region) -> None:
+    member = region.member("a")
+    assert member.bring(region.publish()) == (0, 0)
+    route = region.publish(b"", *cargo(3))
+    assert member.bring(route) == (route.size, 0)
+
+
+@pytest.mark.parametrize("settings", [{"peers": False}, {"reachable": False}, {"upload_usd_per_gb": 0.1}])
+def test_nobody_is_fed_from_who_does_not_want_to_or_cannot(region: Region, settings: dict[str, object]) -> None:
+    route = region.publish(*cargo(8))
+    first, second = region.member("a", **settings), region.member("b")
+    assert first.bring(route) == (route.size, 0)
+    assert second.bring(route) == (route.size, 0)
+    assert first.courier.sent == 0
+
+
+def test_a_leaf_waits_a_moment_for_a_head_instead_of_reading_the_store(region: Region) -> None:
+    datas = cargo(32)
+    before, route = region.publish(*cargo(2)), region.publish(*datas)
+    head, leaf = region.member("head"), region.member("leaf", reachable=False)
+    together(before, [head, leaf])
+    route = Route("run", route.version._replace(number=8), None, route.root, None, route.parts)
+    took = together(route, [leaf, head])
+    assert took == {"leaf": (0, route.size), "head": (route.size, 0)}
+
+
+def test_who_is_retired_feeds_nobody_new(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    first = region.member("a")
+    first.bring(route)
+    first.courier.retire()
+    assert region.member("b").bring(route) == (route.size, 0)
+
+
+# Peers that fail ------------------------------------------------------------------------------------------------------
+
+
+def whole(route: Route, data: bytes) -> bytes:
+    return answer_head(200, len(data), x_landed=len(route.parts[0].chunks)) + data
+
+
+def says(answer: bytes) -> Conversation:
+    return lambda connection, head: connection.sendall(answer)
+
+
+def corrupted(data: bytes, chunk: int) -> bytes:
+    place = chunk * CHUNK + 77
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def silent(connection: socket.socket, head: bytes) -> None:
+    connection.recv(1)
+
+
+def trickling(route: Route, data: bytes) -> Conversation:
+    """A byte now and then, and quick answers to who asks whether it lives."""
+
+    def converse(connection: socket.socket, head: bytes) -> None:
+        connection.sendall(answer_head(200, len(data), x_landed=len(route.parts[0].chunks)))
+        if parse_request(head).method == "GET":
+            for at in range(len(data)):
+                connection.sendall(data[at : at + 1])
+                time.sleep(0.05)
+
+    return converse
+
+
+def test_a_bad_chunk_is_neither_kept_nor_passed_on_and_its_server_never_asked_again(region: Region) -> None:
+    datas = cargo(16)
+    route = region.publish(*datas)
+    liar = region.liar("liar", route, says(whole(route, corrupted(datas[0], 5))))
+    member, after = region.member("b"), region.member("c")
+    took = together(route, [member, after])
+    assert member.holds(route, datas) and after.holds(route, datas)
+    store, peer = took["b"]
+    assert (store, peer) == (route.size - 5 * CHUNK, 5 * CHUNK)
+    assert after.courier.fetched["store"] == 0
+    assert len(liar.asked) == 1
+    assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"bad b"]
+    more = region.publish(*cargo(4))
+    assert member.bring(more) == (more.size, 0)
+    assert len(liar.asked) == 1
+
+
+LIES = {
+    "no HTTP": says(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
+    "bytes": says(bytes(range(256)) * 64),
+    "a longer head than any": says(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 2000 + b"\r\n"),
+    "a length that cannot be": says(answer_head(200, 10**12) + bytes(100)),
+    "a length of another part": says(answer_head(200, 7) + bytes(7)),
+    "a length that is no number": says(b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"),
+    "two lengths": says(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"),
+    "chunked": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+    "a redirect": says(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
+    "not found": says(answer_head(404)),
+    "unauthorized": says(answer_head(401)),
+    "busy for ever": says(answer_head(503, retry_after=1)),
+    "nothing, and closes": lambda connection, head: None,
+    "nothing, and stays": silent,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_whatever_a_peer_answers_the_route_arrives_whole(region: Region, lie: str) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    region.liar("liar", route, LIES[lie])
+    member = region.member("b")
+    began = time.monotonic()
+    assert member.bring(route) == (route.size, 0)
+    assert member.holds(route, datas)
+    assert time.monotonic() - began < CHUNK_DEADLINE_S + 2.0
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3 * CHUNK, 3 * CHUNK + 5])
+@pytest.mark.parametrize("then", ["closes", "hangs"])
+def test_a_peer_that_stops_in_the_middle_costs_one_deadline(region: Region, sent: int, then: str) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+
+    def converse(connection: socket.socket, head: bytes) -> None:
+        if parse_request(head).method == "GET":
+            connection.sendall(whole(route, datas[0])[: len(whole(route, datas[0])) - len(datas[0]) + sent])
+        if then == "hangs":
+            connection.recv(1)
+
+    region.liar("liar", route, converse)
+    member = region.member("b")
+    began = time.monotonic()
+    store, peer = member.bring(route)
+    assert peer == sent // CHUNK * CHUNK and store == route.size - peer
+    assert member.holds(route, datas)
+    assert time.monotonic() - began < (CHUNK_DEADLINE_S if then == "hangs" else 0) + 1.0
+
+
+def test_a_peer_that_sends_a_byte_now_and_then_costs_one_deadline(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    region.liar("liar", route, trickling(route, datas[0]))
+    member = region.member("b")
+    began = time.monotonic()
+    assert member.bring(route) == (route.size, 0)
+    assert time.monotonic() - began < 2 * CHUNK_DEADLINE_S + 1.0
+
+
+def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(region: Region) -> None:
+    route = region.publish(*cargo(4))
+    liar = region.liar("liar", route, silent)
+    liar.close()
+    time.sleep(0.5)
+    member = region.member("b")
+    assert member.bring(route) == (route.size, 0)
+    assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"unreachable b"]
+
+
+def test_with_another_secret_nobody_gets_anything_and_the_store_serves(region: Region) -> None:
+    route = region.publish(*cargo(4))
+    first, stranger = region.member("a"), region.member("b", secret=b"another")
+    first.bring(route)
+    assert stranger.bring(route) == (route.size, 0)
+    assert first.courier.sent == 0
+
+
+def test_the_next_upstream_serves_when_the_nearest_lies(region: Region) -> None:
+    datas = cargo(16)
+    route = region.publish(*datas)
+    region.member("a").bring(route)
+    region.liar("liar", route, says(whole(route, corrupted(datas[0], 2))))
+    member = region.member("c")
+    assert member.bring(route) == (0, route.size)
+
+
+# The store ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_truncated_object_is_one_clear_error_and_no_weights(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    for kept in (0, 1, 3 * CHUNK, 3 * CHUNK + 1):
+        region.store.put(route.parts[0].key, datas[0][:kept])
+        member = region.member(f"b{kept}", peers=False)
+        with pytest.raises(Damaged):
+            member.bring(route)
+        with pytest.raises(ServiceError, match="is missing"):
+            member.spool.open(route.parts[0]).memory()
+
+
+def test_a_spoiled_or_longer_object_is_one_clear_error(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    for number, wrong in enumerate((corrupted(datas[0], 3), datas[0] + b"more")):
+        region.store.put(route.parts[0].key, wrong)
+        with pytest.raises(Damaged):
+            region.member(f"b{number}", peers=False).bring(route)
+
+
+def test_a_missing_object_is_one_clear_error(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    region.store.delete([route.parts[0].key])
+    with pytest.raises(ServiceError, match="no object"):
+        region.member("a").bring(route)
+
+
+def test_what_does_not_arrive_in_time_is_one_error_that_names_it(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    region.liar("liar", route, silent)
+    with pytest.raises(DeadlineError, match=r"0001.00000007/full did not arrive within 0 s"):
+        region.member("b").bring(route, deadline_s=0.2)
+
+
+def test_after_an_error_a_later_try_goes_on_from_what_has_landed(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    region.store.put(route.parts[0].key, corrupted(datas[0], 5))
+    member = region.member("a")
+    with pytest.raises(Damaged):
+        member.bring(route)
+    region.store.put(route.parts[0].key, datas[0])
+    assert member.bring(route) == (route.size - 5 * CHUNK, 0)
+    assert member.holds(route, datas)

@@ -1,0 +1,336 @@
+"""The peer server against clients of every kind, over real sockets."""
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
+from workers.weights import server as serving
+from workers.weights.server import CONNECTIONS, PeerServer
+from workers.weights.spool import PartFile, Spool
+from workers.weights.tokens import Tokens
+from workers.weights.wire import Wire, parse_answer, path_of, request_head
+
+NAME = "w1"
+PARTS = 12
+
+
+class Shop:
+    """A server with one part of 12 chunks, of which none has landed yet."""
+
+    def __init__(self, folder: Path, **settings: float) -> None:
+        (self.data,) = cargo(PARTS)
+        self.part = part_of(self.data)
+        self.spool = Spool(folder / NAME, 1 << 20)
+        self.file: PartFile = self.spool.open(self.part)
+        self.tokens = Tokens(SECRET)
+        self.server = PeerServer(self.spool, self.tokens, NAME, host="127.0.0.1", **settings)  # type: ignore[arg-type]
+        self.server.start()
+
+    def land(self, *indices: int) -> None:
+        for index in indices:
+            assert self.file.write(index, self.data[index * CHUNK : (index + 1) * CHUNK])
+
+    def land_all(self) -> None:
+        self.land(*range(PARTS))
+
+    def call(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=10)
+
+    def ask(self, start: int = 0, method: str = "GET", key: str = "", token: str | None = None) -> bytes:
+        path = path_of(key or self.part.key, start)
+        return request_head(method, path, "h", self.tokens.mint("w2", NAME, path) if token is None else token)
+
+    def close(self) -> None:
+        self.server.close()
+        self.spool.close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+def heard(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    said = b""
+    with suppress(ConnectionResetError):
+        while data := connection.recv(1 << 16):
+            said += data
+    return said
+
+
+def status(connection: socket.socket) -> int:
+    head = Wire(connection).head(5.0)
+    assert head is not None
+    return parse_answer(head).status
+
+
+def exactly(connection: socket.socket, count: int) -> bytes:
+    said = b""
+    while len(said) < count:
+        data = connection.recv(count - len(said))
+        assert data, f"{len(said)} bytes, not {count}"
+        said += data
+    return said
+
+
+def test_chunks_go_out_as_they_land(shop: Shop) -> None:
+    shop.file.expect(True)
+    with shop.call() as connection:
+        connection.sendall(shop.ask())
+        wire = Wire(connection)
+        head = wire.head(5.0)
+        assert head is not None
+        answer = parse_answer(head)
+        assert (answer.status, answer.length, answer.landed) == (200, len(shop.data), 0)
+        room = memoryview(bytearray(len(shop.data)))
+        for index in range(PARTS):
+            shop.land(index)
+            length = shop.part.length(index)
+            assert wire.receive(room[index * CHUNK : index * CHUNK + length], 5.0) == length
+        assert room == shop.data
+    assert shop.server.sent == len(shop.data)
+
+
+def test_one_connection_serves_many_requests(shop: Shop) -> None:
+    shop.land_all()
+    with shop.call() as connection:
+        wire = Wire(connection)
+        for start in (0, 3, PARTS - 1, PARTS):
+            connection.sendall(shop.ask(start))
+            head = wire.head(5.0)
+            assert head is not None
+            room = memoryview(bytearray(parse_answer(head).length))
+            assert wire.receive(room, 5.0) == len(room)
+            assert room == shop.data[start * CHUNK :]
+
+
+def test_requests_may_come_at_once_or_in_pieces(shop: Shop) -> None:
+    shop.land_all()
+    with shop.call() as connection:
+        words = shop.ask(11) + shop.ask(10, "HEAD") + shop.ask(11)
+        for place in range(0, len(words), 50):
+            connection.sendall(words[place : place + 50])
+            time.sleep(0.01)
+        connection.shutdown(socket.SHUT_WR)
+        said = heard(connection)
+    assert said.count(b"HTTP/1.1 200 OK") == 3 and said.count(shop.data[11 * CHUNK :]) == 2
+
+
+def test_a_look_tells_how_far_it_is(shop: Shop) -> None:
+    shop.land(0, 1, 2, 5)
+    for start, landed in ((0, 3), (2, 3), (3, 3), (5, 6)):
+        with shop.call() as connection:
+            connection.sendall(shop.ask(start, "HEAD"))
+            head = Wire(connection).head(5.0)
+            assert head is not None and parse_answer(head).landed == landed
+
+
+@pytest.mark.parametrize("token", ["", "EQ1 w2 9999999999 " + "0" * 64, "nonsense", "EQ1 w2 0 x"])
+def test_without_a_token_for_this_very_path_nothing_is_given(shop: Shop, token: str) -> None:
+    shop.land_all()
+    with shop.call() as connection:
+        connection.sendall(shop.ask(token=token))
+        said = heard(connection)
+    assert said.startswith(b"HTTP/1.1 401 ") and len(said) < 200
+
+
+def test_an_expired_token_opens_nothing(shop: Shop) -> None:
+    shop.land_all()
+    path = path_of(shop.part.key, 0)
+    old = Tokens(SECRET, lambda: time.time() - 3600).mint("w2", NAME, path)
+    with shop.call() as connection:
+        connection.sendall(shop.ask(token=old))
+        assert status(connection) == 401
+
+
+def test_a_token_of_another_path_opens_nothing(shop: Shop) -> None:
+    shop.land_all()
+    other = shop.tokens.mint("w2", NAME, path_of(shop.part.key, 1))
+    with shop.call() as connection:
+        connection.sendall(shop.ask(0, token=other))
+        assert status(connection) == 401
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../../../../etc/passwd",
+        "/etc/passwd",
+        "000001.part",
+        "lock",
+        "weights/../weights",
+        "%2e%2e/%2e%2e/etc/passwd",
+        "\0",
+        "weights/0001/00000007/full/" + "0" * 32 + ".part",
+        "é",
+    ],
+)
+def test_a_path_that_names_no_part_finds_nothing_whatever_it_spells(shop: Shop, key: str) -> None:
+    shop.land_all()
+    with shop.call() as connection:
+        connection.sendall(shop.ask(key=key))
+        assert status(connection) == 404
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /parts/a HTTP/1.1\r\n\r\n",
+        b"GET /parts/a?from=-1 HTTP/1.1\r\n\r\n",
+        b"GET /parts/a?from=99999999999999999999 HTTP/1.1\r\n\r\n",
+        b"GET /parts/a?form=1 HTTP/1.1\r\n\r\n",
+        b"GET /parts/a HTTP/1.0\r\n\r\n",
+        b"GET /parts/a HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",
+        b"GET /parts/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /parts/a HTTP/1.1\r\nno header\r\n\r\n",
+        b"GET /parts/a HTTP/1.1\r\nA: b\r\nA: c\r\n\r\n",
+        b"GET /parts/a HTTP/1.1\r\n folded: b\r\n\r\n",
+        b"GET  /parts/a  HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /parts/" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n",
+        b"a" * 100_000,
+    ],
+)
+def test_what_is_no_request_of_a_peer_gets_400_and_the_end_of_its_connection(shop: Shop, words: bytes) -> None:
+    with shop.call() as connection:
+        with suppress(OSError):
+            connection.sendall(words)
+        said = heard(connection)
+    assert said == b"" if len(words) > 50_000 and not said else said.startswith(b"HTTP/1.1 400 ")
+    with shop.call() as connection:
+        connection.sendall(shop.ask(0, "HEAD"))
+        assert status(connection) == 200
+
+
+def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HEAD_DEADLINE_S", 0.5)
+    shop.land_all()
+    slow = [shop.call() for _ in range(10)]
+    began = time.monotonic()
+    ended: list[float] = []
+
+    def dawdle(connection: socket.socket) -> None:
+        with suppress(OSError):
+            for byte in shop.ask():
+                connection.sendall(bytes([byte]))
+                time.sleep(0.05)
+        ended.append(time.monotonic() - began)
+
+    threads = [threading.Thread(target=dawdle, args=(connection,)) for connection in slow]
+    for thread in threads:
+        thread.start()
+    with shop.call() as connection:
+        connection.sendall(shop.ask())
+        assert status(connection) == 200
+    for thread in threads:
+        thread.join(timeout=20)
+    assert len(ended) == 10 and max(ended) < 3.0
+    for connection in slow:
+        connection.close()
+
+
+def test_a_silent_client_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "IDLE_S", 0.3)
+    monkeypatch.setattr(serving, "HEAD_DEADLINE_S", 0.3)
+    with shop.call() as connection:
+        began = time.monotonic()
+        assert heard(connection) == b""
+        assert time.monotonic() - began < 3.0
+
+
+def test_beyond_so_many_connections_the_next_is_sent_away_at_once(shop: Shop) -> None:
+    held = [shop.call() for _ in range(CONNECTIONS)]
+    time.sleep(0.3)
+    with shop.call() as connection:
+        assert heard(connection).startswith(b"HTTP/1.1 503 ")
+    for connection in held:
+        connection.close()
+
+
+def test_beyond_so_many_streams_the_answer_is_503_and_when_to_come_again(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, streams=2)
+    try:
+        shop.file.expect(True)
+        busy = [shop.call() for _ in range(2)]
+        for connection in busy:
+            connection.sendall(shop.ask())
+            assert status(connection) == 200
+        with shop.call() as connection:
+            connection.sendall(shop.ask())
+            head = Wire(connection).head(5.0)
+            assert head is not None and re.search(rb"503.*\r\nRetry-After: 1", head, re.DOTALL)
+            connection.sendall(shop.ask(0, "HEAD"))
+            assert status(connection) == 200
+        for connection in busy:
+            connection.close()
+        assert eventually(lambda: _free(shop))
+    finally:
+        shop.close()
+
+
+def _free(shop: Shop) -> bool:
+    with shop.call() as connection:
+        connection.sendall(shop.ask())
+        return status(connection) == 200
+
+
+def eventually(true: "object", deadline_s: float = 5.0) -> bool:
+    give_up = time.monotonic() + deadline_s
+    while time.monotonic() < give_up:
+        if true():  # type: ignore[operator]
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_stream_ends_when_nobody_fetches_the_rest_any_more(shop: Shop) -> None:
+    shop.land(0)
+    shop.file.expect(True)
+    with shop.call() as connection:
+        connection.sendall(shop.ask())
+        time.sleep(0.2)
+        shop.file.expect(False)
+        said = heard(connection)
+    assert said.endswith(shop.data[:CHUNK]) and f"Content-Length: {len(shop.data)}".encode() in said
+
+
+def test_uploads_stay_below_their_cap(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, upload_mbit=1.0)
+    try:
+        monkey = serving.BURST_BYTES
+        serving.BURST_BYTES = CHUNK
+        shop.land_all()
+        with shop.call() as connection:
+            began = time.monotonic()
+            connection.sendall(shop.ask())
+            exactly(connection, len(shop.data))
+            rate = 8e-6 * (len(shop.data) - 2 * CHUNK) / (time.monotonic() - began)
+        assert rate <= 1.0
+    finally:
+        serving.BURST_BYTES = monkey
+        shop.close()
+
+
+def test_closing_the_server_ends_its_streams_at_once(shop: Shop) -> None:
+    shop.file.expect(True)
+    with shop.call() as connection:
+        connection.sendall(shop.ask())
+        time.sleep(0.1)
+        began = time.monotonic()
+        shop.server.close()
+        heard(connection)
+        assert time.monotonic() - began < 3.0

@@ -1,0 +1,221 @@
+"""The spool: only what was verified, only as much as it may be, and nothing left of the dead."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from echo_queue.errors import ServiceError
+from echo_queue.records import Version
+from echo_queue.weights.manifest import Part, Route
+from tests.workers.weights.scene import CHUNK, cargo, part_of
+from workers.weights.spool import Spool
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool(tmp_path / "w1", MB)
+
+
+def numbered(part: Part, number: int) -> Part:
+    """The same in another route."""
+    key = part.key.replace("00000007", f"{number:08}")
+    return Part(key, part.size, part.chunk_bytes, part.chunks)
+
+
+def fill(spool: Spool, part: Part, data: bytes) -> None:
+    file = spool.open(part)
+    for index in range(len(part.chunks)):
+        assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
+
+
+def test_a_chunk_that_is_not_the_published_one_leaves_no_trace(spool: Spool) -> None:
+    (data,) = cargo(3)
+    part = part_of(data)
+    file = spool.open(part)
+    for wrong in (data[1 : CHUNK + 1], data[: CHUNK - 1], b"", data[: CHUNK + 1], data[CHUNK : 2 * CHUNK]):
+        assert not file.write(0, wrong)
+    assert file.landed(0) == 0 and os.pread(file.file, part.size, 0) == bytes(part.size)
+    assert file.write(0, data[:CHUNK]) and file.next == 1
+    assert not file.write(0, data[CHUNK : 2 * CHUNK])
+    assert os.pread(file.file, CHUNK, 0) == data[:CHUNK]
+
+
+def test_chunks_may_land_in_any_order(spool: Spool) -> None:
+    (data,) = cargo(4)
+    part = part_of(data)
+    file = spool.open(part)
+    for index, following in ((2, 0), (0, 1), (3, 1), (1, 4)):
+        assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
+        assert file.next == following
+    assert file.memory() == data and file.whole
+
+
+def test_what_is_not_whole_cannot_be_read(spool: Spool) -> None:
+    (data,) = cargo(2)
+    file = spool.open(part_of(data))
+    file.write(1, data[CHUNK:])
+    with pytest.raises(ServiceError, match="chunk 0 of 2 is missing"):
+        file.memory()
+
+
+def test_who_waits_for_a_chunk_wakes_when_it_lands_when_nobody_fetches_it_and_at_its_deadline(spool: Spool) -> None:
+    (data,) = cargo(2)
+    file = spool.open(part_of(data))
+    assert file.wait(0, 60.0) == 0  # nobody fetches it
+    file.expect(True)
+    began = time.monotonic()
+    assert file.wait(0, 0.1) == 0 and time.monotonic() - began >= 0.1
+    threading.Timer(0.1, file.write, (0, data[:CHUNK])).start()
+    assert file.wait(0, 60.0) == 1
+    threading.Timer(0.1, file.expect, (False,)).start()
+    assert file.wait(1, 60.0) == 1
+
+
+def test_the_routes_used_longest_ago_make_room(tmp_path: Path) -> None:
+    (data,) = cargo(8)
+    spool = Spool(tmp_path / "w1", 3 * len(data))
+    parts = [numbered(part_of(data), number) for number in range(5)]
+    for part in parts[:3]:
+        fill(spool, part, data)
+    assert spool.find(parts[0].key)
+    spool.open(parts[3])
+    assert [spool.find(part.key) is not None for part in parts] == [True, False, True, True, False]
+    assert spool.bytes == 3 * len(data)
+    assert len(list(spool.folder.glob("*.part"))) == 3
+
+
+def test_a_route_that_is_held_or_being_fetched_stays(tmp_path: Path) -> None:
+    (data,) = cargo(8)
+    spool = Spool(tmp_path / "w1", 2 * len(data))
+    held, fetched, third = (numbered(part_of(data), number) for number in range(3))
+    route = Route("run", Version(1, 0), None, "0" * 64, None, (held,))
+    with spool.hold(route):
+        fill(spool, held, data)
+        spool.open(fetched).expect(True)
+        with pytest.raises(ServiceError, match=r"weights\.spool_max_bytes"):
+            spool.open(third)
+        assert spool.open(held).memory() == data
+    spool.open(third)
+    assert spool.find(held.key) is None
+
+
+def test_who_has_a_part_open_keeps_it_when_it_is_dropped(tmp_path: Path) -> None:
+    (data,) = cargo(8)
+    spool = Spool(tmp_path / "w1", len(data))
+    first, second = (numbered(part_of(data), number) for number in range(2))
+    fill(spool, first, data)
+    memory = spool.open(first).memory()
+    spool.open(second)
+    assert spool.find(first.key) is None
+    spool.close()
+    assert memory == data
+
+
+def test_files_are_closed_with_their_last_user(tmp_path: Path) -> None:
+    (data,) = cargo(2)
+    spool = Spool(tmp_path / "w1", len(data))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        fill(spool, numbered(part_of(data), number), data)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_a_spool_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) -> None:
+    folder = tmp_path / "w1"
+    folder.mkdir()
+    (folder / "000001.part").write_bytes(b"of an earlier life")
+    spool = Spool(folder, MB)
+    assert not list(folder.glob("*.part"))
+    spool.open(part_of(b"something"))
+    spool.close()
+    spool.close()
+    assert not folder.exists()
+    with pytest.raises(ServiceError, match="closed"):
+        spool.open(part_of(b"something"))
+
+
+def test_two_living_workers_cannot_share_a_spool(spool: Spool) -> None:
+    with pytest.raises(ServiceError, match="belongs to another process that lives"):
+        Spool(spool.folder, MB)
+
+
+@pytest.mark.parametrize("name", ["..", "."])
+def test_a_worker_whose_name_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "precious").write_text("something else")
+    with pytest.raises(ServiceError):
+        Spool(tmp_path / "spool" / name / ".." if name == "." else tmp_path / "spool" / name, MB)
+    assert (tmp_path / "precious").exists()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from tests.workers.weights.scene import part_of
+from workers.weights.spool import Spool
+spool = Spool(Path(sys.argv[1]), 1 << 20)
+spool.open(part_of(b"something"))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_spools_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+    names = ("dead", "alive")
+    holders = [
+        subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / name)], stdout=subprocess.PIPE) for name in names
+    ]
+    try:
+        for holder in holders:
+            assert holder.stdout is not None and holder.stdout.readline() == b"ready\n"
+        (tmp_path / "somebody's").mkdir()
+        holders[0].send_signal(signal.SIGKILL)
+        holders[0].wait(timeout=10)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "dead", "somebody's"]
+        Spool(tmp_path / "w1", MB)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "somebody's", "w1"]
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.wait(timeout=10)
+
+
+FILLER = """
+import resource, sys
+from pathlib import Path
+from echo_queue.errors import ServiceError
+from tests.workers.weights.scene import part_of
+from workers.weights.spool import Spool
+spool = Spool(Path(sys.argv[1]), 1 << 30)
+if sys.argv[2] == "quota":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    spool.open(part_of(bytes(2 << 20)))
+except ServiceError as error:
+    assert spool.bytes == 0 and not list(spool.folder.glob("*.part"))
+    spool.open(part_of(bytes(1000)))
+    print(error.problems[0].where, error.problems[0].what)
+"""
+
+
+@pytest.mark.parametrize("how", ["quota", "disk"])
+def test_a_full_disk_is_one_clear_error_before_the_first_byte(tmp_path: Path, how: str) -> None:
+    if how == "disk":
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+        if os.geteuid() != 0 or subprocess.run(mount, check=False, timeout=10, capture_output=True).returncode != 0:
+            pytest.skip("only root can mount a small disk")
+    try:
+        command = [sys.executable, "-c", FILLER, str(tmp_path / "w1"), how]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        if how == "disk":
+            subprocess.run(["umount", str(tmp_path)], check=True, timeout=10)
+    assert done.stdout.startswith("weights.spool_dir") and "no room for 2097152 bytes" in done.stdout, done.stderr
