@@ -27,13 +27,21 @@ class Seconds(NamedTuple):
 
 
 def describe(
-    version: Version, groups: Sequence[Group], learned: Learned, seconds: Seconds, *, window: float, status: Status
+    version: Version,
+    groups: Sequence[Group],
+    learned: Learned,
+    seconds: Seconds,
+    *,
+    window: float,
+    t_bcast_s: float,
+    status: Status,
 ) -> UpdateMetrics:
     """The record of the update that made `version` of `groups`; also one line of log."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
     lags = Counter(version.number - 1 - group.oldest for group in groups)
     sums = learned.sums
+    beats = [worker.beat for worker in status.workers if worker.beat is not None]
     metrics = UpdateMetrics(
         time_s=time.time(),
         lineage=version.lineage,
@@ -58,6 +66,11 @@ def describe(
         depths={name: getattr(status, name) for name in DEPTHS},
         sent_back=sum(status.counts.get(cause, 0) for cause in SENT_BACK),
         trained_ids=tuple(group.task for group in groups),
+        t_bcast_s=t_bcast_s,
+        store_bytes=sum(beat.store_bytes for beat in beats),
+        peer_bytes=sum(beat.peer_bytes for beat in beats),
+        arrived_s=max([0.0, *(beat.arrived_ms / 1000 for beat in beats)]),
+        pause_s=max([0.0, *(beat.pause_ms / 1000 for beat in beats)]),
     )
     log.info(
         "update %d: reward %.3f, lags %s, waited %.2f s, trained %.2f s",

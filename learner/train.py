@@ -195,7 +195,9 @@ class Learner:
 
     def _record(self, groups: Sequence[Group], learned: Learned, seconds: Seconds) -> None:
         version = Version(self.lineage, self.version)
-        self.metrics.write(describe(version, groups, learned, seconds, window=self.window, status=self.queue.status()))
+        t_bcast_s, status = self.publisher.t_bcast_s, self.queue.status()
+        described = describe(version, groups, learned, seconds, window=self.window, t_bcast_s=t_bcast_s, status=status)
+        self.metrics.write(described)
 
     def _enough(self) -> bool:
         return 0 < self.config.learner.max_updates <= self.version

@@ -63,10 +63,11 @@ class Intake:
         except EchoQueueError:
             self._pinned.check()
             raise
-        with self._spool.hold(*routes):
-            for route in routes:
+        parts: dict[str, Whole] = {}
+        for route in routes:
+            with self._spool.hold(route):
                 self._bring(route)
-            parts = {part.key: self._spool.open(part) for route in routes for part in route.parts}
+                parts |= {part.key: self._spool.open(part) for part in route.parts}  # these stay, whatever leaves it
         return Arrived(published, manifest, routes, parts)
 
     def apply(self, arrived: Arrived) -> None:
