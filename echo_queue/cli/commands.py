@@ -19,8 +19,13 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at a configuration without starting anything.", no_args_is_help=True)
 app.add_typer(config_app, name="config", rich_help_panel="Before a run")
+weights_app = typer.Typer(help="Look at published weights, check them, copy them.", no_args_is_help=True)
+app.add_typer(weights_app, name="weights", rich_help_panel="Look")
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the run.", show_default=False)]
+WeightsVersion = Annotated[
+    str, typer.Argument(metavar="VERSION", help="LINEAGE.NUMBER; default: the latest.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 ONE_MACHINE, ROLES, WATCH, BESIDES = "Everything on this machine", "One role", "Look", "Before a run"
@@ -147,3 +152,49 @@ def config_reference() -> None:
     from echo_queue.cli.config import reference
 
     typer.echo(reference(), nl=False)
+
+
+@weights_app.command("ls")
+def weights_ls(config: ConfigFile, as_json: Json = False) -> None:
+    """List the versions in the store, and the routes that lead to each."""
+    from echo_queue.cli.weights import ls
+
+    ls(configuration.load(config), as_json=as_json)
+
+
+@weights_app.command("show")
+def weights_show(config: ConfigFile, version: WeightsVersion = "", as_json: Json = False) -> None:
+    """Show a version's manifest, once its signature is verified."""
+    from echo_queue.cli.weights import show as show_version
+
+    show_version(configuration.load(config), version, as_json=as_json)
+
+
+@weights_app.command("verify")
+def weights_verify(config: ConfigFile, version: WeightsVersion = "") -> None:
+    """Read all that leads to a version and check every digest. Exit code 1 if one is wrong."""
+    from echo_queue.cli.weights import verify
+
+    raise typer.Exit(verify(configuration.load(config), version))
+
+
+@weights_app.command("fetch")
+def weights_fetch(
+    config: ConfigFile,
+    version: WeightsVersion = "",
+    to: Annotated[Path | None, typer.Option(help="The file; default: weights-VERSION.safetensors in run.dir.")] = None,
+) -> None:
+    """Write a version as a safetensors file."""
+    from echo_queue.cli.weights import fetch
+
+    typer.echo(fetch(configuration.load(config), version, to))
+
+
+@weights_app.command("gc")
+def weights_gc(
+    config: ConfigFile, dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False
+) -> None:
+    """Remove versions that nobody can need. The learner does so itself; this is for after it has died."""
+    from echo_queue.cli.weights import gc
+
+    gc(configuration.load(config), dry_run=dry_run)

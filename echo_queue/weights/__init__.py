@@ -1,16 +1,30 @@
 """Weights of published versions: immutable objects in the store, manifest last and signed, every byte checked.
 
-The only package of `echo_queue` that uses torch, and only once tensors are published or fetched. What is latest
-stands in Redis (`Queue.publish`); `latest` rebuilds it from the manifests. The formats are in docs/weights.md.
+The only package of `echo_queue` that uses torch, and only once tensors are published or fetched; looking at what the
+store holds needs neither that nor the codec. What is latest stands in Redis (`Queue.publish`); `latest` rebuilds it
+from the manifests. The formats are in docs/weights.md.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo
-from echo_queue.weights.publishing import Press
 from echo_queue.weights.reading import Damaged, fetch, read_manifest, ways
 from echo_queue.weights.retention import latest, lineages, prune
 from echo_queue.weights.signing import Forged, Signer, Verifier
+
+if TYPE_CHECKING:
+    from echo_queue.weights.publishing import Press
 
 __all__ = [
     "Damaged", "Forged", "Manifest", "Part", "Press", "Route", "Signer", "TensorInfo", "Verifier", "fetch", "latest",
     "lineages", "prune", "read_manifest", "ways",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """`Press` comes with the codec, which takes seconds to import."""
+    if name != "Press":
+        raise AttributeError(name)
+    from echo_queue.weights.publishing import Press
+
+    return Press

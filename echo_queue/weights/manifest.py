@@ -135,18 +135,18 @@ class Manifest:
         """Bytes of its tensors."""
         return sum(ITEM_BYTES[tensor.dtype] * math.prod(tensor.shape) for tensor in self.tensors)
 
+    def body(self) -> dict[str, Any]:
+        return _head("manifest", self.run, self.version) | {
+            "tensors": [tensor.body() for tensor in self.tensors],
+            "aliases": dict(self.aliases),
+            "root": self.root,
+            "route": self.route.body(),
+            "piece_bytes": self.piece_bytes,
+        }
+
     def encode(self) -> bytes:
         """The document, still to be signed."""
-        return canonical(
-            _head("manifest", self.run, self.version)
-            | {
-                "tensors": [tensor.body() for tensor in self.tensors],
-                "aliases": dict(self.aliases),
-                "root": self.root,
-                "route": self.route.body(),
-                "piece_bytes": self.piece_bytes,
-            }
-        )
+        return canonical(self.body())
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "Manifest":

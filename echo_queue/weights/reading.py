@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 from echo_queue.errors import Problem
 from echo_queue.records import Published, Version
 from echo_queue.store import LargeObject, MissingObject, ObjectStore
-from echo_queue.weights import delta
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.ciphers import plain
 from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, manifest_key, route_key, way
 from echo_queue.weights.paths import Edge, cheapest
 from echo_queue.weights.signing import Forged, Verifier
-from echo_queue.weights.tensors import digest_of, empty
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -155,6 +153,9 @@ def fetch(
 
     Tied names give the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
     """
+    from echo_queue.weights import delta
+    from echo_queue.weights.tensors import digest_of, empty
+
     manifest = read_manifest(store, published, verifier)
     tensors = {info.name: empty(info) for info in manifest.tensors}
     tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}

@@ -11,7 +11,7 @@ from echo_queue import staleness
 from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
 from echo_queue.store import MissingObject, ObjectStore
-from echo_queue.weights.catalogue import catalogue
+from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import NAME, ROUTE, digest, manifest_key
 from echo_queue.weights.reading import open_manifest
 from echo_queue.weights.signing import Verifier
@@ -68,12 +68,17 @@ def latest(store: ObjectStore, verifier: Verifier, forks: Mapping[int, int] | No
 
 def prune(store: ObjectStore, newest: Version, s: int = 0, leased: Collection[Version] = ()) -> list[Version]:
     """Removes what nobody can need once `newest` is published; returns the versions removed."""
+    gone = doomed(store, newest, s, leased)
+    remove(store, [key for entry in gone for key in entry.keys])
+    return [entry.version for entry in gone]
+
+
+def doomed(store: ObjectStore, newest: Version, s: int, leased: Collection[Version]) -> list[Entry]:
+    """What is expendable, and what is older than `newest` and was never finished."""
     entries = catalogue(store)
     whole = {version: entry.anchored for version, entry in entries.items() if entry.manifest}
-    unfinished = [version for version in entries if version < newest and version not in whole]
-    gone = sorted(expendable(whole, newest, s, leased) + unfinished)
-    remove(store, [key for version in gone for key in entries[version].keys])
-    return gone
+    gone = set(expendable(whole, newest, s, leased))
+    return [entry for version, entry in entries.items() if version in gone or (not entry.manifest and version < newest)]
 
 
 def remove(store: ObjectStore, keys: Collection[str]) -> None:

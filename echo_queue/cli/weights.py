@@ -1,0 +1,208 @@
+"""`weights ls | show | verify | fetch | gc`: what is published, whether it is whole, a copy of it, and less of it.
+
+- With the worker's rights, for `gc` the learner's; the queue is asked what is latest and whose signatures to trust.
+- Everything but `ls` and `gc` reads only what is signed with that key.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from echo_queue import doors, weights
+from echo_queue.cli.output import print_json, print_problems
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.queue import Queue, Trust
+from echo_queue.records import Published, Version
+from echo_queue.services.connect import connect_store
+from echo_queue.services.secrets import Role
+from echo_queue.store import ObjectStore
+from echo_queue.weights.catalogue import Entry, catalogue
+from echo_queue.weights.manifest import Manifest, Route, base_of, digest, manifest_key, route_key
+from echo_queue.weights.reading import bring, open_manifest
+from echo_queue.weights.retention import doomed, remove
+from echo_queue.weights.signing import Verifier, key_id
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The run's store and queue, as one role sees them."""
+
+    config: Config
+    store: ObjectStore
+    queue: Queue
+
+    @classmethod
+    def of(cls, config: Config, role: Role = "worker") -> "Shelf":
+        store = connect_store(config, role)
+        return cls(config, store, Queue.connect(config, role, store))
+
+    def trust(self) -> Trust:
+        trust = self.queue.trust()
+        if trust is None:
+            raise ServiceError(Problem("weights", "no learner has named its key yet", "start the learner"))
+        expected = self.config.weights.public_key
+        if expected and expected != trust.public_key:
+            what = f"the run's learner signs with {key_id(trust.public_key)}, not with this key"
+            raise ServiceError(Problem("weights.public_key", what, "ask who else writes to this Redis"))
+        return trust
+
+    def latest(self) -> Published:
+        """As Redis has it; if it has forgotten, as the store has it."""
+        found = self.queue.published() or weights.latest(self.store, self._verifier())
+        if found is None:
+            raise ServiceError(Problem("weights", "nothing is published", "wait for the learner's first version"))
+        return found
+
+    def choose(self, name: str) -> Manifest:
+        """The version called `name` ("lineage.number"), or the latest."""
+        if not name:
+            return weights.read_manifest(self.store, self.latest(), self._verifier())
+        version = _version(name)
+        key = manifest_key(version)
+        return open_manifest(self.store, self.store.get(key), version, self._verifier())
+
+    def _verifier(self) -> Verifier:
+        return Verifier(self.trust().public_key)
+
+
+def ls(config: Config, *, as_json: bool) -> None:
+    """What the store holds, by listing alone."""
+    shelf = Shelf.of(config)
+    entries, published = catalogue(shelf.store), shelf.queue.published()
+    latest = published.version if published else None
+    if as_json:
+        print_json([_document(entry, latest) for entry in entries.values()])
+        return
+    table = Table("version", "published", "MiB", "routes", box=None, pad_edge=False)
+    for version, entry in entries.items():
+        state = "latest" if version == latest else "yes" if entry.manifest else "unfinished"
+        size = sum(way.size for way in entry.ways.values())
+        table.add_row(str(version), state, f"{size / 2**20:,.1f}", ", ".join(_routes(entry)))
+    console = Console(highlight=False)
+    console.print(table if entries else "nothing is published")
+
+
+def _routes(entry: Entry) -> Iterator[str]:
+    for name, way in entry.ways.items():
+        base = base_of(name)
+        text = f"{'whole' if base is None else f'from {base}'} {way.size / 2**20:,.1f}"
+        yield text if way.sealed or name == entry.main else f"{text} (unfinished?)"
+
+
+def _document(entry: Entry, latest: Version | None) -> dict[str, object]:
+    ways = {name: {"bytes": way.size, "main": name == entry.main} for name, way in entry.ways.items()}
+    version = entry.version
+    return {"version": str(version), "published": entry.manifest, "latest": version == latest, "routes": ways}
+
+
+def show(config: Config, name: str, *, as_json: bool) -> None:
+    """One manifest, verified."""
+    shelf = Shelf.of(config)
+    manifest = shelf.choose(name)
+    route = manifest.route
+    if as_json:
+        print_json({"version": str(manifest.version), **manifest.body()})
+        return
+    console = Console(highlight=False)
+    base = "stored whole" if route.base is None else f"the difference to {route.base}"
+    console.print(f"version {manifest.version} of run {manifest.run}, signed by {key_id(shelf.trust().public_key)}")
+    console.print(f"root {manifest.root}")
+    console.print(f"{base}: {len(route.parts)} parts, {route.size:,} bytes for {manifest.size:,} bytes of tensors")
+    table = Table("tensor", "type", "shape", "digest", box=None, pad_edge=False)
+    for info in manifest.tensors:
+        table.add_row(info.name, info.dtype, " × ".join(map(str, info.shape)) or "scalar", info.digest[:16])
+    for alias, owner in manifest.aliases.items():
+        table.add_row(alias, "", "", f"= {owner}")
+    console.print(table)
+
+
+def verify(config: Config, name: str) -> int:
+    """Reads every route to a version and makes its tensors. Exit code: 1 if anything of it is not what was signed."""
+    shelf = Shelf.of(config)
+    manifest = shelf.choose(name)
+    console = Console(highlight=False)
+    checks: list[tuple[str, Callable[[], None]]] = [
+        (route, lambda name=route: _check_route(shelf, manifest, name))  # type: ignore[misc]
+        for route in catalogue(shelf.store, manifest.version.lineage)[manifest.version].ways
+    ]
+    checks.append((f"{len(manifest.tensors)} tensors, from nothing", lambda: _check_tensors(shelf, manifest)))
+    failures = [problem for what, check in checks for problem in _report(console, what, check)]
+    print_problems(failures)
+    return 1 if failures else 0
+
+
+def _report(console: Console, what: str, check: Callable[[], None]) -> tuple[Problem, ...]:
+    try:
+        check()
+    except EchoQueueError as error:
+        console.print(f"[red]✗[/] {what}")
+        return error.problems
+    console.print(f"[green]✓[/] {what}")
+    return ()
+
+
+def _check_route(shelf: Shelf, manifest: Manifest, name: str) -> None:
+    version, base = manifest.version, base_of(name)
+    route = manifest.route
+    if base != route.base:
+        key = route_key(version, base)
+        route = Route.decode(Verifier(shelf.trust().public_key).open(shelf.store.get(key), key), key)
+        if (route.version, route.base, route.root) != (version, base, manifest.root):
+            raise weights.Damaged(Problem(key, "leads elsewhere", "look at who else writes to the store"))
+    for _ in bring(shelf.store, route):
+        pass
+
+
+def _check_tensors(shelf: Shelf, manifest: Manifest) -> None:
+    trust = shelf.trust()
+    weights.fetch(shelf.store, _pointer(shelf, manifest), Verifier(trust.public_key), trust.chunk_key)
+
+
+def fetch(config: Config, name: str, to: Path | None) -> Path:
+    """Writes a version as one safetensors file; whole, or not at all."""
+    from safetensors.torch import save_file
+
+    shelf = Shelf.of(config)
+    manifest, trust = shelf.choose(name), shelf.trust()
+    path = to or config.run.dir / f"weights-{manifest.version}.safetensors"
+    tensors = weights.fetch(shelf.store, _pointer(shelf, manifest), Verifier(trust.public_key), trust.chunk_key)
+    for alias in manifest.aliases:  # the file's format knows no ties
+        tensors[alias] = tensors[alias].clone()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    note = {"run": manifest.run, "version": str(manifest.version), "root": manifest.root}
+    doors.take("draft weights", lambda: save_file(tensors, draft, note), draft)
+    doors.take("place weights", lambda: draft.replace(path), path)
+    return path
+
+
+def gc(config: Config, *, dry_run: bool) -> None:
+    """Removes what the learner would remove after its next publication, and what dead learners left unfinished."""
+    shelf = Shelf.of(config, "learner")
+    status, newest = shelf.queue.status(), shelf.latest().version
+    served = {worker.beat.version for worker in status.workers if worker.beat is not None}
+    entries = doomed(shelf.store, newest, status.policy.s, served)
+    keys = [key for entry in entries for key in entry.keys]
+    if not dry_run:
+        remove(shelf.store, keys)
+    size = sum(way.size for entry in entries for way in entry.ways.values())
+    verb = "would be removed" if dry_run else "removed"
+    names = ", ".join(str(entry.version) for entry in entries) or "none"
+    Console(highlight=False, soft_wrap=True).print(f"versions {verb}: {names} ({size / 2**20:,.1f} MiB)")
+
+
+def _pointer(shelf: Shelf, manifest: Manifest) -> Published:
+    key = manifest_key(manifest.version)
+    return Published(manifest.version, key, digest(shelf.store.get(key)))
+
+
+def _version(name: str) -> Version:
+    lineage, _, number = name.partition(".")
+    if not (lineage.isdigit() and number.isdigit()):
+        what = f"{name!r} is no version"
+        raise EchoQueueError(Problem("weights", what, "write LINEAGE.NUMBER, as `echo-queue weights ls` does"))
+    return Version(int(lineage), int(number))

@@ -1,0 +1,122 @@
+"""`echo-queue weights`: what is listed, shown, verified, copied and removed is what the run's learner published."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from echo_queue.cli.commands import app
+from echo_queue.config import Config, load
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Queue, QueuePolicy, Trust
+from echo_queue.records import Version
+from echo_queue.services.connect import connect_store
+from echo_queue.services.serving import Services
+from echo_queue.store import ObjectStore
+from echo_queue.weights import Press, Signer
+from tests.weights.scene import history, same
+
+TOML = """
+[run]
+name = "shelf"
+dir = "{directory}"
+[staleness]
+s = 0
+[weights]
+anchor_every = 4
+encrypt = true
+"""
+VERSIONS = history(9, share=0.3)
+
+
+class Shelf:
+    """A run with ten versions, published and pruned by hand."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "run.toml"
+        self.path.write_text(TOML.format(directory=directory / "run"))
+        self.config: Config = load(self.path)
+        self.services = Services(self.config)
+        self.services.start()
+        self.store: ObjectStore = connect_store(self.config, "learner")
+        self.publish()
+
+    def publish(self) -> None:
+        Queue.connect(self.config, "admin").configure(QueuePolicy.of(self.config))
+        queue, signer = Queue.connect(self.config, "learner"), Signer.generate()
+        lineage = queue.resume(0).lineage
+        trust = Trust(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
+        queue.entrust(lineage, trust)
+        folder = self.config.run.dir / "bases"
+        press = Press(self.store, "shelf", signer, self.config.weights, folder, chunk_key=trust.chunk_key)
+        for number, tensors in enumerate(VERSIONS):
+            queue.publish(lineage, press.publish(Version(lineage, number), tensors, "float32"))
+            press.further(Version(lineage, number))
+
+    def ask(self, command: str, *words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["weights", command, str(self.path), *words], catch_exceptions=False)
+        assert done.exit_code == code, done.output
+        return done.output
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+    shelf = Shelf(tmp_path_factory.mktemp("shelf"))
+    yield shelf
+    shelf.services.stop()
+
+
+def test_ls_tells_each_version_and_how_it_is_reached(shelf: Shelf) -> None:
+    found = {one["version"]: one for one in json.loads(shelf.ask("ls", "--json"))}
+    assert list(found) == [f"1.{number}" for number in range(10)]
+    assert [version for version, one in found.items() if one["latest"]] == ["1.9"]
+    assert set(found["1.8"]["routes"]) == {f"from-0001.{base:08d}" for base in (7, 6, 4, 0)} | {"full"}
+    assert found["1.8"]["routes"]["from-0001.00000007"]["main"]
+    told = shelf.ask("ls")
+    assert "latest" in told
+    assert "whole" in told
+
+
+def test_show_tells_a_version_tensor_by_tensor(shelf: Shelf) -> None:
+    told = shelf.ask("show", "1.3")
+    assert "the difference to 1.2" in told
+    assert "layers.5" in told
+    assert "= embedding" in told
+    assert json.loads(shelf.ask("show", "--json"))["number"] == 9
+
+
+def test_a_fetched_file_holds_the_published_tensors(shelf: Shelf, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "weights.safetensors"
+    assert str(file) in shelf.ask("fetch", "1.7", "--to", str(file))
+    assert same(load_file(file), VERSIONS[7])
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_verify_finds_a_spoiled_object_and_names_it(shelf: Shelf) -> None:
+    assert "✗" not in shelf.ask("verify", "1.6")
+    key = next(one.key for one in shelf.store.list("weights/0001/00000006/from-0001.00000004/") if ".part" in one.key)
+    data = shelf.store.get(key)
+    shelf.store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    told = shelf.ask("verify", "1.6", code=1)
+    shelf.store.put(key, data)
+    assert "✗ from-0001.00000004" in told
+    assert "✓ from-0001.00000005" in told
+
+
+def test_gc_says_what_it_would_remove_and_then_removes_that(shelf: Shelf) -> None:
+    assert "would be removed: 1.0, 1.1, 1.2, 1.3" in shelf.ask("gc", "--dry-run")
+    assert "1.0" in shelf.ask("ls")
+    assert "removed: 1.0, 1.1, 1.2, 1.3" in shelf.ask("gc")
+    assert {one["version"] for one in json.loads(shelf.ask("ls", "--json"))} == {
+        f"1.{number}" for number in range(4, 10)
+    }
+    assert "✗" not in shelf.ask("verify")
+
+
+@pytest.mark.parametrize(("name", "told"), [("seven", "is no version"), ("1.77", "no object")])
+def test_a_version_that_is_none_is_one_clear_error(shelf: Shelf, name: str, told: str) -> None:
+    with pytest.raises(EchoQueueError, match=told):
+        shelf.ask("show", name)
