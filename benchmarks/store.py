@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.verdict import print_verdict
 from echo_queue import weights
+from echo_queue.config import Weights
 from echo_queue.records import Published, Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import StoreKeys
@@ -54,7 +55,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 def measure(server: S3Server, megabytes: int, rounds: int) -> Figures:
     start_s = seconds(server.start)
-    store = ObjectStore(server.endpoint("benchmark"), "run")
+    store, folder = ObjectStore(server.endpoint("benchmark"), "run"), server.dir / "bases"
     store.create_bucket()
     size, big = megabytes << 20, os.urandom(megabytes << 20)
     put_s = statistics.median(seconds(lambda: store.put("big", big)) for _ in range(rounds))
@@ -65,7 +66,7 @@ def measure(server: S3Server, megabytes: int, rounds: int) -> Figures:
     small_get_s = seconds(lambda: [store.get(f"small/{number}") for number in range(200)]) / 200
     return Figures(
         start_s, size / MB / put_s, size / MB / get_s, size / MB / ranged_s, 1 / small_put_s, 1 / small_get_s,
-        *publishing(store, 10 * rounds),
+        *publishing(store, folder, 10 * rounds),
     )  # fmt: skip
 
 
@@ -75,15 +76,18 @@ def read_in_ranges(store: ObjectStore, key: str, size: int) -> None:
         list(pool.map(lambda start: store.get_range(key, start, min(RANGE_BYTES, size - start)), starts))
 
 
-def publishing(store: ObjectStore, rounds: int) -> tuple[float, float, float, float, float]:
+def publishing(store: ObjectStore, folder: Path, rounds: int) -> tuple[float, float, float, float, float]:
     """MB of a toy model in float32, ms to publish it, ms of two bare puts, their ratio, ms to fetch it."""
     model = {f"layers.{number}.weight": torch.randn(128, 256) for number in range(18)}
     snapshot = os.urandom(sum(tensor.nbytes for tensor in model.values()))
     manifest = os.urandom(MANIFEST_BYTES)
     published: list[Published] = []
+    signer = weights.Signer.generate()
+    verifier = weights.Verifier(signer.public_key)
 
     def publish(number: int) -> None:
-        published.append(weights.publish(store, Version(0, number), model, "float32"))
+        press = weights.Press(store, "run", signer, Weights(), folder)  # a new one publishes all there is
+        published.append(press.publish(Version(0, number), model, "float32"))
 
     def bare(number: int) -> None:
         store.put(f"bare/{number}/snapshot", snapshot)
@@ -93,7 +97,7 @@ def publishing(store: ObjectStore, rounds: int) -> tuple[float, float, float, fl
     for number in range(rounds):
         bare_s.append(seconds(lambda number=number: bare(number)))  # type: ignore[misc]
         publish_s.append(seconds(lambda number=number: publish(number)))  # type: ignore[misc]
-        fetch_s.append(seconds(lambda: weights.fetch(store, published[-1])))
+        fetch_s.append(seconds(lambda: weights.fetch(store, published[-1], verifier)))
     ours, baseline, fetch = (1e3 * statistics.median(times) for times in (publish_s, bare_s, fetch_s))
     return len(snapshot) / MB, ours, baseline, ours / baseline, fetch
 
