@@ -25,7 +25,8 @@ from echo_queue.store import INDEX, MissingObject, digests
 from echo_queue.submission import rows, shards
 from echo_queue.submission.jsonl import place_in_file
 from echo_queue.submission.shards import BadShard, ShardReader
-from echo_queue.weights.manifest import Chunk, Manifest, Object, TensorPlace
+from echo_queue.weights import Forged, Manifest, Part, Route, Signer, TensorInfo, Verifier
+from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner import checkpoint
 from workers.environments import child
 
@@ -33,6 +34,8 @@ CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
 LIMITS = vetting.Limits(samples=2, vocabulary=100, prompt_tokens=64, new_tokens=64, reward_min=-1.0, reward_max=1.0)
 NEWEST = Version(2, 9)
+SIGNER = Signer(bytes(32))
+VERIFIER = Verifier(SIGNER.public_key)
 
 
 @dataclass(frozen=True)
@@ -190,8 +193,29 @@ def take_manifest(data: bytes) -> None:
     with suppress(ServiceError):
         manifest = Manifest.decode(data, "here")
         assert manifest.encode() == data, "what was accepted is not what we would write"
-        for chunk in manifest.chunks:
-            assert chunk.start + chunk.length <= manifest.objects[chunk.object].size
+        _look_at(manifest.route)
+        assert manifest.root == root_digest(manifest.tensors, manifest.aliases)
+
+
+def take_route(data: bytes) -> None:
+    with suppress(ServiceError):
+        route = Route.decode(data, "here")
+        assert route.encode() == data, "what was accepted is not what we would write"
+        _look_at(route)
+
+
+def _look_at(route: Route) -> None:
+    """Nothing that a route names lies outside its version's folder, and its chunks fill its parts."""
+    for part in route.parts:
+        place = place_of(part.key)
+        assert place is not None and place.version == route.version and f"/{place.way}/" in part.key
+        assert sum(part.length(index) for index in range(len(part.chunks))) == part.size
+        assert all(part.length(index) > 0 for index in range(len(part.chunks)))
+
+
+def take_envelope(data: bytes) -> None:
+    with suppress(Forged):
+        assert SIGNER.sign(VERIFIER.open(data, "here")) == data, "what was opened is not what was signed"
 
 
 def take_checkpoint(data: bytes) -> None:
@@ -227,11 +251,18 @@ def _header() -> bytes:
     return raw[codec.PREFIX.size : codec.PREFIX.size + codec.PREFIX.unpack_from(raw)[1]]
 
 
+def _route(root: str) -> Route:
+    version, base, chunks = Version(1, 2), Version(1, 1), ("ab" * 32, "cd" * 32)
+    plain = Part(part_key(version, base, chunks), 40, 32, chunks)
+    sealed = Part(part_key(version, base, chunks[:1]), 20, 32, chunks[:1], "0f" * 16)
+    return Route("run", version, base, root, "01" * 32, (plain, sealed))
+
+
 def _manifest() -> bytes:
-    objects = (Object("weights/0001/00000001/a.safetensors", 40),)
-    chunks = (Chunk(0, 0, 32, "ab" * 32), Chunk(0, 32, 8, "cd" * 32))
-    tensors = (TensorPlace("w", "F32", (2, 4), 0, 8), TensorPlace("e", "BF16", (0,), 0, 40))
-    return Manifest(1, 1, objects, chunks, tensors, {"tied": "w"}).encode()
+    tensors = (TensorInfo("w", "F32", (2, 4), "ef" * 32), TensorInfo("e", "BF16", (0,), "ee" * 32))
+    aliases = {"tied": "w"}
+    root = root_digest(tensors, aliases)
+    return Manifest("run", Version(1, 2), tensors, aliases, root, _route(root)).encode()
 
 
 def _checkpoint() -> bytes:
@@ -276,7 +307,13 @@ DECODERS: dict[str, Decoder] = {
         take_ticket, lambda: [b'{"offset":5,"bytes":7}', b"{}"], (b'"offset":', b'"bytes":', *JSON_WORDS)
     ),
     "manifest": Decoder(
-        take_manifest, lambda: [_manifest()], (b'"chunks":[', b'"tensors":[', b'"object":', *JSON_WORDS)
+        take_manifest, lambda: [_manifest()], (b'"chunks":[', b'"tensors":[', b'"base":null', b'"salt":', *JSON_WORDS)
+    ),
+    "route": Decoder(
+        take_route, lambda: [_route("ab" * 32).encode()], (b'"chunks":[', b'"base":null', b'"salt":', *JSON_WORDS)
+    ),
+    "envelope": Decoder(
+        take_envelope, lambda: [SIGNER.sign(b"{}")], (b'{"body":', b',"key":"', b'","signature":"', b'"}')
     ),
     "checkpoint": Decoder(take_checkpoint, lambda: [_checkpoint()], (b'"parent":null', b'"trained":[', *JSON_WORDS)),
     "index": Decoder(

@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from echo_queue import store as store_module
 from echo_queue import weights
+from echo_queue.config import Weights
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Queue, calls, library
 from echo_queue.records import Version
@@ -160,8 +161,11 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
     assert (folder / "to" / "file").read_bytes() == (folder / "from" / "file").read_bytes()
 
     tensors = {"weight": torch.arange(64, dtype=torch.float32)}
-    published = weights.publish(store, Version(1, 1), tensors, "float32")
-    assert torch.equal(weights.fetch(store, published)["weight"], tensors["weight"])
+    signer = weights.Signer.generate()
+    press = weights.Press(store, store.prefix.removesuffix("/"), signer, Weights(), folder / "bases")
+    published = press.publish(Version(1, 1), tensors, "float32")
+    verifier = weights.Verifier(signer.public_key)
+    assert torch.equal(weights.fetch(store, published, verifier)["weight"], tensors["weight"])
     weights.prune(store, Version(1, 1), 1)
 
     saved: checkpoint.Manifest | None = None
