@@ -44,7 +44,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire +exists", ("worker:*",)),
     ("~", "+hmget +hget +hset +del +pexpire", ("peer:*",)),
-    ("~", "+lrange +rpush +pexpire", ("chain:*",)),
+    ("~", "+lrange +lrem +rpush +pexpire", ("chain:*",)),
     ("~", "+hgetall +hset +pexpire", ("feeds:*",)),
     ("~", "+zadd +zrem +zcount +zrange +zrangebyscore +pexpire", ("rates:*",)),
     ("~", "+hkeys +hlen +hset +pexpire", ("reports:*",)),

@@ -202,13 +202,15 @@ class Queue:
         """Heartbeat; it expires once a few of them, `every_s` apart, are missing."""
         self._call("beat", worker, round(1000 * BEATS_MISSED * every_s), *replies.beat_words(beat))
 
-    def join(self, peer: Peer, route: str, left: Collection[str] = ()) -> Joined:
+    def join(self, peer: Peer, route: str, left: Collection[str] = (), *, anew: bool = False) -> Joined:
         """`peer` fetches a route: it takes its place in the region's chain, or keeps it, and is told who feeds it.
 
-        `left`: upstreams that it does not want again. Raises `ServiceError` for words of a form that we never use.
+        `left`: upstreams that it does not want again. `anew`: it has nothing of the route; a place that its name may
+        have from an earlier life does not count. Raises `ServiceError` for words of a form that we never use.
         """
-        words = (peer.worker, peer.region, route, peer.address, peer.rate, peer.leaf, f"{peer.usd_per_gb:.6g}")
-        return replies.joined_of(self._call("join", *words, *sorted(left)))
+        itself = (peer.address, peer.rate, peer.leaf, f"{peer.usd_per_gb:.6g}")
+        reply = self._call("join", peer.worker, peer.region, route, int(anew), *itself, *sorted(left))
+        return replies.joined_of(reply)
 
     def report(self, worker: str, peer: str, reason: Complaint) -> int:
         """`peer` served `worker` a bad chunk, or cannot be reached from it. Returns how many workers said so lately.

@@ -65,6 +65,14 @@ def test_joining_again_keeps_the_place_so_that_nobody_waits_in_a_circle(region: 
     assert region.fed_by("c", left=["a", "b"]) == []
 
 
+def test_a_worker_that_begins_anew_is_fed_by_those_behind_its_old_place(region: Region) -> None:
+    for worker in "abc":
+        region.join(worker)
+    joined = region.queue.join(Peer("a", "here", "10.0.0.1:81"), ROUTE, anew=True)
+    assert joined.upstreams[0].worker == "c"
+    assert region.fed_by("a")[0] == "c"
+
+
 def test_regions_and_routes_have_chains_of_their_own(region: Region) -> None:
     region.join("a")
     there = Region(region.queue, "there")

@@ -70,6 +70,7 @@ class Courier:
         self._worker = worker
         self._settings = settings
         self._memory = Memory()
+        self._joined: set[str] = set()
         self._leaving = False
         self._tokens = Tokens(secret) if settings.peers and secret else None
         self._server: PeerServer | None = None
@@ -140,7 +141,8 @@ class Courier:
             self._leaf(),
             settings.upload_usd_per_gb,
         )
-        joined = self._queue.join(itself, route, left)
+        joined = self._queue.join(itself, route, left, anew=route not in self._joined)
+        self._joined.add(route)
         if self._tokens is not None:
             self._tokens.tune(joined.now_s)
         return joined

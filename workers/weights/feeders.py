@@ -2,8 +2,8 @@
 
 - A peer that dies, is silent, busy or lies is left for the next one, for this route; one that served a bad chunk is
   never asked again, and is reported; so is one that cannot be reached, which is not asked for a while.
-- A peer that is slow is left only for one that is really further. Where no other peer is, the store is tasted once, a
-  few chunks, and kept only if it is twice as fast: so a slow store is not made slower by everybody turning to it.
+- A peer that is slow is left only for one that is really further, or has proved twice as fast: it is *tasted*, a few
+  chunks. The store is tasted once, where no other peer is: so a slow store is not made slower by everybody.
 - Who reads the store asks now and then whether a peer has come that could feed it instead.
 """
 
@@ -22,11 +22,13 @@ from workers.weights.upstream import Busy, Left, Peer, Source, Store
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+LOOK_S = 1.0
 LAG_CHUNKS = 16
 """So far behind another peer is behind; less is the length of the chain."""
 LAG_S = 2.0
-TASTE_CHUNKS = 16
+TASTE_CHUNKS = 8
+STRANGE_S = 10.0
+"""Where nobody knows what is usual, the store is not tasted before."""
 STORE_TRIES = 3
 """Of a chunk that the store has wrong: the way here may have spoiled it."""
 STORE_PAUSE_S = 0.2
@@ -106,13 +108,13 @@ class Feeders:
         self._peers: list[Peer] = []
         self._usual = 0.0
         self._rate = Rate()
-        self._looked = time.monotonic()
+        self._began = self._looked = time.monotonic()
         self._looked_bytes = 0
         self._fed = time.monotonic()
         self._store_trouble = 0
         self._busy = 0
         self._taste: Taste | None = None
-        self._tasted = False
+        self._tasted: set[str] = set()
         self._last: Exception | None = None
         if join is not None:
             self._take(join(memory.avoided()))
@@ -120,9 +122,9 @@ class Feeders:
     @property
     def first(self) -> Source:
         with self._lock:
-            if self._taste is not None or not self._peers:
-                return self._store
-            return self._peers[0]
+            if self._taste is not None:
+                return self._taste.source
+            return self._peers[0] if self._peers else self._store
 
     def took(self, source: Source, file: PartFile, length: int) -> bool:
         """`length` bytes came from `source` (0: it waits). Whether to go on with it. Raises `DeadlineError`."""
@@ -135,7 +137,7 @@ class Feeders:
                 self._fed, self._store_trouble, self._busy = now, 0, 0
             elif now - self._fed > self._patience_s():
                 self.leave(source, Left(f"{source.name} has had nothing to give for {now - self._fed:.1f} s"))
-            if self._taste is not None and source is self._store:
+            if self._taste is not None and source is self._taste.source:
                 self._judge(self._taste, length, now)
             elif now - self._looked >= LOOK_S and source is self.first:
                 self._look(source, file, now)
@@ -149,6 +151,10 @@ class Feeders:
         with self._lock:
             self._last = why
             self.check()
+            if self._taste is not None and source is self._taste.source:
+                self._taste = None
+                if source is self._store:
+                    return 0.0
             if isinstance(source, Store):
                 return self._endure(why)
             peer = next((peer for peer in self._peers if peer is source), None)
@@ -220,14 +226,27 @@ class Feeders:
         near = file.next + lag
         itself_ahead = (source.landed(file) or 0) > near
         for other in self._peers[1:]:
-            # Ahead itself, it is its line to here that is slow; then it is only left if that is known to be so.
-            if (other.landed(file) or 0) > near and (self._usual or not itself_ahead):
+            if (other.landed(file) or 0) <= near:
+                continue
+            if itself_ahead:  # its line may be slow, or this worker's own
+                self._begin_taste(other, file, rate)
+            else:
                 self.leave(source, Left(f"{source.name} is slow ({rate:.3g} bytes/s), {other.name} is ahead of it"))
-                self._peers.remove(other)
-                self._peers.insert(0, other)
-                return
-        if len(self._peers) == 1 and not self._tasted and len(file.part.chunks) - file.next > TASTE_CHUNKS:
-            self._taste, self._tasted = Taste(rate, time.monotonic()), True
+                self._prefer(other)
+            return
+        strange = not self._usual and time.monotonic() - self._began < STRANGE_S
+        if len(self._peers) == 1 and not strange:
+            self._begin_taste(self._store, file, rate)
+
+    def _begin_taste(self, source: Source, file: PartFile, rate: float) -> None:
+        """Each source once, and not for the end of a part."""
+        if source.name not in self._tasted and len(file.part.chunks) - file.next > TASTE_CHUNKS:
+            self._tasted.add(source.name)
+            self._taste = Taste(source, rate, time.monotonic())
+
+    def _prefer(self, peer: Peer) -> None:
+        self._peers.remove(peer)
+        self._peers.insert(0, peer)
 
     def _judge(self, taste: "Taste", length: int, now: float) -> None:
         taste.bytes += length
@@ -238,15 +257,17 @@ class Feeders:
         self._looked, self._looked_bytes = now, 0
         rate = taste.bytes / max(now - taste.since, 1e-6)
         if rate >= 2 * taste.rate and self._peers:
-            self.leave(
-                self._peers[0], Left(f"{self._peers[0].name} is slow ({taste.rate:.3g} bytes/s), the store fast")
-            )
+            slow = self._peers[0]
+            self.leave(slow, Left(f"{slow.name} is slow ({taste.rate:.3g} bytes/s), {taste.source.name} is not"))
+            if isinstance(taste.source, Peer):
+                self._prefer(taste.source)
 
 
 @dataclass
 class Taste:
-    """Of the store: what was had from the peer before (bytes/s), since when, and what came."""
+    """Of another source: what was had from the one before (bytes/s), since when, and what came."""
 
+    source: Source
     rate: float
     since: float
     bytes: int = 0

@@ -82,8 +82,10 @@ local function head_to_come(run, region, joined, usual)
   return false
 end
 
--- Appends the worker, unless it is in the chain. Returns the chain, its place in it, and who is in it.
-local function append(key, worker)
+-- Appends the worker, unless it is in the chain; one that begins anew, under a name that had been there, goes to the
+-- end, where those who have it all can feed it. Returns the chain, its place in it, and who is in it.
+local function append(key, worker, anew)
+  if anew then redis.call('LREM', key, 0, worker) end
   local chain, joined = redis.call('LRANGE', key, 0, -1), {}
   for place, name in ipairs(chain) do joined[name] = place end
   if not joined[worker] then
@@ -95,26 +97,26 @@ local function append(key, worker)
   return chain, joined[worker], joined
 end
 
--- args: worker region route address rate leaf price, then the names of upstreams that it has left.
+-- args: worker region route anew address rate leaf price, then the names of upstreams that it has left.
 -- A relay is fed by one before it in the chain, so nobody waits in a circle; a leaf, which feeds nobody, by any relay.
 local function join(keys, args)
   local run = open_run(keys)
   local K, worker = run.K, check_worker(args[1])
   local region = check_word(args[2], '^[%w_.-]+$', 'that is no region')
   local route = check_word(args[3], '^[%w_./-]+$', 'that is no route')
-  check_word(args[4], '^[%w_.:%[%]-]*$', 'that is no address')
-  local rate = whole(args[5], 'the rate')
-  check_word(args[6], '^%l*$', 'that is no reason to be a leaf')
-  refuse_unless(#args[7] <= WORD_MAX_BYTES and tonumber(args[7]), 'the price is no number')
-  redis.call('HSET', K['peer:' .. worker], 'region', region, 'address', args[4], 'rate', rate, 'leaf', args[6],
-    'usd_per_gb', args[7])
+  local address = check_word(args[5], '^[%w_.:%[%]-]*$', 'that is no address')
+  local rate = whole(args[6], 'the rate')
+  local own = check_word(args[7], '^%l*$', 'that is no reason to be a leaf')
+  refuse_unless(#args[8] <= WORD_MAX_BYTES and tonumber(args[8]), 'the price is no number')
+  redis.call('HSET', K['peer:' .. worker], 'region', region, 'address', address, 'rate', rate, 'leaf', own,
+    'usd_per_gb', args[8])
   redis.call('PEXPIRE', K['peer:' .. worker], CHAIN_KEPT_MS)
   redis.call('ZADD', K['rates:' .. region], rate, worker)
   redis.call('PEXPIRE', K['rates:' .. region], CHAIN_KEPT_MS)
 
-  local chain, place, joined = append(K['chain:' .. region .. ':' .. route], worker)
+  local chain, place, joined = append(K['chain:' .. region .. ':' .. route], worker, args[4] == '1')
   local refused = {}
-  for position = 8, #args do refused[args[position]] = true end
+  for position = 9, #args do refused[args[position]] = true end
   local usual = usual_rate(run, region)
   local leaf = leaf_reason(run, worker, usual) or ''
   local feeds = K['feeds:' .. region .. ':' .. route]

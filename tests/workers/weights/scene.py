@@ -65,11 +65,12 @@ class Member:
 
 
 class Region:
-    def __init__(self, queue: Queue, store: ObjectStore, folder: Path) -> None:
+    def __init__(self, queue: Queue, store: ObjectStore, folder: Path, configure: bool = True) -> None:
         self.queue, self.store, self.folder = queue, store, folder
         self._members: list[Member] = []
         self._liars: list[Liar] = []
-        queue.configure(POLICY)
+        if configure:
+            queue.configure(POLICY)
 
     def publish(self, *datas: bytes) -> Route:
         route = route_of(*datas)

@@ -1,0 +1,49 @@
+"""A worker that only fetches and serves, as a process to be killed: `python -m tests.workers.weights.node SPEC`.
+
+Says "half" when half of the route's chunks are here, then "whole" and its bytes by source; then serves until its input
+ends.
+"""
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import redis
+
+from echo_queue.queue import Queue
+from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.store import ObjectStore
+from echo_queue.weights.manifest import Route
+from tests.workers.weights.scene import Member, Region
+
+
+def main() -> None:
+    spec: dict[str, Any] = orjson.loads(sys.argv[1])
+    store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
+    region = Region(
+        Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
+        store,
+        Path(spec["folder"]),
+        configure=False,
+    )
+    member = Member(region, spec["name"], peer_host="127.0.0.1", **spec["settings"])
+    route = Route.decode(spec["route"].encode(), "the test")
+    threading.Thread(target=watch, args=(member, route), daemon=True).start()
+    store_bytes, peer_bytes = member.bring(route)
+    print("whole", store_bytes, peer_bytes, flush=True)
+    sys.stdin.read()
+    member.close()
+
+
+def watch(member: Member, route: Route) -> None:
+    half = sum(len(part.chunks) for part in route.parts) / 2
+    while sum(file.next for part in route.parts if (file := member.spool.find(part.key))) < half:
+        time.sleep(0.01)
+    print("half", flush=True)
+
+
+if __name__ == "__main__":
+    main()
