@@ -23,6 +23,7 @@ from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.weights import Press, Signer
 from learner import keys
+from workers import engines
 from workers.environments.scorer import Scorer
 from workers.worker import work
 
@@ -124,13 +125,13 @@ class Stage:
 
     # Workers ----------------------------------------------------------------------------------------------------------
 
-    def worker(self, name: str = "w1") -> threading.Thread:
+    def worker(self, name: str = "w1", make_engine: engines.Maker = engines.create) -> threading.Thread:
         """A worker in this process."""
 
         def run() -> None:
             scorer = Scorer(self.config.environment)
             try:
-                work(self.config, name, scorer, self._leaving)
+                work(self.config, name, scorer, self._leaving, make_engine)
             except BaseException as error:
                 self.errors.append(error)
             finally:

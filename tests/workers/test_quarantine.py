@@ -1,0 +1,101 @@
+"""What becomes of a worker whose engine breaks while it takes new weights: real services, a real engine that fails."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError
+from echo_queue.records import Version
+from tests.workers.small import save_model
+from tests.workers.stage import Stage, assert_generated_by, tensors_of
+from workers.engines import Engine
+from workers.engines.transformers import TransformersEngine
+
+torch.set_num_threads(1)
+Begin = Callable[..., Stage]
+QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(6)]
+
+
+class Failing(TransformersEngine):
+    """Breaks `failures` times in the middle of loading version 1 or a later one, in the way that `how` says."""
+
+    failures = 1
+
+    def __init__(self, folder: str, config: Config, stop_tokens: Sequence[int], how: str) -> None:
+        super().__init__(folder, Version(0, 0), config.model.dtype, 80, stop_tokens)
+        self.how = how
+        self.loads: list[Version] = []
+
+    def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+        self.loads.append(version)
+        if version.number == 0 or self.failures == 0:
+            super().load(version, tensors)
+            return
+        self.failures -= 1
+        if self.how == "raises":
+            with torch.no_grad():
+                for name in list(tensors)[: len(tensors) // 2]:
+                    self.weight(name).copy_(tensors[name])
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        super().load(version, tensors)
+        with torch.no_grad():  # the last byte did not arrive
+            self.weight(max(tensors)).view(-1)[-1] += 1
+
+
+def failing(how: str, failures: int, made: list[Failing]) -> Callable[[Config, str, Version, Sequence[int]], Engine]:
+    def make(config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> Engine:
+        made.append(Failing(folder, config, stop_tokens, how))
+        made[-1].failures = failures
+        return made[-1]
+
+    return make
+
+
+@pytest.mark.parametrize("how", ["raises", "garbles"])
+def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
+    stage: Begin, folder: Path, tmp_path: Path, how: str
+) -> None:
+    newer = save_model(tmp_path / "newer", seed=1)
+    run, made = stage(staleness={"s": 0}), list[Failing]()
+    run.begin(QUESTIONS[:4], tensors_of(folder), wanted="3")
+    run.worker("w1", failing(how, 1, made))
+    for group in run.drain(2):
+        assert_generated_by(folder, group, temperature=0.8)
+    run.publish(1, tensors_of(newer))
+    run.queue.advance(run.lineage, 1, 2, 1.0)
+    states: set[str] = set()
+
+    def quarantined() -> bool:
+        (worker,) = run.status().workers
+        states.add(worker.beat.state if worker.beat else "")
+        if worker.beat and worker.beat.state == "quarantined":
+            assert worker.beat.version == Version(run.lineage, 0), "the new version is not served yet"
+        return "quarantined" in states
+
+    run.until(quarantined, "quarantine")
+    for group in run.drain(2):
+        assert group.oldest == group.newest == 1 and group.attempt == 0, "handed back, at no cost"
+        assert_generated_by(newer, group, temperature=0.8)
+    assert made[0].loads == [Version(1, 0), Version(1, 1), Version(1, 1)]
+    assert run.queue.audit().ok
+
+
+def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    newer = save_model(tmp_path / "newer", seed=1)
+    run, made = stage(staleness={"s": 0}), list[Failing]()
+    run.begin(QUESTIONS[:4], tensors_of(folder), wanted="3")
+    worker = run.worker("w1", failing("raises", 2, made))
+    run.drain(2)
+    run.publish(1, tensors_of(newer))
+    run.queue.advance(run.lineage, 1, 2, 1.0)
+    worker.join(timeout=30)
+    (error,) = run.errors
+    assert isinstance(error, EchoQueueError) and "take the worker elsewhere" in str(error)
+    reclaimed = run.queue.reclaim()
+    assert (reclaimed.expired, run.status().flying) == (0, 0), "it had handed back what it held"
+    run.worker("w2")
+    assert {group.worker for group in run.drain(2)} == {"w2"}
