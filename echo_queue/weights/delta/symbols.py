@@ -32,20 +32,22 @@ def read(bits: int, streams: list[Bytes], count: int) -> Codes:
     """`count` values of as many bytes as there are planes. Raises `MalformedStream`."""
     if bits not in (4, 8) or len(streams[0]) != (count * bits + 7) // 8:
         raise MalformedStream(f"not {count} symbols of {bits} bits")
-    large = join(streams[1:])
-    values = np.empty(count, large.dtype)
-    escaped = _read(streams[0], U(bits), values, large)
-    if escaped != len(large):
-        raise MalformedStream(f"not {escaped} escapes")
+    large, most = join(streams[1:]), (1 << bits) - 1
+    values = np.empty(len(streams[0]) * 8 // bits, large.dtype)
+    if bits == 4:
+        _read_pairs(streams[0], values)
+    else:
+        values[:] = streams[0]
+    values = values[:count]
+    if _large(values, most) != len(large):
+        raise MalformedStream(f"not {_large(values, most)} escapes")
+    if len(large):
+        _fill(values, U(most), large)
     return values
 
 
-@compiled
 def _large(values: Codes, most: int) -> int:
-    found = 0
-    for value in values:
-        found += int(U(value) >= U(most))
-    return found
+    return int(np.count_nonzero(values >= most))
 
 
 @compiled
@@ -76,15 +78,17 @@ def _write_pairs(values: Codes, symbols: Bytes, large: Codes) -> None:
 
 
 @compiled
-def _read(symbols: Bytes, bits: U, values: Codes, large: Codes) -> int:
-    """How many symbols escape; those that `large` does not hold stay symbols."""
-    most, escaped, end = (U(1) << bits) - U(1), U(0), U(len(large))
+def _read_pairs(symbols: Bytes, values: Codes) -> None:
+    for place in range(U(len(symbols))):
+        values[U(2) * place] = symbols[place] & U(15)
+        values[U(2) * place + U(1)] = symbols[place] >> U(4)
+
+
+@compiled
+def _fill(values: Codes, most: U, large: Codes) -> None:
+    """`large` has as many as there are values of `most`."""
+    escaped = U(0)
     for place in range(U(len(values))):
-        at = place * bits
-        symbol = (U(symbols[at >> U(3)]) >> (at & U(7))) & most
-        values[place] = symbol
-        if symbol == most:
-            if escaped < end:
-                values[place] = large[escaped]
+        if values[place] == most:
+            values[place] = large[escaped]
             escaped += U(1)
-    return int(escaped)
