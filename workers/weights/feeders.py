@@ -27,7 +27,7 @@ LAG_CHUNKS = 16
 """So far behind another peer is behind; less is the length of the chain."""
 LAG_S = 2.0
 TASTE_CHUNKS = 8
-STRANGE_S = 10.0
+STRANGE_S = 5.0
 """Where nobody knows what is usual, the store is not tasted before."""
 STORE_TRIES = 3
 """Of a chunk that the store has wrong: the way here may have spoiled it."""
@@ -251,6 +251,8 @@ class Feeders:
     def _judge(self, taste: "Taste", length: int, now: float) -> None:
         taste.bytes += length
         taste.chunks += 1 if length else 0
+        if length and taste.chunks == TASTE_CHUNKS // 2:
+            taste.since, taste.bytes = now, 0
         if taste.chunks < TASTE_CHUNKS:
             return
         self._taste = None
@@ -265,7 +267,10 @@ class Feeders:
 
 @dataclass
 class Taste:
-    """Of another source: what was had from the one before (bytes/s), since when, and what came."""
+    """Of another source: what was had from the one before (bytes/s), since when, and what came.
+
+    The first half is not counted: it took a connection and its slow start.
+    """
 
     source: Source
     rate: float
