@@ -29,6 +29,9 @@ from echo_queue.weights import Forged, Manifest, Part, Route, Signer, TensorInfo
 from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner import checkpoint
 from workers.environments import child
+from workers.weights import wire
+from workers.weights.tokens import Refused, Tokens
+from workers.weights.wire import Garbled
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
@@ -292,6 +295,37 @@ def _lines() -> list[bytes]:
 HEADER_WORDS = (*(f'"{name}":'.encode() for name in codec.ORDER), b'"stop"', b'"length"', b'"abort"', b"[[0,7],[2,9]]")
 JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800"', b"[[[[", b'{"a":', b"1.0")
 
+# What peers say to each other -----------------------------------------------------------------------------------------
+
+TOKENS = Tokens(b"secret", lambda: 1_700_000_000.0)
+PATH = wire.path_of("weights/0001/00000007/full/" + "ab" * 16 + ".part", 3)
+MINTED = TOKENS.mint("w2", "w1", PATH)
+
+
+def take_request(data: bytes) -> None:
+    """A request's head, and the token in it: only the one that was minted for this path opens it."""
+    with suppress(Garbled):
+        request = wire.parse_request(data)
+        again = wire.request_head(request.method, wire.path_of(request.key, request.start), "h", "t")
+        read = wire.parse_request(again[:-4])
+        assert (read.method, read.key, read.start) == (request.method, request.key, request.start)
+        with suppress(Refused):
+            assert TOKENS.check(request.token, "w1", request.path) == "w2"
+            assert (request.token, request.path) == (MINTED, PATH)
+
+
+def take_reply(data: bytes) -> None:
+    with suppress(Garbled):
+        reply = wire.parse_answer(data)
+        if reply.status in wire.REASONS:
+            fields = {"x_landed": reply.landed, "retry_after": int(reply.retry_s)}
+            assert wire.parse_answer(wire.answer_head(reply.status, reply.length, **fields)[:-4]) == reply
+
+
+def _request(method: str, start: int) -> bytes:
+    return wire.request_head(method, PATH.replace("=3", f"={start}"), "10.0.0.1:80", MINTED)[:-4]
+
+
 DECODERS: dict[str, Decoder] = {
     "group": Decoder(take_group, lambda: [encode(small_group())], HEADER_WORDS),
     "header": Decoder(take_header, lambda: [_header()], HEADER_WORDS + JSON_WORDS),
@@ -314,6 +348,16 @@ DECODERS: dict[str, Decoder] = {
     ),
     "envelope": Decoder(
         take_envelope, lambda: [SIGNER.sign(b"{}")], (b'{"body":', b',"key":"', b'","signature":"', b'"}')
+    ),
+    "request": Decoder(
+        take_request,
+        lambda: [_request("GET", 3), _request("HEAD", 0)],
+        (b"GET ", b"HEAD ", b"/parts/", b"?from=", b" HTTP/1.1", b"\r\n", b"Authorization: ", b"EQ1 ", b"%2e", b"%00"),
+    ),
+    "reply": Decoder(
+        take_reply,
+        lambda: [wire.answer_head(200, 262144, x_landed=9)[:-4], wire.answer_head(503, retry_after=1)[:-4]],
+        (b"HTTP/1.1 200 OK", b"\r\n", b"Content-Length: ", b"X-Landed: ", b"Retry-After: ", b"Transfer-Encoding: "),
     ),
     "checkpoint": Decoder(take_checkpoint, lambda: [_checkpoint()], (b'"parent":null', b'"trained":[', *JSON_WORDS)),
     "index": Decoder(

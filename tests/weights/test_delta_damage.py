@@ -70,13 +70,14 @@ def codes(tensor: Tensor) -> Tensor:
     st.integers(0, len(SHARDS) - 1),
     st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 255)), min_size=1, max_size=4),
 )
+@example(0, [(len(MAGIC) + LENGTHS.size + 4, 16)])
 @quick
-def test_flipped_bits_are_refused(number: int, flips: list[tuple[int, int]]) -> None:
+def test_flipped_bits_are_refused_or_mean_nothing(number: int, flips: list[tuple[int, int]]) -> None:
+    """zstd has some that its decoder ignores."""
     data = bytearray(SHARDS[number].data)
     for place, mask in flips:
         data[place % len(data)] ^= mask
-    if data != SHARDS[number].data:
-        is_refused(bytes(data))
+    survives(bytes(data))
 
 
 @given(st.integers(0, len(SHARDS) - 1), st.integers(0, 2**20), st.binary(max_size=40))

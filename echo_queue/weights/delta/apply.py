@@ -14,7 +14,7 @@ import numpy as np
 
 from echo_queue.weights.delta.change import Change, change_of
 from echo_queue.weights.delta.codes import Codes, digest, dtype_name, flat, join, on_host, sign_first
-from echo_queue.weights.delta.format import BadDelta, Piece, read_header
+from echo_queue.weights.delta.format import PIECE_BYTES, BadDelta, Piece, read_header
 from echo_queue.weights.delta.streams import Bytes, MalformedStream, expand
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:
         raise BadDelta(_where(piece), f"the tensor here is {dtype_name(tensor)} {tuple(tensor.shape)}")
     if piece.start + piece.count > math.prod(piece.shape):
         raise BadDelta(_where(piece), "goes beyond the tensor's end")
+    if piece.count * tensor.element_size() > PIECE_BYTES:
+        raise BadDelta(_where(piece), "is too long for a piece")
     return on_host(flat(tensor))[piece.start : piece.start + piece.count]
 
 

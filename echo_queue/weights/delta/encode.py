@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from echo_queue.weights.delta import gaps, ranked, symbols
 from echo_queue.weights.delta.codes import Codes, digest, dtype_name, exponents_first, flat, on_host, split, zigzag
-from echo_queue.weights.delta.format import Kind, Piece, Shard, seal
+from echo_queue.weights.delta.format import PIECE_BYTES, Kind, Piece, Shard, seal
 from echo_queue.weights.delta.pairs import Pair, pair
 from echo_queue.weights.delta.streams import Bytes, Packed, pack
 
@@ -30,7 +30,7 @@ class Settings:
     seventh and slower; 1 gives the smallest deltas, 0 the fastest.
     """
 
-    piece_bytes: int = 4 << 20
+    piece_bytes: int = PIECE_BYTES
     shard_bytes: int = 64 << 20
     ranked_below: float = 0.012
 

@@ -17,6 +17,8 @@ from echo_queue.weights.delta.streams import MalformedStream, Packed, expand, pa
 
 MAGIC = b"EQD1"
 MAX_HEADER = 16 << 20
+PIECE_BYTES = 4 << 20
+"""Of a tensor, at most, in one piece."""
 LENGTHS = struct.Struct("<II")
 
 Kind = Literal["same", "gaps", "ranked", "dense", "full"]
@@ -104,6 +106,8 @@ def _piece(entry: dict[str, Any]) -> Piece:
     )
     if not piece.names or piece.kind not in get_args(Kind):
         raise ValueError(f"a piece of kind {piece.kind} with {len(piece.names)} names")
+    if piece.count > PIECE_BYTES:
+        raise ValueError(f"a piece of {piece.count} elements")
     return piece
 
 

@@ -42,7 +42,7 @@ def read(bits: int, streams: list[Bytes], count: int) -> Codes:
     if _large(values, most) != len(large):
         raise MalformedStream(f"not {_large(values, most)} escapes")
     if len(large):
-        _fill(values, U(most), large)
+        _fill(values, U(most), np.append(large, large[:1]))
     return values
 
 
@@ -86,9 +86,9 @@ def _read_pairs(symbols: Bytes, values: Codes) -> None:
 
 @compiled
 def _fill(values: Codes, most: U, large: Codes) -> None:
-    """`large` has as many as there are values of `most`."""
+    """`large` has one more than there are values of `most`: it is read, not branched to."""
     escaped = U(0)
     for place in range(U(len(values))):
-        if values[place] == most:
-            values[place] = large[escaped]
-            escaped += U(1)
+        value, instead = U(values[place]), U(large[escaped])
+        values[place] = instead if value == most else value
+        escaped += U(value == most)
