@@ -1,26 +1,29 @@
-"""What the laboratory broadcasts: a route of random bytes, laid out as the store keeps it."""
+"""What the laboratory broadcasts: a route of random bytes, put into the store by a process beside it.
+
+`python -m benchmarks.laboratory.cargo SPEC` is that process; it stores what it is told to and says the route.
+"""
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import orjson
 from blake3 import blake3
 
-from benchmarks.laboratory.origin import BUCKET
+from benchmarks.laboratory.crew import Node
+from benchmarks.laboratory.origin import endpoint
+from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.records import Version
+from echo_queue.store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, digest, part_key
 
 PART_BYTES = 64 << 20
 ROOT = "0" * 64
 """Random bytes make no tensors."""
-
-
-@dataclass(frozen=True)
-class Way:
-    """From `base` (None: from nothing) to `version`."""
-
-    version: Version
-    base: Version | None = None
+LOADED_S = 120.0
+MODULE = "benchmarks.laboratory.cargo"
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,35 @@ class Cargo:
     digests: tuple[str, ...]
 
 
-def load(objects: Path, run: str, way: Way, size: int, chunk_bytes: int) -> Cargo:
-    """Stores `size` random bytes as the parts of a route below `objects`, the S3 server's folder."""
-    sizes = [min(PART_BYTES, size - start) for start in range(0, size, PART_BYTES)]
+def load(loader: Node, run: str, number: int, size: int, chunk_bytes: int) -> Cargo:
+    """Has `loader`, a process of this module, store `size` random bytes as version 1.`number` of `run`."""
+    loader.tell("load", run=run, number=number, size=size, chunk_bytes=chunk_bytes)
+    said = loader.hear("loaded", LOADED_S).figures
+    return Cargo(Route.decode(said["route"].encode(), loader.name), tuple(said["digests"]))
+
+
+def main() -> None:
+    explain_when_asked()
+    origin = orjson.loads(Path(sys.argv[1]).read_bytes())["origin"]
+    say("ready")
+    for line in sys.stdin:
+        _load(origin, **orjson.loads(line))
+
+
+def _load(origin: str, run: str, number: int, size: int, chunk_bytes: int, **order: Any) -> None:
+    store, version = ObjectStore(endpoint(origin), run), Version(1, number)
     parts, digests = [], []
-    for each in sizes:
-        data = memoryview(os.urandom(each))
-        chunks = tuple(digest(data[start : start + chunk_bytes]) for start in range(0, each, chunk_bytes))
-        part = Part(part_key(way.version, way.base, chunks), each, chunk_bytes, chunks)
-        path = objects / BUCKET / run / part.key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    for start in range(0, size, PART_BYTES):
+        data = os.urandom(min(PART_BYTES, size - start))
+        chunks = tuple(
+            digest(memoryview(data)[place : place + chunk_bytes]) for place in range(0, len(data), chunk_bytes)
+        )
+        part = Part(part_key(version, None, chunks), len(data), chunk_bytes, chunks)
+        store.put(part.key, data)
         parts.append(part)
         digests.append(blake3(data).hexdigest())
-    return Cargo(Route(run, way.version, way.base, ROOT, ROOT if way.base else None, tuple(parts)), tuple(digests))
+    say("loaded", route=Route(run, version, None, ROOT, None, tuple(parts)).encode().decode(), digests=digests)
+
+
+if __name__ == "__main__":
+    main()

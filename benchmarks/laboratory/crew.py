@@ -4,6 +4,7 @@ Each is killed with the process that started it, and whatever remains is swept a
 """
 
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -20,8 +21,9 @@ from benchmarks.laboratory.network import namespace_of
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 
 ENDED_S = 10.0
-LOG_TAIL_BYTES = 2000
-NODE = "benchmarks.laboratory.node"
+EXPLAINED_S = 0.5
+LOG_TAIL_BYTES = 4000
+NODE, PRESS = "benchmarks.laboratory.node", "benchmarks.laboratory.press"
 
 
 class NodeError(EchoQueueError):
@@ -48,14 +50,14 @@ def spawn(
 
 
 class Node:
-    """One `node` process at `place`, which does what `spec` says."""
+    """One process of `module` at `place`, which does what `spec` says."""
 
-    def __init__(self, place: str, directory: Path, spec: Mapping[str, Any]) -> None:
+    def __init__(self, place: str, directory: Path, spec: Mapping[str, Any], module: str = NODE) -> None:
         self.name = place
         self._log = directory / f"{place}.log"
         plan = directory / f"{place}.json"
         plan.write_bytes(orjson.dumps(spec, default=str))
-        words = (sys.executable, "-m", NODE, str(plan))
+        words = (sys.executable, "-m", module, str(plan))
         self.process = spawn(place, words, self._log, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._events: queue.Queue[Event] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -73,6 +75,8 @@ class Node:
             try:
                 event = self._events.get(timeout=max(0.0, give_up - time.monotonic()))
             except queue.Empty:
+                self.process.send_signal(signal.SIGUSR1)
+                time.sleep(EXPLAINED_S)
                 mend = f"its log ends: {self._tail()}"
                 raise DeadlineError(Problem(self.name, f"has not said {what!r} in {deadline_s:g} s", mend)) from None
             if event.what == "ended":

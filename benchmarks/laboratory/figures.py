@@ -92,10 +92,16 @@ def series(what: str, outcomes: Sequence[Outcome], size: int, bound_s: float, na
 
 @dataclass(frozen=True)
 class Late:
-    """A worker that joins when all others are done. `ratio`: its time / ((anchor + skip delta) / B)."""
+    """A worker that joins when all others serve a version. `ratio`: its time until it serves, over (anchor + skip)/B.
+
+    `arrived`: the same until all its bytes are there. `catching_up`: seconds of the others, who had missed as many
+    versions, until they served it. `wrong_parts`: workers whose staged tensors are not those that were published.
+    """
 
     peers: int
     megabytes: float
     ratio: Spread
+    arrived: Spread
     origin: Spread
+    catching_up: Spread
     wrong_parts: int

@@ -1,9 +1,11 @@
 """One node of the laboratory, a process of its own: `python -m benchmarks.laboratory.node SPEC`, started by `crew`.
 
-Says "ready", then does what each line on its input tells it, and says when: "half" of a route's chunks are here,
-"whole" once all are, verified, and after that the digests of what lies in its folder.
+Says "ready", then does what each line on its input tells it. "bring": it says when "half" of a route's chunks are here,
+"whole" once all are, verified, and after that the digests of what lies in its folder. "serve": it fetches and stages a
+published version, as a worker does, and says "serving".
 """
 
+import logging
 import os
 import resource
 import sys
@@ -12,14 +14,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 from blake3 import blake3
 
 from benchmarks.laboratory import baseline
-from benchmarks.laboratory.member import Member
-from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, endpoint
+from benchmarks.laboratory.member import Follower, Member
+from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, client, endpoint
+from benchmarks.laboratory.saying import explain_when_asked, say
+from echo_queue.config import Weights
+from echo_queue.queue import Queue
+from echo_queue.records import Published, Version
 from echo_queue.store import ObjectStore
 from echo_queue.weights.manifest import Route
 
@@ -55,14 +61,24 @@ Bring = Callable[[Route, Callable[[], None]], Brought]
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(name)s %(message)s")
+    explain_when_asked()
     spec = Spec(**orjson.loads(Path(sys.argv[1]).read_bytes()))
     if spec.corrupts:
         corrupt()
     store = ObjectStore(endpoint(spec.origin), spec.run)
-    bring = by_courier(spec, store) if spec.source == "courier" else by_baseline(spec, store)
+    if spec.source == "courier":
+        member = member_of(spec, store)
+        bring, follower = by_courier(member), Follower(member, store)
+    else:
+        bring, follower = by_baseline(spec, store), None
     say("ready")
     for line in sys.stdin:
-        carry_out(bring, Route.decode(orjson.loads(line)["route"].encode(), spec.name))
+        order = orjson.loads(line)
+        if order["do"] == "bring":
+            carry_out(bring, Route.decode(order["route"].encode(), spec.name))
+        elif follower is not None:
+            follower.serve(Published(Version(*order["version"]), order["manifest"], order["digest"]), order["key"])
 
 
 def carry_out(bring: Bring, route: Route) -> None:
@@ -92,18 +108,12 @@ def by_baseline(spec: Spec, store: ObjectStore) -> Bring:
     return bring
 
 
-def by_courier(spec: Spec, store: ObjectStore) -> Bring:
-    member = Member(
-        spec.name,
-        spec.run,
-        Path(spec.redis),
-        store,
-        Path(spec.folder),
-        address=spec.address,
-        region=spec.region,
-        chunk_deadline_s=spec.chunk_deadline_s,
-    )
+def member_of(spec: Spec, store: ObjectStore) -> Member:
+    settings = Weights(region=spec.region, peer_host=spec.address, chunk_deadline_s=spec.chunk_deadline_s)
+    return Member(spec.name, Queue(client(Path(spec.redis)), spec.run), store, Path(spec.folder), settings)
 
+
+def by_courier(member: Member) -> Bring:
     def bring(route: Route, half: Callable[[], None]) -> Brought:
         threading.Thread(target=member.at_half, args=(route, half), daemon=True).start()
         brought = member.bring(route)
@@ -116,20 +126,14 @@ def corrupt() -> None:
     """From now on what this process sends of a file has a flipped bit in every few stretches: a disk, or a liar."""
     honest, turn = os.sendfile, iter(range(sys.maxsize))
 
-    def sendfile(out: int, file: int, offset: int | None, count: int) -> int:
+    def sendfile(out_fd: int, in_fd: int, offset: int | None, count: int) -> int:
         if next(turn) % FLIP_EVERY != FLIP_EVERY - 1:
-            return honest(out, file, offset, count)
-        data = bytearray(os.pread(file, count, offset or 0))
+            return honest(out_fd, in_fd, offset, count)
+        data = bytearray(os.pread(in_fd, count, offset or 0))
         data[len(data) // 2] ^= 1
-        return os.write(out, data)
+        return os.write(out_fd, data)
 
     os.sendfile = sendfile
-
-
-def say(what: str, at_s: float | None = None, **figures: Any) -> None:
-    line = orjson.dumps({"what": what, "at_s": time.monotonic() if at_s is None else at_s, **figures}) + b"\n"
-    sys.stdout.buffer.write(line)
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -38,13 +38,12 @@ def serve_store(network: Network, place: str, objects: Path) -> "subprocess.Pope
     """rclone's S3 server, as the product embeds it."""
     (objects / BUCKET).mkdir(parents=True, exist_ok=True)
     address = f"{network.address(place)}:{STORE_PORT}"
-    # Without its cache of folders it sees at once what is written into them from outside.
-    flags = ("--addr", address, "--vfs-cache-mode", "off", "--etag-hash", "", "--dir-cache-time", "0s", str(objects))
+    flags = ("--addr", address, "--vfs-cache-mode", "off", "--etag-hash", "", str(objects))
     return _rclone(network, place, ("s3", *flags), STORE_PORT)
 
 
 def serve_plain(network: Network, place: str, folder: Path) -> "subprocess.Popen[bytes]":
-    """Any web server, for the star: every node reads `folder` from it."""
+    """Any web server, for the star: every node reads `folder` from it, where others write (hence no cache)."""
     return _rclone(
         network,
         place,

@@ -7,26 +7,25 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from benchmarks.laboratory.cargo import Way
 from benchmarks.laboratory.crew import Node
 from benchmarks.laboratory.figures import Late, Series, series, spread
 from benchmarks.laboratory.origin import client
 from benchmarks.laboratory.trial import ORIGIN, Event, Laboratory, Nodes, Plan
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue.keys import Keys
-from echo_queue.records import Version
 
 CHAIN_S = 10.0
 HALF_S = 120.0
 SLOW = 10
 """A slow peer's rate is that of the others divided by this."""
 REGIONS = ("east", "west")
-SKIP_SHARE = 0.1
-"""Bytes of a skip delta, of an anchor's."""
+MISSED = 8
+"""Versions, which one difference spans."""
+SERVING_S = PUBLISHED_S = 300.0
 WARM_SHARE = 0.1
-JOINED_S = 120.0
 
 
 def plain(lab: Laboratory, peers: int, rounds: int, source: str = "courier") -> Series:
@@ -66,7 +65,7 @@ def slow(lab: Laboratory, peers: int, rounds: int, known: bool) -> Series:
             run, plan = lab.new_run(), Plan(names, first=names[0], event=lambda run, nodes: {names[0]})
             with lab.crew(run, plan) as nodes:
                 if known:
-                    earlier = lab.load(run, Way(Version(1, 0)), WARM_SHARE)
+                    earlier = lab.load(run, 0, WARM_SHARE)
                     lab.bring(earlier, nodes, replace(plan, event=lambda run, nodes: ()))
                 outcomes.append(lab.bring(lab.load(run), nodes, plan))
     finally:
@@ -89,22 +88,61 @@ def regions(lab: Laboratory, peers: int, rounds: int) -> Series:
 
 
 def late(lab: Laboratory, peers: int, rounds: int) -> Late:
-    """The last of the peers comes after the others have an anchor and a skip delta, and fetches both."""
-    anchor, skip = Way(Version(1, 0)), Way(Version(1, 8), Version(1, 0))
-    ratios, origins, wrong, size = [], [], 0, 0
-    for _ in range(rounds):
-        run, plan = lab.new_run(), Plan(lab.names[:peers])
-        with lab.crew(run, plan) as nodes:
-            *early, joiner = nodes
-            routes = [lab.load(run, anchor), lab.load(run, skip, SKIP_SHARE)]
-            for each in routes:
-                lab.bring(each, {name: nodes[name] for name in early}, plan)
-            size = sum(each.route.size for each in routes)
-            outcomes = [lab.bring(each, {joiner: nodes[joiner]}, plan) for each in routes]
-        ratios.append(sum(outcome.last_s() for outcome in outcomes) / (size / lab.goodput))
-        origins.append(sum(outcome.origin_bytes for outcome in outcomes) / size)
-        wrong += sum(arrival.wrong for outcome in outcomes for arrival in outcome.arrivals)
-    return Late(peers, size / 1e6, spread(ratios), spread(origins), wrong)
+    """All but one of the peers serve a version; `MISSED` versions later they catch up; then the last one joins.
+
+    Real weights, of as many bytes as the laboratory broadcasts, and the project's press: the one that joins fetches an
+    anchor and the difference that spans what was published since, decodes both and checks every tensor's digest.
+    """
+    taken = [_late(lab, Plan(lab.names[:peers])) for _ in range(rounds)]
+    return Late(
+        peers=peers,
+        megabytes=round(taken[-1].size / 1e6, 3),
+        ratio=spread(each.serving_s / (each.size / lab.goodput) for each in taken),
+        arrived=spread(each.arrived_s / (each.size / lab.goodput) for each in taken),
+        origin=spread(each.origin_bytes / each.size for each in taken),
+        catching_up=spread(each.catching_up_s for each in taken),
+        wrong_parts=sum(each.wrong for each in taken),
+    )
+
+
+@dataclass(frozen=True)
+class _Late:
+    size: int
+    serving_s: float
+    arrived_s: float
+    catching_up_s: float
+    origin_bytes: int
+    wrong: int
+
+
+def _late(lab: Laboratory, plan: Plan) -> _Late:
+    run = lab.new_run()
+    with lab.crew(run, plan) as nodes, lab.press(run) as (press, key):
+        *early, joiner = nodes.values()
+        for versions in (1, MISSED):
+            order = _publish(press, versions) | {"key": key}
+            told_s = time.monotonic()
+            for node in early:
+                node.tell("serve", **order)
+            served = [node.hear("serving", SERVING_S) for node in early]
+            catching_up_s = max(event.at_s for event in served) - told_s
+        sent, told_s = lab.network.sent_bytes(ORIGIN), time.monotonic()
+        joiner.tell("serve", **order)
+        event = joiner.hear("serving", SERVING_S)
+        return _Late(
+            size=sum(event.figures["routes"].values()),
+            serving_s=event.at_s - told_s,
+            arrived_s=event.figures["arrived_s"] - told_s,
+            catching_up_s=catching_up_s,
+            origin_bytes=lab.network.sent_bytes(ORIGIN) - sent,
+            wrong=sum(not each.figures["staged"] for each in (event, *served)),
+        )
+
+
+def _publish(press: Node, versions: int) -> dict[str, Any]:
+    press.tell("publish", versions=versions)
+    said = press.hear("published", PUBLISHED_S).figures
+    return {"version": (1, said["number"]), "manifest": said["manifest"], "digest": said["digest"]}
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,10 @@ class Table:
         return each
 
     def show_late(self, late: Late) -> Late:
+        first, origin = f"{late.arrived.median:6.3f}", f"{late.origin.median:10.3f}"
+        self.say(f"  {'late joiner':<22}{late.peers:5}  {late.ratio!s:<37}{first}{origin}{late.wrong_parts:41}\n")
         self.say(
-            f"  {'late joiner':<22}{late.peers:5}  {late.ratio!s:<43}{late.origin.median:10.3f}{late.wrong_parts:41}\n"
+            f"    serves {late.megabytes:g} MB, anchor and skip delta, after so long; the others, who had missed as "
         )
+        self.say(f"many versions, after {late.catching_up.median:.2f} s\n")
         return late

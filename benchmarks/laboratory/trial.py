@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.laboratory import cargo, machine, origin
-from benchmarks.laboratory.cargo import Cargo, Way
-from benchmarks.laboratory.crew import Node
+from benchmarks.laboratory.cargo import Cargo
+from benchmarks.laboratory.crew import PRESS, Node
 from benchmarks.laboratory.figures import Arrival, Outcome
 from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
 from echo_queue.queue import Queue, QueuePolicy
-from echo_queue.records import Version
 
 ORIGIN = "origin"
 READY_S = 30.0
@@ -26,7 +25,6 @@ DIGESTS_S = 60.0
 SPARE_S = 60.0
 CHUNK_DEADLINE_S = 5.0
 """Of a courier: what a silent peer costs. The product's own default."""
-FIRST = Way(Version(1, 1))
 
 Nodes = Mapping[str, Node]
 Event = Callable[[str, Nodes], Collection[str]]
@@ -70,6 +68,8 @@ class Laboratory:
         origin.serve_store(self.network, ORIGIN, self.objects)
         origin.serve_plain(self.network, ORIGIN, self.objects)
         self.redis = origin.serve_redis(self.network, ORIGIN)
+        self._loader = Node(ORIGIN, self.network.directory, {"origin": self.network.address(ORIGIN)}, cargo.MODULE)
+        self._loader.hear("ready", READY_S)
 
     @property
     def bound_s(self) -> float:
@@ -88,9 +88,9 @@ class Laboratory:
         with self.crew(run, plan) as nodes:
             return self.bring(self.load(run), nodes, plan)
 
-    def load(self, run: str, way: Way = FIRST, share: float = 1.0) -> Cargo:
-        """A route of that share of the laboratory's usual bytes, in the store."""
-        return cargo.load(self.objects, run, way, int(share * self.size), self.chunk_bytes)
+    def load(self, run: str, number: int = 1, share: float = 1.0) -> Cargo:
+        """A version of that share of the laboratory's usual bytes, in the store."""
+        return cargo.load(self._loader, run, number, int(share * self.size), self.chunk_bytes)
 
     @contextmanager
     def crew(self, run: str, plan: Plan) -> Iterator[Nodes]:
@@ -109,6 +109,19 @@ class Laboratory:
                 node.kill()
             shutil.rmtree(folder)
             shutil.rmtree(self.objects / origin.BUCKET / run, ignore_errors=True)
+
+    @contextmanager
+    def press(self, run: str) -> Iterator[tuple[Node, str]]:
+        """A learner's press at the origin, with a model of the laboratory's bytes, and its public key."""
+        folder = self.network.directory / f"{run}.press"
+        folder.mkdir()
+        spec = {"run": run, "origin": self.network.address(ORIGIN), "elements": self.size // 2, "folder": str(folder)}
+        press = Node(ORIGIN, folder, spec, PRESS)
+        try:
+            yield press, press.hear("ready", READY_S).figures["public_key"]
+        finally:
+            press.kill()
+            shutil.rmtree(folder)
 
     def bring(self, load: Cargo, nodes: Nodes, plan: Plan) -> Outcome:
         """Tells all of `nodes` to bring that route, and waits for those that are not lost."""

@@ -61,6 +61,10 @@ def test_every_node_has_an_address_of_its_own() -> None:
         address_of(250)
 
 
+def late(ratio: float, wrong: int = 0) -> Late:
+    return Late(4, 220.0, spread([ratio]), spread([1.0]), spread([0.0]), spread([0.5]), wrong)
+
+
 def figures(**changes: object) -> broadcast.Figures:
     """All promises kept: 4 peers in 1.04 F/B of 10 s, and troubles that cost 10 % and a deadline at most."""
     peers = replace(series("peers", [FAST], 100, 10.0), nodes=4, ratio=spread([1.04]))
@@ -77,7 +81,7 @@ def figures(**changes: object) -> broadcast.Figures:
         baselines=(),
         peers=(peers,),
         trouble=(killed, apart),
-        late=Late(4, 220.0, spread([1.05]), spread([0.0]), 0),
+        late=late(1.05),
     )
     return replace(found, **changes)  # type: ignore[arg-type]
 
@@ -91,11 +95,11 @@ def test_promises_that_are_kept_are_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("promise", "changes"),
     [
-        ("every delivered part", {"late": Late(4, 220.0, spread([1.0]), spread([0.0]), wrong_parts=1)}),
+        ("every delivered part", {"late": late(1.0, wrong=1)}),
         ("T_last at most 1.05 F/B with 4 peers", {"peers": (replace(figures().peers[0], ratio=spread([1.06])),)}),
         ("relay killed", {"trouble": (replace(figures().trouble[0], ratio=spread([1.66])),)}),
         ("per region", {"trouble": (replace(figures().trouble[1], origin=spread([1.06])),)}),
-        ("who comes late", {"late": Late(4, 220.0, spread([1.11]), spread([0.0]), 0)}),
+        ("who comes late", {"late": late(1.11)}),
     ],
 )
 def test_a_promise_that_is_missed_is_said_to_be(promise: str, changes: dict[str, object]) -> None:
@@ -104,8 +108,8 @@ def test_a_promise_that_is_missed_is_said_to_be(promise: str, changes: dict[str,
 
 
 def test_a_short_form_promises_nothing_about_time() -> None:
-    late = replace(figures().peers[0], ratio=spread([5.0]))
-    assert all(broadcast.targets_of(figures(peers=(late,)), timed=False).values())
+    tardy = replace(figures().peers[0], ratio=spread([5.0]))
+    assert all(broadcast.targets_of(figures(peers=(tardy,)), timed=False).values())
 
 
 def test_without_root_it_says_so_and_is_no_failure(
