@@ -1,0 +1,153 @@
+"""Promise: docs/weights.md is complete: what reads shards here was written from it and shares no code with ours."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from blake3 import blake3
+from safetensors.torch import load_file
+
+from echo_queue.weights.delta import apply, read_header
+from echo_queue.weights.delta.codes import flat, on_host
+
+VECTOR = Path(__file__).parent / "vector"
+DELTA, ANCHOR = (sorted(VECTOR.glob(f"{way}-*.shard")) for way in ("delta", "anchor"))
+WIDTHS = {
+    "F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2,
+    "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+R_BY_VALUE = sorted(range(1, 256), key=lambda r: (bin(r).count("1"), r))
+
+
+def safetensors(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
+    """Type, shape and bytes by name."""
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    return {
+        name: (
+            entry["dtype"],
+            entry["shape"],
+            data[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]],
+        )
+        for name, entry in header.items()
+    }
+
+
+BASE, NEW = (safetensors(VECTOR / f"{name}.safetensors") for name in ("base", "new"))
+
+
+def stream(data: bytes, length: int) -> bytes:
+    return data if len(data) == length else zstandard.decompress(data)
+
+
+def planes(streams: list[bytes]) -> list[int]:
+    return [int.from_bytes(parts, "little") for parts in zip(*streams, strict=True)]
+
+
+def symbols(bits: int, streams: list[bytes], count: int) -> list[int]:
+    packed = streams[0]
+    found = list(packed) if bits == 8 else [half for byte in packed for half in (byte & 15, byte >> 4)]
+    escaped = iter(planes(streams[1:]))
+    values = [next(escaped) if symbol == 2**bits - 1 else symbol for symbol in found[:count]]
+    assert next(escaped, None) is None
+    return values
+
+
+def positions(gaps: bytes) -> list[int]:
+    found, place = [], 0
+    for gap in gaps:
+        place += gap
+        if gap < 255:
+            found.append(place)
+            place += 1
+    return found
+
+
+def ranked_positions(streams: list[bytes], base: list[int], width: int) -> list[int]:
+    groups, found = positions(streams[0]), []
+    for group, value in zip(groups, symbols(4, streams[1:3], len(groups)), strict=True):
+        codes = [base[min(8 * group + lane, len(base) - 1)] for lane in range(8)]
+        keys = [(code >> (8 * width - 9)) % 256 if width > 1 else code % 128 for code in codes]
+        by_rank = sorted(range(8), key=lambda lane: (keys[lane], lane))
+        changed = [by_rank[rank] for rank in range(8) if R_BY_VALUE[value] >> rank & 1]
+        found += [8 * group + lane for lane in sorted(changed)]
+    return found
+
+
+def made(piece: dict[str, Any], streams: list[bytes], base: list[int], width: int) -> list[int]:
+    size, modulus = piece["count"], 1 << (8 * width)
+    if piece["kind"] == "same":
+        return base
+    if piece["kind"] == "full":
+        return [(code >> 1) | (code & 1) << (8 * width - 1) for code in planes(streams)]
+    if piece["kind"] == "dense":
+        places, values = list(range(size)), symbols(piece["bits"], streams, size)
+    else:
+        before = {"gaps": 1, "ranked": 3}[piece["kind"]]
+        places = positions(streams[0]) if before == 1 else ranked_positions(streams, base, width)
+        values = [value + 1 for value in symbols(piece["bits"], streams[before:], len(places))]
+    codes = list(base)
+    for place, value in zip(places, values, strict=True):
+        codes[place] = (codes[place] + (-(value + 1) // 2 if value % 2 else value // 2)) % modulus
+    return codes
+
+
+def read(path: Path, base: dict[str, tuple[str, list[int], bytes]]) -> list[tuple[dict[str, Any], bytes]]:
+    """A shard's pieces, and what each one's codes become."""
+    data = path.read_bytes()
+    assert data[:4] == b"EQD1"
+    stored, length = (int.from_bytes(data[at : at + 4], "little") for at in (4, 8))
+    at, found = 12 + stored, []
+    for piece in json.loads(stream(data[12:at], length)):
+        width = WIDTHS[piece["dtype"]]
+        streams = []
+        for stored, length in piece["streams"]:
+            streams.append(stream(data[at : at + stored], length))
+            at += stored
+        whole = base[piece["names"][0]][2] if piece["kind"] != "full" else b""
+        old = whole[piece["start"] * width : (piece["start"] + piece["count"]) * width]
+        codes = [int.from_bytes(old[place : place + width], "little") for place in range(0, len(old), width)]
+        new = b"".join(code.to_bytes(width, "little") for code in made(piece, streams, codes, width))
+        assert blake3(new).hexdigest() == piece["digest"]
+        found.append((piece, new))
+    assert at == len(data)
+    return found
+
+
+@pytest.mark.parametrize("way", [DELTA, ANCHOR], ids=["delta", "anchor"])
+def test_the_page_says_enough_to_read_a_shard(way: list[Path]) -> None:
+    base = BASE if way is DELTA else {}
+    out = {name: bytearray(b"\xa5" * len(data)) for name, (_, _, data) in NEW.items()}
+    for path in reversed(way):
+        for piece, new in read(path, base):
+            name, at = piece["names"][0], piece["start"] * WIDTHS[piece["dtype"]]
+            assert [piece["dtype"], piece["shape"]] == list(NEW[name][:2])
+            out[name][at : at + len(new)] = new
+    assert out == {name: data for name, (_, _, data) in NEW.items()}
+
+
+def test_the_vector_has_all_that_the_page_speaks_of() -> None:
+    pieces = [piece for path in DELTA for piece in read_header(path.read_bytes())[0]]
+    assert {piece.kind for piece in pieces} == {"same", "gaps", "ranked", "dense", "full"}
+    assert {(piece.kind, piece.bits) for piece in pieces} >= {("gaps", 4), ("gaps", 8), ("dense", 4), ("dense", 8)}
+    assert any(len(piece.names) > 1 for piece in pieces)
+    assert any(piece.count == 0 for piece in pieces) and any(piece.shape == () for piece in pieces)
+    assert any(piece.kind == "ranked" and piece.count % 8 for piece in pieces)
+    assert len(DELTA) > 1 and any(piece.start for piece in pieces)
+    assert any(stored < length for piece in pieces for stored, length in piece.streams)
+    assert {math.prod(piece.shape) for piece in pieces} >= {0, 1}
+
+
+@pytest.mark.parametrize("way", [DELTA, ANCHOR], ids=["delta", "anchor"])
+def test_shards_of_an_older_writer_are_still_read(way: list[Path]) -> None:
+    base, expected = (load_file(VECTOR / f"{name}.safetensors") for name in ("base", "new"))
+    out = {name: tensor.clone().fill_(1) for name, tensor in expected.items()}
+    out["head"] = out["embedding"].clone()
+    for path in way:
+        apply(path.read_bytes(), base, out)
+    for name, tensor in (expected | {"head": expected["embedding"]}).items():
+        assert on_host(flat(out[name])).tobytes() == on_host(flat(tensor)).tobytes(), name

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from echo_queue.weights.delta import Settings, encode
+
+FOLDER = Path(__file__).parent
+TYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
+HOW = Settings(piece_bytes=1024, shard_bytes=6000, ranked_below=0.1)
+TIED = {"head": "embedding"}
+
+
+def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Pieces of every kind and width of symbols, cut in the middle of a group of eight at the end."""
+    random = np.random.default_rng(4)
+    base: dict[str, Tensor] = {"empty": torch.empty(0, 3), "scalar": torch.tensor(-0.0)}
+    new: dict[str, Tensor] = {"empty": torch.empty(0, 3), "scalar": torch.tensor(float("nan"))}
+
+    def add(name: str, width: int, size: int, share: float, reach: int) -> None:
+        old = random.normal(0, 0.02, size).astype(np.float32).view(np.uint32) >> (32 - 8 * width)
+        step = random.integers(-reach, reach, size, endpoint=True)
+        codes = old.astype(f"u{width}"), (old + np.where(random.random(size) < share, step, 0)).astype(f"u{width}")
+        kind: torch.dtype = getattr(torch, TYPES[width])
+        base[name], new[name] = (torch.from_numpy(part.view(np.uint8)).view(kind).clone() for part in codes)
+
+    add("embedding", 2, 1205, 0.02, 2)
+    add("rare", 2, 1003, 0.002, 200)
+    add("bytes", 1, 203, 0.05, 9)
+    add("floats", 4, 301, 0.03, 1)
+    add("often", 2, 603, 0.2, 3)
+    add("far", 2, 603, 0.2, 600)
+    add("most", 2, 303, 0.9, 3)
+    add("all", 4, 303, 1, 20_000)
+    add("other", 4, 130, 1, 2**31 - 1)
+    add("unchanged", 2, 100, 0, 1)
+    new["reshaped"], base["reshaped"] = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(6, dtype=torch.int64)
+    return base, new
+
+
+def write() -> None:
+    base, new = versions()
+    save_file(base, FOLDER / "base.safetensors")
+    save_file(new, FOLDER / "new.safetensors")
+    for way, old in (("delta", base), ("anchor", {})):
+        for number, shard in enumerate(encode(old, new, TIED, HOW)):
+            (FOLDER / f"{way}-{number}.shard").write_bytes(shard.data)
+
+
+if __name__ == "__main__":
+    write()
