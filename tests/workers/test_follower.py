@@ -267,3 +267,17 @@ def test_what_another_version_points_to_is_not_staged(stage: Begin, folder: Path
     run.queue.publish(run.lineage, Published(Version(run.lineage, 2), first.manifest, first.digest))
     with following as follower, pytest.raises(DeadlineError, match="cannot be"):
         follower.wait_for(Version(1, 2), deadline_s=1.0, leaving=STAYING)
+
+
+def test_who_holds_the_stage_waits_for_nobody_and_keeps_applies_out() -> None:
+    stage = HostCopy()
+    assert stage.hold() and not stage.hold()
+    turns: list[bool] = []
+    applying = threading.Thread(target=lambda: turns.append(stage.wait_turn(lambda: True)))
+    applying.start()
+    applying.join(timeout=0.5)
+    assert applying.is_alive() and not turns
+    stage.release()
+    applying.join(timeout=5)
+    assert turns == [True] and not stage.hold()
+    assert not stage.wait_turn(lambda: False), "what is not wanted any more does not wait"

@@ -1,7 +1,6 @@
 """Promises of the stage: one copy, led from version to version in place, whole or nothing."""
 
 import random
-import threading
 from pathlib import Path
 
 import pytest
@@ -103,7 +102,7 @@ def test_routes_that_lead_elsewhere_are_refused(learner: Publications) -> None:
 def test_a_base_model_is_adopted_bit_for_bit(learner: Publications) -> None:
     stage, tensors = Stage(), model()
     manifest = learner.manifest(learner.publish(0))
-    assert stage.adopt(manifest, manifest.version, tensors.__getitem__) == manifest.root
+    assert stage.adopt(manifest, tensors.__getitem__) == manifest.root
     learner.drift()
     following = learner.manifest(learner.publish(1))
     assert lead(stage, learner, following) == 1
@@ -115,18 +114,4 @@ def test_another_base_model_has_another_root(learner: Publications) -> None:
     manifest = learner.manifest(learner.publish(0))
     other = model()
     other["scalar"] = -other["scalar"]
-    assert Stage().adopt(manifest, manifest.version, other.__getitem__) != manifest.root
-
-
-def test_who_holds_the_stage_waits_for_nobody_and_keeps_applies_out() -> None:
-    stage = Stage()
-    assert stage.hold() and not stage.hold()
-    turns: list[bool] = []
-    applying = threading.Thread(target=lambda: turns.append(stage.wait_turn(lambda: True)))
-    applying.start()
-    applying.join(timeout=0.5)
-    assert applying.is_alive() and not turns
-    stage.release()
-    applying.join(timeout=5)
-    assert turns == [True] and not stage.hold()
-    assert not stage.wait_turn(lambda: False), "what is not wanted any more does not wait"
+    assert Stage().adopt(manifest, other.__getitem__) != manifest.root

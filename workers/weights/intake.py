@@ -2,7 +2,7 @@
 
 - Only what is signed with the key that was pinned when this worker joined is ever read; another key ends the worker.
 - The cheapest way is taken from what is staged; the base model that this worker brought along counts as staged, if it
-  is bit for bit what the learner published. It is read only when it would spare the fetch of an anchor.
+  is bit for bit the version 0 that the learner published. It is read only while that one is in the store.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from echo_queue.errors import EchoQueueError
-from echo_queue.records import Published
-from echo_queue.store import ObjectStore
+from echo_queue.records import Published, Version
+from echo_queue.store import MissingObject, ObjectStore
 from echo_queue.weights import reading
-from echo_queue.weights.manifest import Manifest, Route
+from echo_queue.weights.manifest import Manifest, Route, manifest_key
 from workers.weights.spool import Spool
 from workers.weights.staging import Stage, Whole
 from workers.weights.trusting import Pinned
@@ -72,32 +72,39 @@ class Intake:
 
     def apply(self, arrived: Arrived) -> None:
         """For who holds the stage."""
-        self.stage.apply(arrived.routes, arrived.manifest, arrived.parts, self._pinned.chunk_key)
         self._base = None  # the engine may be given something else from now on
+        self.stage.apply(arrived.routes, arrived.manifest, arrived.parts, self._pinned.chunk_key)
 
     def _routes(self, manifest: Manifest) -> tuple[Route, ...]:
         """The cheapest; an anchor that would bring what is here already, whatever that is called, is left out."""
-        have = self.stage.have
+        have = self.stage.have or self._adopted(manifest)
         if have is not None and have[1] == manifest.root:
             return ()
         routes = reading.ways(self._store, have, manifest, self._pinned.verifier)
-        anchor = routes[0] if routes and routes[0].base is None else None
-        if anchor is None:
-            return routes
-        if have is not None:
-            return routes[1:] if have[1] == anchor.root else routes
-        if self._base is None or anchor.version.number:
-            return routes
-        return routes[1:] if self._adopts_base(manifest, self._base, anchor) else routes
+        spared = have is not None and routes and routes[0].base is None and routes[0].root == have[1]
+        return routes[1:] if spared else routes
 
-    def _adopts_base(self, manifest: Manifest, weight: "Callable[[str], Tensor]", anchor: Route) -> bool:
-        """Whether the base model is what `anchor` would bring; then it is staged."""
-        if not self.stage.hold():
-            return False
+    def _adopted(self, manifest: Manifest) -> tuple[Version, str] | None:
+        """The base model, staged, if the learner published the same as the first version of its lineage."""
+        if self._base is None:
+            return None
         try:
-            same = self.stage.adopt(manifest, anchor.version, weight) == anchor.root
-            if not same:
+            first = self._first(manifest)
+        except MissingObject:
+            first = None  # it was pruned, and nothing leads from there any more
+        weight, self._base = self._base, None
+        if first is None or not self.stage.wait_turn(lambda: True):
+            return None
+        try:
+            if self.stage.adopt(first, weight) != first.root:
                 self.stage.forget()
-            return same
+            return self.stage.have
         finally:
             self.stage.release()
+
+    def _first(self, manifest: Manifest) -> Manifest:
+        version = Version(manifest.version.lineage, 0)
+        if version == manifest.version:
+            return manifest
+        envelope = self._store.get(manifest_key(version), reading.MANIFEST_MAX_BYTES)
+        return reading.open_manifest(self._store, envelope, version, self._pinned.verifier)

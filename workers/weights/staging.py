@@ -88,8 +88,8 @@ class Stage:
             self._refuse(manifest, "its routes lead elsewhere")
         self.have = (manifest.version, manifest.root)
 
-    def adopt(self, manifest: Manifest, version: Version, weight: "Callable[[str], Tensor]") -> str:
-        """For who holds the stage: takes over what an engine serves, as `version`; returns its root."""
+    def adopt(self, manifest: Manifest, weight: "Callable[[str], Tensor]") -> str:
+        """For who holds the stage: takes over what an engine serves, as the manifest's version; returns its root."""
         self._allocate(manifest)
         found = []
         for info in manifest.tensors:
@@ -97,7 +97,7 @@ class Stage:
             tensor.copy_(weight(info.name))
             digest = digest_of(tensor)
             found.append(TensorInfo(info.name, info.dtype, info.shape, digest))
-        self.have = (version, root_digest(found, manifest.aliases))
+        self.have = (manifest.version, root_digest(found, manifest.aliases))
         return self.have[1]
 
     def _apply(self, part: Part, whole: Whole, chunk_key: bytes | None) -> tuple[delta.Piece, ...]:
