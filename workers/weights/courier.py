@@ -70,7 +70,6 @@ class Courier:
         self._worker = worker
         self._settings = settings
         self._memory = Memory()
-        self._joined: set[str] = set()
         self._leaving = False
         self._tokens = Tokens(secret) if settings.peers and secret else None
         self._server: PeerServer | None = None
@@ -92,7 +91,7 @@ class Courier:
                 file.expect(True)
                 stack.callback(file.expect, False)
             if missing:
-                feeders = self._feeders(route, deadline_s)
+                feeders = self._feeders(route, deadline_s, anew=all(not file.next for file in files))
                 self._fetch(missing, feeders)
                 self._memory.rate = max(feeders.rate(), FADE * self._memory.rate)
         counts = self.fetched - before
@@ -114,24 +113,25 @@ class Courier:
 
     # Sources ----------------------------------------------------------------------------------------------------------
 
-    def _feeders(self, route: Route, deadline_s: float) -> Feeders:
-        join = (lambda left: self._join(route.name, left)) if self._tokens is not None else None
-        if join is not None:
-            give_up = time.monotonic() + HOLD_S
-            while join(set()).hold and time.monotonic() < give_up:
-                time.sleep(HOLD_PAUSE_S)
+    def _feeders(self, route: Route, deadline_s: float, anew: bool) -> Feeders:
+        joined = self._join(route.name, self._memory.avoided(), anew) if self._tokens is not None else None
+        give_up = time.monotonic() + HOLD_S
+        while joined is not None and joined.hold and time.monotonic() < give_up:
+            time.sleep(HOLD_PAUSE_S)
+            joined = self._join(route.name, self._memory.avoided())
         return Feeders(
             route.name,
             self._store,
             self._memory,
-            join=join,
+            joined,
+            join=lambda left: self._join(route.name, left),
             make=self._peer,
             complain=self._complain,
             deadline_s=deadline_s,
             chunk_deadline_s=self._settings.chunk_deadline_s,
         )
 
-    def _join(self, route: str, left: set[str]) -> Joined:
+    def _join(self, route: str, left: set[str], anew: bool = False) -> Joined:
         settings = self._settings
         itself = Peer(
             self._worker,
@@ -141,8 +141,7 @@ class Courier:
             self._leaf(),
             settings.upload_usd_per_gb,
         )
-        joined = self._queue.join(itself, route, left, anew=route not in self._joined)
-        self._joined.add(route)
+        joined = self._queue.join(itself, route, left, anew=anew)
         if self._tokens is not None:
             self._tokens.tune(joined.now_s)
         return joined

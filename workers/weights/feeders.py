@@ -80,15 +80,19 @@ class Rate:
 
 
 class Feeders:
-    """The sources of one route, first the one that is fetched from now. For the threads of one courier."""
+    """The sources of one route, first the one that is fetched from now. For the threads of one courier.
+
+    `joined`: what the queue answered; None: the store alone.
+    """
 
     def __init__(
         self,
         route: str,
         store: Store,
         memory: Memory,
+        joined: Joined | None,
         *,
-        join: Callable[[set[str]], Joined] | None,
+        join: Callable[[set[str]], Joined],
         make: Callable[[Upstream], Peer],
         complain: Callable[[str, Complaint], None],
         deadline_s: float,
@@ -97,7 +101,7 @@ class Feeders:
         self.route = route
         self._store = store
         self._memory = memory
-        self._join = join
+        self._join = join if joined is not None else None
         self._make = make
         self._complain = complain
         self._deadline_s = deadline_s
@@ -116,8 +120,8 @@ class Feeders:
         self._taste: Taste | None = None
         self._tasted: set[str] = set()
         self._last: Exception | None = None
-        if join is not None:
-            self._take(join(memory.avoided()))
+        if joined is not None:
+            self._take(joined)
 
     @property
     def first(self) -> Source:
