@@ -19,7 +19,8 @@ ALLOWED = {
     "workers/weights/wire.py:Wire.receive": "likewise",
     "workers/weights/wire.py:Wire.ended": "it does not wait",
     "echo_queue/store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
-    "echo_queue/weights/reading.py:fetch": "parts of it, each with the store's deadline",
+    "echo_queue/weights/reading.py:bring": "parts of it, each with the store's deadline",
+    "echo_queue/weights/publishing.py:Press._upload": "likewise",
 }
 """File and function → why a call in it may have no timeout of its own."""
 
