@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Beat, Queue
+from echo_queue.queue import Beat, Peer, Queue
 from echo_queue.queue.acl import rules
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer, User
@@ -38,7 +38,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         first, second, *_ = scene.lease(4, worker="worker-2")
         queue.fail("worker-2", first.id, "Traceback: the scorer broke")
         queue.bury(second.id, "Traceback: no such column 'answer'")
-        queue.beat("worker-1", Beat("transformers", Version(0, 1), "generating", 5_000.0, 3.0, 12))
+        told = Beat("transformers", Version(0, 1), "generating", 5_000.0, 3.0, 12, 1, 34.5, 1_200, 3_400)
+        queue.beat("worker-1", told, every_s=60.0)
+        for worker in ("worker-1", "worker-2"):
+            queue.join(Peer(worker, "default", "10.0.0.7:4711"), "0000.00000001/from-0000.00000000")
+        queue.report("worker-2", "worker-1", "bad")
     yield directory
     server.stop()
 
@@ -73,6 +77,17 @@ def answer(directory: Path, heading: str) -> str:
         ("Is the identity kept?", ["difference\t0", "lost\t0", "verdict\tOK"]),
         ("What is the current version?", ["0\t1\t", "number\t1", "manifest\tweights/0.1"]),
         ("Which workers live, and what do they do?", ["── worker-1: ", "state=generating", "worker-2"]),
+        (
+            "Who feeds whom with weights, and how long do they take?",
+            [
+                "worker-1: 0.1 generating 1200 3400 ",
+                " 34.5",
+                "chain of 0000.00000001/from-0000.00000000: worker-1 worker-2",
+                "worker-2\tworker-1",
+                "10.0.0.7:4711",
+                "bad worker-2",
+            ],
+        ),
         ("What is stuck?", ["the scorer broke", "worker-2"]),
         ("What died, and why?", ["no such column 'answer'"]),
         ("How do I go back?", ["checkpoint-1"]),
