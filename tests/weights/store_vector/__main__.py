@@ -1,0 +1,58 @@
+"""Writes the vector by a real press into a real store, and copies what it finds there."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import orjson
+import torch
+from torch import Tensor
+
+from echo_queue.config import Weights
+from echo_queue.records import Version
+from echo_queue.services.s3_server import S3Server
+from echo_queue.services.secrets import StoreKeys
+from echo_queue.store import ObjectStore
+from echo_queue.weights import Press
+from tests.weights.scene import CHUNK_KEY, SIGNER
+
+HERE = Path(__file__).parent
+RUN = "vector"
+
+
+def tensors(number: int) -> dict[str, Tensor]:
+    wave = torch.sin(torch.arange(3_000) * 0.37) * 0.02
+    wave[:: 10 - number] *= 1 + 0.02 * number
+    return {
+        "wave": wave.view(30, 100),
+        "tied": wave.view(30, 100),
+        "steps": torch.arange(9),
+        "scalar": torch.tensor(0.5),
+    }
+
+
+def main() -> None:
+    shutil.rmtree(HERE / "weights", ignore_errors=True)
+    with tempfile.TemporaryDirectory() as directory:
+        server = S3Server(Path(directory), StoreKeys("VECTORVECTORVECTORVE", "vector-vector"))
+        server.start()
+        try:
+            store = ObjectStore(server.endpoint("vector"), RUN)
+            store.create_bucket()
+            settings = Weights(encrypt=True, chunk_bytes=1_024, part_bytes=8_192)
+            press = Press(store, RUN, SIGNER, settings, Path(directory), chunk_key=CHUNK_KEY)
+            for number in range(3):
+                press.publish(Version(1, number), tensors(number), "bfloat16")
+                press.further(Version(1, number))
+            for stored in store.list("weights/"):
+                path = HERE / stored.key
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(store.get(stored.key))
+        finally:
+            server.stop()
+    keys = {"run": RUN, "public_key": SIGNER.public_key, "chunk_key": CHUNK_KEY.hex()}
+    (HERE / "keys.json").write_bytes(orjson.dumps(keys, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+if __name__ == "__main__":
+    main()
