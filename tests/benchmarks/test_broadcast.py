@@ -174,6 +174,16 @@ def test_the_last_line_holds_figures_targets_and_whether_all_is_well(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("able")
+def test_four_peers_read_the_store_once_whoever_dies_or_lies() -> None:
+    few = ("--json", "--quick", "--only", "peers,killed,corrupting", "--megabytes", "8")
+    done = subprocess.run((*MODULE, *few), capture_output=True, text=True, timeout=ENDED_S, check=False)
+    verdict = orjson.loads(done.stdout.splitlines()[-1])
+    assert verdict["ok"] is True, done.stderr
+    assert [each["what"] for each in verdict["figures"]["trouble"]] == ["relay killed at 50 %", "corrupting peer"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("able")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_remains_after_a_signal(number: signal.Signals) -> None:
     process = begun()
