@@ -17,9 +17,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from echo_queue import weights
 from echo_queue.config import Config
-from echo_queue.queue import Queue, library
+from echo_queue.queue import Beat, Peer, Queue, library
 from echo_queue.queue.acl import rules
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.services.endpoints import CELERY_PREFIX
@@ -27,7 +26,8 @@ from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import ROLES, StoreKeys
 from echo_queue.store import ObjectStore
-from learner import checkpoint
+from echo_queue.weights import Press, Verifier, read_manifest
+from learner import checkpoint, keys
 from learner.checkpoint import Manifest
 from tests.faults.nursery import Birth, Life, Nursery
 from tests.learner.stage import make_base
@@ -90,6 +90,8 @@ class Site:
             "queue": {"stall_deadline_s": 20.0, "lease_s": LEASE_S, "inline_max_bytes": 1, "max_attempts": 6},
             "submission": {"reconcile_s": 0.05, "deadline_s": 20.0},
             "telemetry": {"heartbeat_s": HEARTBEAT_S},
+            # Several parts of several chunks to a version; anchors and longer differences soon; a spool that overflows.
+            "weights": {"part_bytes": 40_000, "chunk_bytes": 4_096, "anchor_every": 3, "skips": [2]},
         }
         for section, changes in sections.items():
             values[section] = values.get(section, {}) | changes
@@ -172,40 +174,79 @@ class Maker(Other):
 
 
 class Committer(Other):
-    """A learner that computes nothing: what it drains it writes into a checkpoint, and commits."""
+    """A learner that learns nothing: what it drains it writes into a checkpoint, and commits; its weights drift.
 
-    def __init__(self, queue: Queue, store: ObjectStore, tensors: dict[str, torch.Tensor]) -> None:
+    With a `ghost`, a worker of that name, which nobody can reach, is the first to ask for each version. `ahead`:
+    versions published before anything was trained; `most`: groups in an update.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        store: ObjectStore,
+        tensors: dict[str, torch.Tensor],
+        config: Config,
+        *,
+        ghost: str = "",
+        ahead: int = 0,
+        most: int = 8,
+    ) -> None:
         super().__init__("committer")
-        self._queue, self._store, self._tensors = queue, store, tensors
+        self._queue, self._store, self._ghost = queue, store, ghost
+        self._tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        signer = keys.signer(config)
+        self._verifier = Verifier(signer.public_key)
+        self._press = Press(
+            *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
+            chunk_key=keys.trust(signer).chunk_key if config.weights.encrypt else None,
+        )
         self.trained: list[str] = []
+        self.generated: set[str] = set()
+        """The versions that made what was trained."""
+        self._most = most
         self._saved: Manifest | None = None
         self._lineage = queue.resume(0).lineage
+        queue.entrust(self._lineage, keys.trust(signer))
         self._version = 0
         self._publish()
+        for _ in range(ahead):
+            self._advance(0)
 
     def turn(self) -> bool:
         self._queue.reclaim()
-        drained = self._queue.drain(self._lineage, 8)
+        drained = self._queue.drain(self._lineage, self._most)
         ids = tuple(group.task for group in drained.groups)
         if ids:
-            self._version += 1
-            self._queue.advance(self._lineage, self._version, len(ids), 2.0)
-            self._publish()
+            self._advance(len(ids))
             version = Version(self._lineage, self._version)
             self._saved = checkpoint.save(
                 self._store, version, self._tensors, trained=ids, parent=self._saved, window=2.0
             )
             self._queue.commit(self._lineage, self._saved.name, ids)
             self.trained += ids
+            self.generated |= {f"{group.lineage}.{group.newest}" for group in drained.groups}
         return bool(ids)
+
+    def _advance(self, trained: int) -> None:
+        self._version += 1
+        self._queue.advance(self._lineage, self._version, trained, 2.0)
+        self._publish()
 
     def _publish(self) -> None:
         version = Version(self._lineage, self._version)
-        self._queue.publish(self._lineage, weights.publish(self._store, version, self._tensors, "float32"))
+        published = self._press.publish(version, self._tensors, "float32")
+        if self._ghost:
+            route = read_manifest(self._store, published, self._verifier).route
+            self._queue.beat(self._ghost, Beat("engine", version, "idle"), every_s=60.0)
+            self._queue.join(Peer(self._ghost, "default", "127.0.0.1:1"), route.name)
+        self._queue.publish(self._lineage, published)
+        self._press.further(version)
+        for tensor in self._tensors.values():
+            tensor.view(-1)[:: self._version + 2] += 1e-3
 
 
-def until(seen: Callable[[], object], what: str, told: Callable[[], str] = str) -> None:
-    give_up = time.monotonic() + DEADLINE_S
+def until(seen: Callable[[], object], what: str, told: Callable[[], str] = str, deadline_s: float = DEADLINE_S) -> None:
+    give_up = time.monotonic() + deadline_s
     while not seen():
         assert time.monotonic() < give_up, f"never came: {what}\n{told()}"
         time.sleep(0.005)

@@ -11,7 +11,8 @@ import socket
 import subprocess
 import threading
 import time
-from functools import partial
+from collections.abc import Callable
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,15 @@ from echo_queue.store import ObjectStore
 from echo_queue.submission import submit
 from echo_queue.submission.application import build
 from echo_queue.supervisor import Role, Supervisor
+from echo_queue.weights import Manifest
+from echo_queue.weights.tensors import digest_of
 from learner.base_model import make
 from learner.train import train
 from workers import rollout
 from workers.environments import child
 from workers.environments.scorer import Scorer
 from workers.leaving import on_signals
+from workers.weights import gate
 from workers.worker import work
 
 REFUSED = 2
@@ -79,15 +83,25 @@ def celery(config: Config) -> None:
     build(config).worker_main(["worker", "--pool", "solo", *QUIET])
 
 
-def worker(config: Config) -> None:
+def worker(config: Config, name: str = "w1") -> None:
     leaving = threading.Event()
     on_signals(leaving)
     rollout.IDLE_S = 0.05  # no event tells of a task that came back
     scorer = ForkedScorer(config.environment)
+    gate.Gate.swap = partialmethod(recorded_swap, config.run.dir / "served", gate.Gate.swap)  # type: ignore[assignment]
     try:
-        work(config, "w1", scorer, leaving)
+        work(config, name, scorer, leaving)
     finally:
         scorer.close()
+
+
+def recorded_swap(self: gate.Gate, served: Path, swap: Callable[..., None], manifest: Manifest, tensors: Any) -> None:
+    """Notes of every version that may generate whether all of the live engine's tensors are those of its manifest."""
+    swap(self, manifest, tensors)
+    wrong = [info.name for info in manifest.tensors if digest_of(self.engine.weight(info.name)) != info.digest]
+    line = f"{manifest.version} " + (f"differs in {wrong}" if wrong else "as published") + "\n"
+    with served.open("a") as file:
+        file.write(line)
 
 
 def learner(config: Config) -> None:
@@ -172,6 +186,7 @@ ROLES = {
     "submitter": submitter,
     "celery": celery,
     "worker": worker,
+    "second worker": partial(worker, name="w2"),
     "learner": learner,
     "learner of S3": learner_of_s3,
     "services": services,

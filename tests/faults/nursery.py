@@ -191,6 +191,7 @@ def _warm(base: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
+    from echo_queue.weights import delta
     from tests.faults import lives
 
     assert celery.apps.worker and celery.concurrency.solo and kombu.transport.redis and lives
@@ -200,3 +201,6 @@ def _warm(base: str) -> None:
     AutoTokenizer.from_pretrained(base)
     keys = {"aws_access_key_id": "none", "aws_secret_access_key": "none", "region_name": "us-east-1"}
     boto3.client("s3", endpoint_url="http://127.0.0.1:9", **keys)
+    base, new = {"w": torch.zeros(1_000)}, {"w": torch.arange(1_000.0) % 3}
+    for shard in (*delta.encode({}, base), *delta.encode(base, new)):  # compiles what there is to compile
+        delta.apply(shard.data, base, base)

@@ -130,6 +130,7 @@ class WorkerCase(Case):
             rollout={"group_size": 2, "groups_per_call": 2, "grace_s": 0.3},
             environment={"kind": "function", "function": "tests.faults.lives:reward", "timeout_s": 20.0},
             queue={"stall_deadline_s": 20.0, "lease_s": 0.3, "max_attempts": 4, "inline_max_bytes": 1},
+            weights={"spool_max_bytes": 30_000},
         )
         self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
         self.queue.configure(QueuePolicy.of(self.config))
@@ -142,7 +143,8 @@ class WorkerCase(Case):
         self.queue.declare(PromptSet("set", "test"), [Chunk(0, 0, len(rows))])
         self.queue.submit("set", 0, shards.write(self.store, "set", 0, 0, rows))
         tensors = load_file(self.site.base / "model.safetensors")
-        self.committer = self.ends.enter_context(Committer(self.queue, self.store, tensors))
+        learner = Committer(self.queue, self.store, tensors, self.config, ghost="ghost", ahead=3)
+        self.committer = self.ends.enter_context(learner)
         return self
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
@@ -180,6 +182,8 @@ class WorkerCase(Case):
         assert sorted(checkpoint.trained_ledger(self.store)) == expected
         assert [task.id for task in self.queue.dead()] == [f"set/0/{self.POISON}"]
         assert self.queue.status().finished
+        served = (self.config.run.dir / "served").read_text().splitlines()
+        assert served and all(line.endswith(" as published") for line in served), served
 
 
 # Submission -----------------------------------------------------------------------------------------------------------
@@ -199,7 +203,7 @@ class Submissions:
     def __enter__(self) -> Self:
         self.queue.configure(QueuePolicy.of(self.config))
         tensors = load_file(self.site.base / "model.safetensors")
-        self.committer = self._ends.enter_context(Committer(self.queue, self.store, tensors))
+        self.committer = self._ends.enter_context(Committer(self.queue, self.store, tensors, self.config))
         self._ends.enter_context(Maker(self.queue))
         if self.helper:
             self.celery = self.site.begin("celery", self.config, self.site.directory / "celery.log")
@@ -368,7 +372,7 @@ class ServicesCase(Case):
         queue = Queue.connect(self.config, "admin", store)
         tensors = load_file(self.site.base / "model.safetensors")
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
-        with Committer(queue, store, tensors) as committer, Maker(queue):
+        with Committer(queue, store, tensors, self.config) as committer, Maker(queue):
             until(lambda: len(committer.trained) >= len(expected), "all groups", self.told)
         assert sorted(checkpoint.trained_ledger(store)) == expected
         audit = queue.audit()

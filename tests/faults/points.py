@@ -29,15 +29,16 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "worker": (
         "workers/*.py",
+        "workers/weights/*.py",
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
-        "echo_queue/weights/reading.py",
+        "echo_queue/weights/catalogue.py",
+        *(f"echo_queue/weights/reading.py:{name}" for name in ("read_manifest", "ways", "_Search")),
         CONNECT,
     ),
     "learner": (
-        *(f"learner/{name}.py" for name in ("train", "following", "checkpoint", "gathering", "housekeeper")),
-        "echo_queue/weights/snapshot.py",
-        "echo_queue/weights/retention.py",
+        *(f"learner/{name}.py" for name in ("train", "keys", "following", "checkpoint", "gathering", "housekeeper")),
+        *(f"echo_queue/weights/{name}.py" for name in ("publishing", "signing", "catalogue", "retention")),
         "echo_queue/telemetry.py",
         CONNECT,
     ),
@@ -47,15 +48,18 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 """The files (or single functions and classes) of which each role's program consists."""
 
-SNAPSHOT, MANIFEST = "weights", "weights/manifest.json"
+WEIGHTS, MANIFEST = "weights", "weights/manifest.json"
 STATE, CHECKPOINT = "checkpoints", "checkpoints/manifest.json"
 BASE = ("base", "base/index.json")
 PROBE = ".probe"
 KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/submission/shards.py": {"put": ("prompts",), "get": ("prompts",)},
-    "echo_queue/weights/reading.py": {"get": (SNAPSHOT, MANIFEST), "get_range": (SNAPSHOT,)},
-    "echo_queue/weights/snapshot.py": {"put": (SNAPSHOT,), "put once": (MANIFEST,)},
-    "echo_queue/weights/retention.py": {"list": (SNAPSHOT,), "delete": (SNAPSHOT, MANIFEST), "get": ()},
+    "echo_queue/weights/reading.py": {"get": (WEIGHTS, MANIFEST)},
+    "echo_queue/weights/publishing.py": {"put": (WEIGHTS,), "put once": (WEIGHTS, MANIFEST), "delete": (WEIGHTS,)},
+    "echo_queue/weights/catalogue.py": {"list": (WEIGHTS,)},
+    "echo_queue/weights/retention.py": {"delete": (WEIGHTS, MANIFEST), "get": ()},
+    "workers/weights/intake.py": {"get": (MANIFEST,)},
+    "workers/weights/upstream.py": {"stream": (WEIGHTS,)},
     "learner/checkpoint.py": {
         "put": (STATE,),
         "put once": (CHECKPOINT,),

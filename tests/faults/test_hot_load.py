@@ -1,0 +1,89 @@
+"""Two workers that are killed again and again while versions come: only what was published ever generates.
+
+The learner's weights drift with every version; workers feed one another. After each swap a worker notes whether every
+tensor of its live engine has the digest that the manifest names (`lives.recorded_swap`).
+"""
+
+import os
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from safetensors.torch import load_file
+
+from echo_queue.queue import Chunk, PromptSet, QueuePolicy
+from echo_queue.records import PromptRow
+from echo_queue.submission import shards
+from learner import checkpoint
+from tests.faults.crashing import Committer, Site, until
+from tests.faults.nursery import Life
+
+PROMPTS = 24
+KILLS = 8
+DEADLINE_S = 120.0
+SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch, Site(tmp_path_factory.mktemp("hot-load")) as site:
+        for name, value in site.environ.items():
+            patch.setenv(name, value)
+        yield site
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_whatever_is_killed_only_published_weights_generate(
+    site: Site, encrypt: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, chance = f"hot-{encrypt}".lower(), random.Random(SEED)
+    config = site.config(
+        name,
+        model={"base": str(site.base), "max_prompt_tokens": 16, "max_new_tokens": 3},
+        rollout={"group_size": 2, "groups_per_call": 1, "grace_s": 0.3},
+        environment={"kind": "function", "function": "tests.faults.lives:reward", "timeout_s": 20.0},
+        queue={"stall_deadline_s": 30.0, "lease_s": 0.3, "max_attempts": 99, "inline_max_bytes": 1 << 20},
+        weights={"encrypt": encrypt, "chunk_deadline_s": 0.5},
+    )
+    queue, store = site.queue(config), site.store(config)
+    queue.configure(QueuePolicy.of(config))
+    rows = [PromptRow("w1", {"kind": "plain", "directory": ""}) for _ in range(PROMPTS)]
+    queue.declare(PromptSet("set", "test"), [Chunk(0, 0, PROMPTS)])
+    queue.submit("set", 0, shards.write(store, "set", 0, 0, rows))
+    tensors = load_file(site.base / "model.safetensors")
+    log = site.directory / f"log-{name}"
+    lives: dict[str, Life] = {}
+
+    def told() -> str:
+        return log.read_text(errors="replace")[-6_000:] + f"\nCRASH_SEED={SEED}"
+
+    def all_live() -> None:
+        for worker in ("worker", "second worker"):
+            if worker not in lives or lives[worker].over.is_set():
+                lives[worker] = site.begin(worker, config, log)
+
+    with Committer(queue, store, tensors, config, most=2) as learner:
+        for _ in range(KILLS):
+            all_live()
+            time.sleep(chance.uniform(0.0, 1.5))
+            lives[chance.choice(sorted(lives))].end()
+        all_live()
+        until(lambda: len(learner.trained) == PROMPTS, "all groups", told, DEADLINE_S)
+        queue.finish()
+        until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
+    served = (config.run.dir / "served").read_text().splitlines()
+    wrong = [line for line in served if not line.endswith(" as published")]
+    assert not wrong, told()
+    whole = {line.split()[0] for line in served}
+    assert learner.generated <= whole, "nothing else has generated"
+    assert sorted(checkpoint.trained_ledger(store)) == sorted(f"set/0/{index}" for index in range(PROMPTS))
+    assert queue.audit().ok
+    with capsys.disabled():
+        print(f" [{len(served)} swaps, {len(learner.generated)} versions generated, CRASH_SEED={SEED}]", end="")
+
+
+def test_the_spools_of_the_killed_are_swept(site: Site) -> None:
+    for folder in site.directory.glob("runs/hot-*/spool"):
+        assert list(folder.iterdir()) == [], "each worker removes its own, and those of the dead"
