@@ -67,7 +67,7 @@ def seal(pieces: Sequence[Piece], streams: Sequence[Sequence[Packed]]) -> Shard:
     header = orjson.dumps(pieces)
     if len(header) > MAX_HEADER:
         raise ValueError(f"a header of {len(header)} bytes: make shards smaller")
-    packed = pack(header)
+    packed = pack(header, header=True)
     lengths = LENGTHS.pack(len(packed.data), packed.length)
     body = (stream.data for stream in chain.from_iterable(streams))
     return Shard(b"".join((MAGIC, lengths, packed.data, *body)), tuple(pieces))

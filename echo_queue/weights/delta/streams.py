@@ -37,8 +37,9 @@ class Packed:
     length: int
 
 
-def pack(data: bytes | memoryview) -> Packed:
-    frame = _compressor().compress(data) if len(data) else b""
+def pack(data: bytes | memoryview, header: bool = False) -> Packed:
+    """`header`: text, with repeats worth looking for."""
+    frame = (_header_compressor if header else _compressor)().compress(data) if len(data) else b""
     if len(frame) < len(data):
         return Packed(frame, len(data))
     return Packed(bytes(data), len(data))
@@ -61,6 +62,13 @@ def _compressor() -> zstandard.ZstdCompressor:
     if not hasattr(_own, "compressor"):
         _own.compressor = zstandard.ZstdCompressor(compression_params=PARAMETERS)
     compressor: zstandard.ZstdCompressor = _own.compressor
+    return compressor
+
+
+def _header_compressor() -> zstandard.ZstdCompressor:
+    if not hasattr(_own, "header_compressor"):
+        _own.header_compressor = zstandard.ZstdCompressor(level=9)
+    compressor: zstandard.ZstdCompressor = _own.header_compressor
     return compressor
 
 
