@@ -28,6 +28,7 @@ from echo_queue.submission.shards import BadShard, ShardReader
 from echo_queue.weights import Forged, Manifest, Part, Route, Signer, TensorInfo, Verifier
 from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner import checkpoint
+from tests.faults import delta_shards
 from workers.environments import child
 from workers.weights import wire
 from workers.weights.tokens import Refused, Tokens
@@ -293,6 +294,7 @@ def _lines() -> list[bytes]:
 
 
 HEADER_WORDS = (*(f'"{name}":'.encode() for name in codec.ORDER), b'"stop"', b'"length"', b'"abort"', b"[[0,7],[2,9]]")
+DELTA_WORDS = (b"EQD1", b'"names":', b'"start":', b'"count":27', b'"kind":"ranked"', b'"streams":[[3,3],', b'"I16"')
 JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800"', b"[[[[", b'{"a":', b"1.0")
 
 # What peers say to each other -----------------------------------------------------------------------------------------
@@ -369,4 +371,7 @@ DECODERS: dict[str, Decoder] = {
         lambda: [b'["Rewards",{"values":[1.0,0.5]}]', b'["Ready",{}]', b'["Failed",{"traceback":"x"}]'],
         (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","mend":"c"}', *JSON_WORDS),
     ),
+    "delta": Decoder(delta_shards.take, delta_shards.shards, DELTA_WORDS),
+    "delta_header": Decoder(delta_shards.take_header, delta_shards.headers, DELTA_WORDS + JSON_WORDS),
+    "delta_streams": Decoder(delta_shards.take_streams, delta_shards.streams),
 }

@@ -101,6 +101,7 @@ def fuzz_one(name: str, *flags: str) -> None:
     """In the target's process: never returns."""
     import atheris
 
+    os.environ["NUMBA_DISABLE_JIT"] = "1"  # so that compiled loops are followed as well, and numpy checks their bounds
     with atheris.instrument_imports(include=list(PACKAGES)):
         from tests.faults.decoders import DECODERS
     decoder = DECODERS[name]
