@@ -105,9 +105,9 @@ class Courier:
                 self._queue.withdraw(self._worker)
 
     def close(self) -> None:
+        """Ends what it serves. Who is sent here until its heartbeat has expired finds nobody, and goes on."""
         if self._server is not None:
             self._server.close()
-        self.retire()
         for peer in self._memory.peers.values():
             peer.close()
 

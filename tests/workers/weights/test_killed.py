@@ -18,6 +18,7 @@ from echo_queue.weights.manifest import Route
 from tests.servers.s3 import BUCKET
 from tests.workers.weights.conftest import Site
 from tests.workers.weights.scene import CHUNK, Member, Region, cargo
+from workers.weights import feeders
 
 CHUNK_DEADLINE_S = 1.0
 RATE_MBIT = 16.0
@@ -154,6 +155,30 @@ def test_a_relay_that_crawls_is_left_for_one_that_is_further(region: Region, sta
     third = Fetching(region.member("c"), route).end()
     assert third.took == (0, route.size)
     assert third.seconds < FAIR_S * 3, "at the crawler's rate it would have taken ten times as long"
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
+    region: Region, start: Start, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    monkeypatch.setattr(feeders, "STRANGE_S", 0.5)
+    datas = cargo(CHUNKS, PARTS)
+    route = region.publish(*datas)
+    start("a", route, upload_mbit=RATE_MBIT / 10 if slow else RATE_MBIT).says("whole")
+    if not slow:
+        stream = region.store.stream
+        monkeypatch.setattr(region.store, "stream", lambda *place: _slowly(stream(*place)))
+    second = Fetching(region.member("b"), route).end()
+    store, peer = second.took
+    assert second.member.holds(route, datas)
+    assert (store > peer) if slow else (store <= feeders.TASTE_CHUNKS * CHUNK)
+    assert second.seconds < 2 * FAIR_S + SLACK_S
+
+
+def _slowly(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        time.sleep(8 * len(piece) / (RATE_MBIT * 1e6))
+        yield piece
 
 
 def test_a_worker_killed_and_started_under_its_name_is_fed_by_who_was_behind_it(region: Region, start: Start) -> None:
