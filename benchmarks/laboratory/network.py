@@ -59,16 +59,24 @@ class Network:
         except BlockingIOError:
             os.close(self._lock)
             raise CommandError(Problem(str(LOCK), "another laboratory is at work here", "wait for its end")) from None
-        sweep()
-        self.directory.mkdir()
-        run("ip", "netns", "add", SWITCH)
-        run("ip", "-n", SWITCH, "link", "add", BRIDGE, "type", "bridge", "forward_delay", "0")
-        run("ip", "-n", SWITCH, "link", "set", BRIDGE, "up")
+        try:
+            sweep()
+            self.directory.mkdir()
+            run("ip", "netns", "add", SWITCH)
+            run("ip", "-n", SWITCH, "link", "add", BRIDGE, "type", "bridge", "forward_delay", "0")
+            run("ip", "-n", SWITCH, "link", "set", BRIDGE, "up")
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes everything away."""
         try:
             sweep()
         finally:

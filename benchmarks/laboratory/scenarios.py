@@ -25,7 +25,8 @@ REGIONS = ("east", "west")
 MISSED = 8
 """Versions, which one difference spans."""
 SERVING_S = PUBLISHED_S = 300.0
-WARM_SHARE = 0.1
+WARM_SHARE = 0.25
+"""Of the usual bytes: enough to measure rates by."""
 
 
 def plain(lab: Laboratory, peers: int, rounds: int, source: str = "courier") -> Series:
