@@ -170,7 +170,7 @@ def test_bases_leave_nothing_behind_and_are_few(object_store: ObjectStore, tmp_p
 
 
 def test_readers_see_each_version_whole_while_the_learner_publishes(object_store: ObjectStore) -> None:
-    done, versions = threading.Event(), history(12)
+    done, versions = threading.Event(), history(8)
 
     def learn() -> None:
         learner = press(object_store, anchor_every=3)

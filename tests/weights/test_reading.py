@@ -1,25 +1,28 @@
 """Promises of reading: what was not published by this run's learner is never loaded, whatever the store holds."""
 
+import random
 from collections.abc import Callable
 from contextlib import suppress
 
 import orjson
 import pytest
 import torch
+from torch import Tensor
 
 from echo_queue import weights
 from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
 from echo_queue.store import MissingObject, ObjectStore
+from echo_queue.weights import delta
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import Damaged, Manifest, Route, digest, manifest_key, route_key
-from echo_queue.weights.reading import open_manifest, ways
+from echo_queue.weights.reading import bring, open_manifest, plain, ways
 from echo_queue.weights.signing import Forged, Signer
 from tests.weights.scene import (
-    CHUNK_KEY,
     OTHER,
     SIGNER,
     VERIFIER,
+    drifted,
     fetch,
     history,
     manifest_of,
@@ -210,6 +213,30 @@ def test_a_worker_takes_the_fewest_bytes_from_where_it_is(object_store: ObjectSt
     ]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_from_any_version_to_any_later_one_the_way_is_bit_exact(object_store: ObjectStore, dtype: str) -> None:
+    """As a worker goes: in place, from whatever it has; versions are left out, and what changes is drawn anew."""
+    chance, kind = random.Random(dtype), getattr(torch, dtype)
+    learner, versions, published = press(object_store, anchor_every=5, part_bytes=200_000), [model()], []
+    for _ in range(8):
+        number = (len(versions) - 1) * 3 + chance.randrange(3)
+        published.append(learner.publish(Version(0, number), versions[-1], dtype))
+        learner.further(Version(0, number))
+        versions.append(drifted(versions[-1], number, chance.choice([0.001, 0.05, 0.9]), chance.choice([1e-5, 1e-2])))
+    manifests = [manifest_of(object_store, pointer) for pointer in published]
+    for here, there in [(0, 7), (3, 7), *(sorted(chance.sample(range(8), 2)) for _ in range(4))]:
+        have = {name: _cast(tensor, kind) for name, tensor in versions[here].items()}
+        have["head"] = have["embedding"]
+        for route in ways(object_store, (manifests[here].version, manifests[here].root), manifests[there], VERIFIER):
+            for part, stored in bring(object_store, route):
+                delta.apply(plain(part, stored, None), have, have)
+        assert same(have, versions[there], kind)
+
+
+def _cast(tensor: Tensor, kind: torch.dtype) -> Tensor:
+    return (tensor.to(kind) if tensor.is_floating_point() else tensor).contiguous().clone()
+
+
 def test_the_usual_way_takes_no_look_at_the_store(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     published = publish_all(object_store, history(1))
     target, before = manifest_of(object_store, published[1]), manifest_of(object_store, published[0])
@@ -282,4 +309,3 @@ def test_open_manifest_of_a_stranger_is_forged(object_store: ObjectStore) -> Non
     with pytest.raises(Forged):
         open_manifest(object_store, object_store.get(published.manifest), published.version, VERIFIER)
     assert weights.latest(object_store, VERIFIER) is None
-    assert CHUNK_KEY

@@ -78,12 +78,12 @@ def test_what_is_not_certainly_whole_is_no_floor(object_store: ObjectStore) -> N
 
 
 def test_a_run_of_many_versions_keeps_few(object_store: ObjectStore) -> None:
-    learner, s = press(object_store, **(SMALL | {"part_bytes": 200_000, "anchor_every": 4})), 2
-    for number, tensors in enumerate(history(14)):
+    learner, s = press(object_store, **(SMALL | {"part_bytes": 200_000, "anchor_every": 3})), 2
+    for number, tensors in enumerate(history(9)):
         learner.publish(Version(0, number), tensors, "float32")
         learner.further(Version(0, number))
         weights.prune(object_store, Version(0, number), s)
-        assert len(catalogue(object_store)) <= 3 + 4 + s
+        assert len(catalogue(object_store)) <= 3 + 3 + s
 
 
 def of(*numbers: int, lineage: int = 0, whole: tuple[int, ...] = ()) -> dict[Version, bool]:
