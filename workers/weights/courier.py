@@ -1,6 +1,6 @@
 """Brings routes into the spool, from peers or the store, while its server passes on what has landed already.
 
-- All parts of a route have their room before the first byte is fetched, and before others are told of this worker.
+- All parts of a route have their place before the first byte is fetched, and before others are told of this worker.
 - Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
   that no line is idle in between.
 - `bring` returns when every part is whole and verified, or raises by its deadline; what has landed stays.

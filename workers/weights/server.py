@@ -108,9 +108,14 @@ class PeerServer:
                     log.warning("cannot take a peer's connection: %s", error)
                     self._stop.wait(ACCEPT_S)
                 continue
-            self._take_in(Wire(connection))
+            try:
+                self._take_in(connection)
+            except (OSError, RuntimeError) as error:  # it has gone already, or there can be no more threads
+                log.warning("cannot talk to a peer: %s", error)
+                connection.close()
 
-    def _take_in(self, wire: Wire) -> None:
+    def _take_in(self, connection: socket.socket) -> None:
+        wire = Wire(connection)
         with self._lock:
             full = len(self._wires) >= CONNECTIONS
             if not full:
@@ -120,7 +125,12 @@ class PeerServer:
                 wire.send(answer_head(503, retry_after=RETRY_AFTER_S), ACCEPT_S)
             wire.close()
             return
-        threading.Thread(target=self._converse, args=(wire,), name="peer", daemon=True).start()
+        try:
+            threading.Thread(target=self._converse, args=(wire,), name="peer", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._wires.discard(wire)
+            raise
 
     def _converse(self, wire: Wire) -> None:
         try:

@@ -1,7 +1,7 @@
 """Parts of routes on this worker's disk: what peers are served from, and what is decoded. Only verified chunks count.
 
 - `write` compares a chunk with the part's digest before a byte of it is kept: what does not match never was here.
-- Files are allocated whole before the first byte, so a full disk is one clear error and never half a part.
+- Room is looked for before the first byte, so a full disk is one clear error; nothing is zeroed only to be overwritten.
 - What does not fit into `most_bytes` makes the routes leave that were used longest ago, unless someone holds them;
   who has such a part open keeps it, as its file ends with its last user.
 - A spool lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept.
@@ -41,12 +41,12 @@ class PartFile:
         self._path = path
         self._landed = bytearray(len(part.chunks))
         self._next = 0
+        self._missing_bytes = part.size
         self._expected = 0
         self._changed = threading.Condition()
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._end = weakref.finalize(self, os.close, self.file)
-        if part.size:
-            os.posix_fallocate(self.file, 0, part.size)
+        os.ftruncate(self.file, part.size)
 
     @property
     def whole(self) -> bool:
@@ -56,6 +56,10 @@ class PartFile:
     def next(self) -> int:
         """The first chunk that is not here."""
         return self._next
+
+    @property
+    def missing_bytes(self) -> int:
+        return self._missing_bytes
 
     @property
     def expected(self) -> bool:
@@ -73,14 +77,18 @@ class PartFile:
         return len(self._landed) if end < 0 else end
 
     def write(self, index: int, data: bytes | memoryview) -> bool:
-        """Whether `data` is chunk `index`; then it is kept, and everyone may have it."""
+        """Whether `data` is chunk `index`; then it is kept, and everyone may have it. `ServiceError` if there is no room."""
         if len(data) != self.part.length(index) or blake3(data).hexdigest() != self.part.chunks[index]:
             return False
         view, start = memoryview(data), self.part.start(index)
-        while view:
-            written = os.pwrite(self.file, view, start)
-            view, start = view[written:], start + written
+        try:
+            while view:
+                written = os.pwrite(self.file, view, start)
+                view, start = view[written:], start + written
+        except OSError as error:
+            raise _no_room(self._path.parent, len(view), error) from None
         with self._changed:
+            self._missing_bytes -= 0 if self._landed[index] else len(data)
             self._landed[index] = 1
             self._next = self.landed(self._next)
             self._changed.notify_all()
@@ -222,17 +230,24 @@ class Spool:
         self._made += 1
         path = self.folder / PART.format(number=self._made)
         try:
+            promised = sum(file.missing_bytes for file in self._parts.values())
+            disk = os.statvfs(self.folder)
+            if promised + part.size > disk.f_bavail * disk.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             file = PartFile(path, part)
         except OSError as error:
             with suppress(OSError):
                 path.unlink()
-            if error.errno not in NO_ROOM:
-                raise
-            what = f"{self.folder}: no room for {part.size} bytes ({error.strerror})"
-            mend = "free space there, or name another folder, or lower weights.spool_max_bytes"
-            raise ServiceError(Problem("weights.spool_dir", what, mend)) from None
+            raise _no_room(self.folder, part.size, error) from None
         self._parts[part.key] = file
         return file
+
+
+def _no_room(folder: Path, count: int, error: OSError) -> ServiceError:
+    mend = "free space there, or name another folder, or lower weights.spool_max_bytes"
+    if error.errno not in NO_ROOM:
+        mend = "look at the disk"
+    return ServiceError(Problem("weights.spool_dir", f"{folder}: no room for {count} bytes ({error.strerror})", mend))
 
 
 def route_of(key: str) -> str:

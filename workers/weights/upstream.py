@@ -120,8 +120,8 @@ class Peer:
         give_up = time.monotonic() + deadline_s
         wire: Wire | None = None
         while True:
-            kept = not fresh and wire is None and bool(self._idle)
-            wire = self._idle.pop() if kept else self._connect(deadline_s)
+            known = None if fresh or wire is not None else self._kept()
+            wire = known or self._connect(deadline_s)
             try:
                 wire.send(head, deadline_s)
                 answer = wire.head(max(0.0, give_up - time.monotonic()))
@@ -130,7 +130,7 @@ class Peer:
                 raise Gone("without an answer")
             except Gone as error:
                 wire.close()
-                if not kept:  # the other side may have closed a connection that was idle
+                if known is None:  # the other side may have closed a connection that was idle
                     raise Left(f"{self.name} went away: {error}") from None
             except Silent:
                 wire.close()
@@ -142,6 +142,12 @@ class Peer:
                 wire.close()
                 raise
 
+    def _kept(self) -> Wire | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
     def _good(self, answer: Answer) -> Answer:
         if answer.status == 503:
             raise Busy(f"{self.name} feeds as many as it can")
@@ -151,10 +157,10 @@ class Peer:
 
     def _connect(self, deadline_s: float) -> Wire:
         host, _, port = self._address.rpartition(":")
-        place = (host.strip("[]"), int(port))
         try:
+            place = (host.strip("[]"), int(port))
             return Wire(socket.create_connection(place, timeout=min(CONNECT_S, deadline_s)))
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise Unreached(f"{self.name} cannot be reached at {self._address}: {error}") from None
 
 

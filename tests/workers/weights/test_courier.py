@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from echo_queue.errors import DeadlineError, ServiceError
+from echo_queue.queue import Peer
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.reading import Damaged
 from tests.workers.weights.scene import CHUNK, CHUNK_DEADLINE_S, Conversation, Member, Region, cargo
@@ -214,6 +215,14 @@ def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(region: Region) -
     member = region.member("b")
     assert member.bring(route) == (route.size, 0)
     assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"unreachable b"]
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "a..b:80", ":", "no-such-host.invalid:80"])
+def test_an_address_that_is_none_costs_nothing_but_a_report(region: Region, address: str) -> None:
+    route = region.publish(*cargo(4))
+    region.beat("odd")
+    region.queue.join(Peer("odd", "default", address), route.name)
+    assert region.member("b").bring(route) == (route.size, 0)
 
 
 def test_with_another_secret_nobody_gets_anything_and_the_store_serves(region: Region) -> None:
