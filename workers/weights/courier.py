@@ -179,7 +179,7 @@ class Courier:
             ]
             try:
                 for turn in turns:
-                    turn.result(timeout=None)
+                    turn.result()
             except BaseException:
                 stop.append(True)
                 raise

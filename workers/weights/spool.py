@@ -77,7 +77,7 @@ class PartFile:
         return len(self._landed) if end < 0 else end
 
     def write(self, index: int, data: bytes | memoryview) -> bool:
-        """Whether `data` is chunk `index`; then it is kept, and everyone may have it. `ServiceError` if there is no room."""
+        """Whether `data` is chunk `index`; then it is kept, and everyone may have it. `ServiceError`: no room."""
         if len(data) != self.part.length(index) or blake3(data).hexdigest() != self.part.chunks[index]:
             return False
         view, start = memoryview(data), self.part.start(index)
