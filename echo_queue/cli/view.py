@@ -83,7 +83,7 @@ def line(picture: Picture) -> str:
             f"{name} {depth:,}" for name, depth in (depths | {"trained": status.trained, "dead": status.dead}).items()
         ]
         parts.append(f"workers {sum(worker.beat is not None for worker in status.workers)}")
-        parts.append(f"weights {_sources(status.workers)}")
+        parts += [f"weights {_sources(status.workers)}"] if status.workers else []
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []

@@ -111,6 +111,23 @@ def test_each_version_costs_the_difference_to_the_one_before(stage: Begin, folde
             assert staged.published == published
 
 
+def test_a_worker_that_missed_versions_takes_the_cheapest_way(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(weights={"anchor_every": 8, "skips": [2, 4]}), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as follower:
+        with awaited(follower, Version(1, 0)):
+            for number in range(1, 6):
+                tensors = {name: tensor + 1e-3 * (tensor > 1.5) for name, tensor in tensors.items()}
+                run.publish(number, tensors)
+        with awaited(follower, Version(1, 5)) as staged:
+            assert holds(dict(staged.tensors), staged.manifest)
+    anchor, *deltas = following.brought
+    assert anchor.base is None and all(route.base is not None for route in deltas)
+    assert len(deltas) < 5, "not each of the five"
+    assert sum(route.size for route in deltas) < anchor.size
+
+
 def test_the_own_base_model_spares_the_first_anchor(stage: Begin, folder: Path, tmp_path: Path) -> None:
     run, tensors = stage(), tensors_of(folder)
     run.begin(["1"], tensors)
