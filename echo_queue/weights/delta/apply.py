@@ -52,7 +52,8 @@ def _apply(
             _verify(piece, made)
         np.copyto(target, made)
     else:
-        source = _part(piece, piece.names[0], base)
+        name = piece.names[0]
+        source = target if base.get(name) is out.get(name) else _part(piece, name, base)
         if len(target) and source.ctypes.data == target.ctypes.data:
             _in_place(piece, data, target, check)
         else:
