@@ -23,7 +23,7 @@ from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.queue.acl import rules
 from echo_queue.services.connect import connect_redis, connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
-from echo_queue.services.redis_server import RedisServer, User, explain_end
+from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import ROLES, Generated, generate
 from echo_queue.store import ObjectStore
@@ -139,7 +139,7 @@ class Watched:
         now, log_tail, patience = time.monotonic(), self.server.process.log_tail(), self._patience
         recent = sum(now - end < patience.window_s for end in self._ends)
         if recent == patience.most_ends:
-            raise ServiceError(explain_end(self.name, self.server.dir, log_tail))
+            raise ServiceError(self.server.process.explain_end(self.name))
         self._ends.append(now)
         self._again_at = now + min(patience.first_pause_s * 2 ** min(recent, 32), patience.longest_pause_s)
         log.warning("%s ended; starting it again. Its last words: %s", self.name, log_tail[-500:])
