@@ -28,7 +28,7 @@ def expendable(versions: Collection[Version], newest: Version, s: int, keep: int
     return [version for version in older if version.lineage < newest.lineage or version.number < newest.number - s]
 
 
-def latest(store: ObjectStore, forks: Mapping[int, int] | None = None) -> Published | None:
+def latest(store: ObjectStore, forks: Mapping[int, Version] | None = None) -> Published | None:
     """The newest version that is whole and not abandoned, rebuilt by listing manifests; None if there is none."""
     versions = {version: key for key in _keys(store) if key.endswith(NAME) and (version := version_of(key))}
     for version in sorted(versions, reverse=True):
