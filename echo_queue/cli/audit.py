@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from echo_queue.cli import results
 from echo_queue.cli.output import print_json
 from echo_queue.cli.watching import monitor
 from echo_queue.config import Config
@@ -44,5 +45,7 @@ def revive(config: Config, tasks: list[str]) -> None:
     """All dead tasks where none is named."""
     queue = Queue.connect(config, "learner")
     named = tasks or [task.id for task in queue.dead(REVIVE_MAX)]
+    if named:
+        results.reopen(config)
     count = queue.revive(named)
     Console(highlight=False).print(f"{count:,} of {len(named):,} dead tasks live again")

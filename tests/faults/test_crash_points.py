@@ -110,7 +110,10 @@ def test_every_door_is_a_point_of_some_role() -> None:
     assert {door.step for door in points.doors()} <= known
 
 
-OPERATORS = ("dead", "revive", "audit", "draft marker", "place marker", "draft password", "place password", "renew")
+OPERATORS = (
+    *("dead", "revive", "bury", "audit", "renew", "draft marker", "place marker", "remove marker"),
+    *("draft password", "place password"),
+)
 """Steps of commands that people give, and give again."""
 SWEEP = ("places", "pointed")
 """What the sweep for orphaned payloads reads, ten minutes into a run, before its one delete."""
