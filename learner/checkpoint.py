@@ -3,8 +3,9 @@
 - A checkpoint exists once its manifest does; the manifest is put once, last, and names its files' digests. A torn or
   damaged one is passed over with a warning, and the one before it counts.
 - Which one is newest is found by listing: highest lineage first, then highest version.
-- Each manifest holds the task ids trained since its parent, and a lineage's first one none: it marks where it began. Pruning removes tensors and keeps manifests, so that
-  `trained_ledger` can prove from storage alone that nothing was trained twice.
+- Each manifest holds the task ids trained since its parent; a lineage's first one holds none and marks where it began.
+  Pruning removes tensors and keeps manifests, so that `trained_ledger` can prove from storage alone that nothing was
+  trained twice.
 """
 
 import logging

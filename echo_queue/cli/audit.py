@@ -8,7 +8,9 @@ from echo_queue.cli import results
 from echo_queue.cli.output import print_json
 from echo_queue.cli.watching import monitor
 from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Audit, Queue
+from echo_queue.services.connect import connect_store
 
 REVIVE_MAX = 10_000
 
@@ -39,6 +41,14 @@ def sentence(found: Audit) -> str:
     if found.lost:
         wrong.append(f"{found.lost:,} entries vanished from a stream, though nothing removed them")
     return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"
+
+
+def bury(config: Config, task: str, reason: str) -> None:
+    """Raises `EchoQueueError` for one that cannot be given up now."""
+    if not Queue.connect(config, "learner", connect_store(config, "learner")).bury(task, reason):
+        what = "is trained, dead, in the learner's hands, or was never admitted"
+        raise EchoQueueError(Problem(task, what, "`echo-queue status` shows what there is"))
+    Console(highlight=False).print(f"{task} is dead: {reason}")
 
 
 def revive(config: Config, tasks: list[str]) -> None:

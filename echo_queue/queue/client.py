@@ -272,7 +272,7 @@ class Queue:
         return Reclaimed(*self._call("reclaim", limit))
 
     def bury(self, task_id: str, reason: str) -> bool:
-        """→ dead, from wherever it is. False if the task is dead already, or not open."""
+        """→ dead, by an operator. False if the task is dead already, not open, or in the learner's hands."""
         moved, *refs = self._call("bury", task_id, reason)
         self.payloads.discard(filter(None, refs))
         return bool(moved)
@@ -285,7 +285,6 @@ class Queue:
         """The tasks given up last."""
         rows = self.caller.persist("dead", lambda: self.client.xrevrange(self.keys.dead, count=limit))
         return [replies.dead_of(words) for _, words in rows]
-
 
     def published(self) -> Published | None:
         """The newest weights that may be fetched."""

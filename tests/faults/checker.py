@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from echo_queue import staleness
 from echo_queue.queue import Audit
+from echo_queue.records import Version
 from tests.faults.history import Event, Made
 
 SHOWN_IDS, SHOWN_LINES = 10, 40
@@ -247,7 +249,10 @@ class Lags:
         self._completed = evidence.completed
         self._outcomes = _outcomes(evidence)
         self._lives = {event.facts.lineage: event.life for event in _answers(evidence, "resume")}
-        self._forks = {event.facts.lineage or 0: event.facts.version or 0 for event in _answers(evidence, "resume")}
+        self._forks = {
+            event.facts.lineage or 0: Version(event.facts.parent or 0, event.facts.version or 0)
+            for event in _answers(evidence, "resume")
+        }
         self._taken = _taken(evidence)
 
     def violations(self) -> Iterator[Violation]:
@@ -288,8 +293,9 @@ class Lags:
         return "", "", lag
 
     def _abandoned(self, made: Made, lineage: int) -> bool:
-        """A lineage later than the group's, up to the learner's, began below the group's newest version."""
-        return any(made.lineage < later <= lineage and began < made.newest for later, began in self._forks.items())
+        """The learner's weights do not descend from the newest that made the group."""
+        forks = {later: began for later, began in self._forks.items() if later <= lineage}
+        return staleness.abandoned(Version(made.lineage, made.newest), forks)
 
 
 def _taken(evidence: Evidence) -> defaultdict[tuple[str | None, str], list[tuple[float, Made]]]:

@@ -179,29 +179,29 @@ class Committer(Other):
         self._queue, self._store, self._tensors = queue, store, tensors
         self.trained: list[str] = []
         self._saved: Manifest | None = None
-        self._lineage = queue.resume(0).lineage
+        self.lineage = queue.resume().lineage
         self._version = 0
         self._publish()
 
     def turn(self) -> bool:
         self._queue.reclaim()
-        drained = self._queue.drain(self._lineage, 8)
+        drained = self._queue.drain(self.lineage, 8)
         ids = tuple(group.task for group in drained.groups)
         if ids:
             self._version += 1
-            self._queue.advance(self._lineage, self._version, len(ids), 2.0)
+            self._queue.advance(self.lineage, self._version, len(ids), 2.0)
             self._publish()
-            version = Version(self._lineage, self._version)
+            version = Version(self.lineage, self._version)
             self._saved = checkpoint.save(
                 self._store, version, self._tensors, trained=ids, parent=self._saved, window=2.0
             )
-            self._queue.commit(self._lineage, self._saved.name, ids)
+            self._queue.commit(self.lineage, self._saved.name, ids)
             self.trained += ids
         return bool(ids)
 
     def _publish(self) -> None:
-        version = Version(self._lineage, self._version)
-        self._queue.publish(self._lineage, weights.publish(self._store, version, self._tensors, "float32"))
+        version = Version(self.lineage, self._version)
+        self._queue.publish(self.lineage, weights.publish(self._store, version, self._tensors, "float32"))
 
 
 def until(seen: Callable[[], object], what: str, told: Callable[[], str] = str) -> None:

@@ -33,7 +33,7 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     done = [group_of(task, "w1", scene.version) for task in tasks[:4]]
     assert meet(lambda: spoiled.complete("w1", done)) == [Outcome.accepted] * 4
 
-    lineage = meet(lambda: spoiled.resume(0)).lineage
+    lineage = meet(spoiled.resume).lineage
     assert lineage == 1
     drained = [group.task for group in meet(lambda: spoiled.drain(lineage, 2)).groups]
     assert len(set(drained)) == 2
@@ -45,7 +45,8 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     meet(lambda: spoiled.bury(left, "by hand"))
     meet(lambda: spoiled.revive([left]))
     meet(lambda: spoiled.beat("w1", Beat("engine", Version(1, 1), "idle")))
-    meet(spoiled.finish)
+    assert not meet(lambda: spoiled.finish(lineage))
+    assert meet(lambda: spoiled.finish(lineage, force=True))
     meet(spoiled.status)
 
     status = queue.status()

@@ -154,7 +154,7 @@ class WorkerCase(Case):
                 self._while_scoring(crash_at.partition("#")[0], life)
                 go.touch()
             if len(self.committer.trained) + len(self.queue.dead()) == self.PROMPTS:
-                self.queue.finish()
+                self.queue.finish(self.committer.lineage)
             return life.over.is_set()
 
         until(ended, "the worker's end", self.told)

@@ -64,7 +64,7 @@ class Stage:
         submitter.declare(PromptSet("p", "test"), [Chunk(0, 0, len(prompts))])
         rows = [PromptRow(prompt, columns) for prompt in prompts]
         submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
-        self.lineage = self.queue.resume(0).lineage
+        self.lineage = self.queue.resume().lineage
         if tensors is not None:
             self.publish(0, tensors)
 

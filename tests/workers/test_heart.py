@@ -68,7 +68,7 @@ def test_a_restarted_learners_weights_end_a_wait_for_its_forerunners(stage: Begi
     run.begin(["1"], tensors_of(folder))
     follower = Follower(Queue.connect(run.config, "worker"), lambda published: {}, Version(1, 0))
     follower.start()
-    run.lineage = run.queue.resume(0).lineage
+    run.lineage = run.queue.resume().lineage
     run.publish(0, tensors_of(folder))
     staged = follower.wait_for(Version(1, 5), deadline_s=20.0, leaving=threading.Event())
     assert staged is not None and staged.version == Version(run.lineage, 0)

@@ -91,11 +91,13 @@ local function reclaim(keys, args)
   return { causes.expired, causes.failed, causes.released, causes.late, causes.dead }
 end
 
--- args: id reason. Returns {1 if it was alive, its object-store key if it had one}.
+-- args: id reason. Returns {1 if it was buried, its object-store key if it had one}. What a learner has in hand is not:
+-- it may be in an update already.
 local function bury(keys, args)
   local run = open_run(keys)
   local stream, entry, rest = place_of(run, args[1])
   if not stream or stream == 'dead' then return { 0 } end
+  if stream == 'replay' and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. args[1]) then return { 0 } end
   local sender = stream == 'replay' and made(rest).worker or ''
   return { 1, bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender) }
 end
