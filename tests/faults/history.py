@@ -19,6 +19,7 @@ from blake3 import blake3
 
 from echo_queue.codec import CodecError, decode
 from echo_queue.records import Group
+from tests.faults import stamps
 
 
 class Made(NamedTuple):
@@ -31,6 +32,10 @@ class Made(NamedTuple):
     oldest: int
     newest: int
     lineage: int
+    stamp: str = ""
+    """The version that the tensors themselves told (`stamps`)."""
+    highest: int = 0
+    """Its largest token: beyond the vocabulary in a group that was spoiled."""
 
     @classmethod
     def of(cls, group: Group) -> "Made":
@@ -39,7 +44,9 @@ class Made(NamedTuple):
             print_.update(sample.tokens.tobytes() + sample.logprobs.tobytes() + repr(sample.spans).encode())
         versions = [span.version for sample in group.samples for span in sample.spans]
         made_by = (group.worker, group.attempt)
-        return cls(group.task, print_.hexdigest(8), *made_by, min(versions), max(versions), group.lineage)
+        highest = max((int(token) for sample in group.samples for token in sample.tokens), default=0)
+        made = (group.task, print_.hexdigest(8), *made_by, min(versions), max(versions), group.lineage)
+        return cls(*made, stamps.read(group.samples), highest)
 
 
 class Part(NamedTuple):

@@ -345,6 +345,10 @@ class Storm:
             dead={dead.id: dead.reason for dead in queue.dead(10**6)},
             counts=status.counts,
             s=self.config.staleness.s,
+            max_attempts=self.config.queue.max_attempts,
+            vocabulary=roles.VOCABULARY,
+            poison=roles.is_poison,
+            stamped=True,
         )
 
     def _surprises(self) -> Counter[str]:
@@ -386,7 +390,11 @@ def configure(directory: Path, seed: int) -> Config:
         "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": roles.LONG},
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
         "rollout": {"workers": WORKERS, "group_size": 2, "groups_per_call": 64, "grace_s": 2.0},
-        "staleness": {"s": draw.choice((1, 2, 4, 4)), "late": draw.choice(("requeue", "wait")), "late_deadline_s": 3.0},
+        "staleness": {
+            "s": draw.choice((0, 1, 2, 4, 4)),
+            "late": draw.choice(("requeue", "wait")),
+            "late_deadline_s": 3.0,
+        },
         "learner": {
             "batch_groups": draw.choice((128, 192, 256)),
             "checkpoint_updates": draw.choice((1, 2, 3)),
