@@ -84,8 +84,6 @@ class LearnerCase(Case):
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.PROMPTS)])
         self.queue.submit("set", 0, Shard("nowhere", 0, self.PROMPTS))
         self.ends.enter_context(Maker(self.queue, spoiled="set/0/0"))
-        s3 = any(point.startswith("put once ") and "probe" not in point for point in self.places)
-        self.role = "learner of S3" if s3 else "learner"
         return self
 
     def prepare(self, point: str) -> None:
@@ -99,7 +97,10 @@ class LearnerCase(Case):
             self.store.put(newest.state, b"damaged")
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        return self.site.begin(self.role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
+        """With a store in which the point can be reached."""
+        s3 = crash_at.startswith("put once ") and "probe" not in crash_at
+        role = "learner of S3" if s3 else "learner"
+        return self.site.begin(role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
 
     def verdict(self) -> None:
         audit, status = self.queue.audit(), self.queue.status()

@@ -137,11 +137,14 @@ def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: p
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("role", points.ROLES)
 def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """… and the first death comes as surely as it does alone; the second only where the way still leads there."""
     places = reachable(role)
     pairs = list(product(places, places))
     chosen = pairs if PAIRS == "all" else random.Random(f"{SEED} {role}").sample(pairs, min(len(pairs), _share(places)))
     with Company(site, role) as company:
         codes = company.lead_all(chosen, "pair")
+    missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != doors.CRASHED]
+    assert not missed, "never came to the first of these points, though a single death does"
     twice = sum(code == (doors.CRASHED, doors.CRASHED) for code in codes)
     with capsys.disabled():
         print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice; CRASH_SEED={SEED}]", end="")
