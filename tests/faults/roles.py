@@ -24,9 +24,10 @@ from echo_queue.cli.output import print_problems
 from echo_queue.config import Config, Prompts, load
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue
-from echo_queue.records import Version
+from echo_queue.records import Published, Version
 from echo_queue.services import serving
 from echo_queue.services.connect import connect_store
+from echo_queue.store import ObjectStore
 from tests.faults import stamps
 from tests.faults.history import Recorder
 from workers.engines import Completion, Prompt, Sampling
@@ -35,6 +36,8 @@ from workers.environments.scorer import ScoringError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Publish = Callable[[ObjectStore, Version, "Mapping[str, Tensor]", str], Published]
 
 VOCABULARY = 40
 SHORT, LONG = 4, 64
@@ -84,12 +87,13 @@ def learner(directory: Path, config: Config, name: str) -> int:
     from echo_queue import weights
     from learner.__main__ import main
 
-    publish = weights.publish
-    weights.publish = lambda store, version, tensors, dtype: publish(  # type: ignore[assignment]
-        store, version, stamps.on(version, tensors), dtype
-    )
+    weights.publish = stamped(weights.publish)
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
+
+
+def stamped(publish: Publish) -> Publish:
+    return lambda store, version, tensors, dtype: publish(store, version, stamps.on(version, tensors), dtype)
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
