@@ -24,6 +24,7 @@ from tests.faults.plays import (
     Case,
     LearnerCase,
     Places,
+    RewindCase,
     ServicesCase,
     Submissions,
     SupervisorCase,
@@ -36,6 +37,7 @@ SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
 AT_A_TIME = 2
 SIMPLE = {
     "learner": LearnerCase,
+    "operator": RewindCase,
     "worker": WorkerCase,
     "services": ServicesCase,
     "supervisor": SupervisorCase,
@@ -44,6 +46,9 @@ SIMPLE = {
 UNREACHED = {
     ("learner", "get weights/manifest.json"): "a version that is there already: a lineage publishes each only once",
     ("learner", "turn"): "a second process that goes on with a lineage that another began",
+    ("operator", "turn"): "likewise",
+    ("operator", "put checkpoints"): "tensors: a rewind marks those that are there",
+    ("operator", "delete replay"): "a commit of groups that still lie in replay: a rewind goes back",
     ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
     ("services", "look at the bucket"): "of an external store",
 }

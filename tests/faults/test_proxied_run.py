@@ -1,8 +1,8 @@
 """A whole run behind proxies, with faults at some per cent of all requests: the same verdict as everywhere.
 
 Real servers, a real Celery worker, a real learner that is stopped and started again, real rollout workers: their loop,
-their weights and their prompts; only the engine and the reward are made up. There are no services and no supervisor: the
-test keeps the servers itself.
+their weights and their prompts; only the engine and the reward are made up. There are no services and no supervisor:
+the test keeps the servers itself.
 """
 
 import os
