@@ -99,7 +99,7 @@ class Services:
             queue.configure(QueuePolicy.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
-        store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name)
+        store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)
         store.create_bucket()
         address = {"url": server.url, "pid": server.pid, "directory": server.objects}
         announce(services_dir(self.config) / "store.json", **address, put_once=_say_put_once(store))
@@ -121,16 +121,25 @@ class Watched:
 
     def start(self) -> None:
         self._made_ready = False
+        fresh = self._launch()
         try:
-            fresh = self.server.start()
-        except OSError as error:
-            what = f"the {self.name} cannot be started: {error.strerror}"
-            raise ServiceError(Problem(str(self.server.dir), what, "free space there, or mend its rights")) from None
-        self._ready()
+            self._ready()
+        except ServiceError:
+            if fresh or self.server.alive():
+                raise
+            fresh = self._launch()  # what was found was about to end
+            self._ready()
         self._made_ready = True
         log.info(
             "%s %s at %s (pid %s)", self.name, "started" if fresh else "found running", self.server.url, self.server.pid
         )
+
+    def _launch(self) -> bool:
+        try:
+            return self.server.start()
+        except OSError as error:
+            what = f"the {self.name} cannot be started: {error.strerror}"
+            raise ServiceError(Problem(str(self.server.dir), what, "free space there, or mend its rights")) from None
 
     def look(self) -> None:
         """Raises `ServiceError` once the server has ended too often."""
