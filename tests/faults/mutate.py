@@ -92,7 +92,7 @@ def noticed_by(said: str, mutation: Mutation) -> str:
 
 
 def _environment(copy: Path) -> dict[str, str]:
-    own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(copy.parent), "COLUMNS": "1000"}
+    own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(copy.parent), "COLUMNS": "240"}
     return os.environ | own
 
 
