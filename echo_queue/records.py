@@ -26,6 +26,10 @@ class Version(NamedTuple):
         return f"{self.lineage}.{self.number}"
 
 
+BASE = Version(0, 0)
+"""The model that training begins with."""
+
+
 @dataclass(frozen=True)
 class Published:
     """The newest weights that workers may fetch: where the manifest is and its digest (BLAKE3 hex).

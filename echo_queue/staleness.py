@@ -40,9 +40,23 @@ def admissible(v: int, oldest: int, s: int) -> bool:
     return v - oldest <= s
 
 
-def abandoned(version: Version, forks: Mapping[int, int]) -> bool:
-    """Whether a later lineage began below `version`, which is thus no ancestor of today's weights."""
-    return any(lineage > version.lineage and began < version.number for lineage, began in forks.items())
+def abandoned(version: Version, forks: Mapping[int, Version]) -> bool:
+    """Whether today's weights, those of the last lineage, do not descend from `version`.
+
+    `forks`: each lineage and the checkpoint at which it began. Weights with which a lineage began are its parent's; a
+    fork that is not known has no ancestors.
+    """
+    line, bound = max(forks, default=0), math.inf
+    if version.lineage == line:
+        return False
+    lineage, number = version
+    while lineage in forks and number <= forks[lineage].number:
+        lineage = forks[lineage].lineage
+    while line > lineage:
+        if line not in forks:
+            return True
+        line, bound = forks[line].lineage, min(bound, forks[line].number)
+    return line != lineage or number > bound
 
 
 def pace(

@@ -2,7 +2,7 @@
 
 - One supervisor per directory: a lock, held until the last process it started is gone.
 - A role that dies is started again, after a growing pause; one that keeps dying ends the run with its last lines.
-- However the supervisor ends, SIGKILL included (`echo_queue.orphans`), nothing it started lives on.
+- However the supervisor ends, SIGKILL included (`echo_queue.guard`), nothing it started lives on.
 - What a role prints goes to `logs/<role>.log` in the directory.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self
 
-from echo_queue import doors, orphans
+from echo_queue import doors, guard
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.reaping import reap
 
@@ -85,12 +85,12 @@ Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], Process]
 to the guard, which reads the second file, before it begins."""
 
 
-def spawn(role: Role, environ: Mapping[str, str], log: IO[bytes], guard: IO[bytes]) -> "subprocess.Popen[bytes]":
+def spawn(role: Role, environ: Mapping[str, str], log: IO[bytes], to_guard: IO[bytes]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         ["/bin/sh", "-c", ANNOUNCE, sign(role), *role.command],
         env=dict(environ),
         stdin=subprocess.DEVNULL,
-        stdout=guard,
+        stdout=to_guard,
         stderr=log,
         # A Ctrl-C at the terminal is the supervisor's; it ends the roles in order.
         start_new_session=True,
@@ -98,7 +98,7 @@ def spawn(role: Role, environ: Mapping[str, str], log: IO[bytes], guard: IO[byte
 
 
 def sign(role: Role) -> str:
-    """How the guard is told of a role's group (`echo_queue.orphans`)."""
+    """How the guard is told of a role's group (`echo_queue.guard`)."""
     return "~" if role.servers else "+"
 
 
@@ -188,7 +188,7 @@ class Supervisor:
         finally:
             assert self._guard and self._guard.stdin and self._lock
             self._guard.stdin.close()
-            reap(self._guard, orphans.GRACE_S + 5, "the guard of the roles")
+            reap(self._guard, guard.GRACE_S + 5, "the guard of the roles")
             self._lock.close()
 
     def start(self, *roles: Role) -> None:
@@ -265,8 +265,8 @@ class Supervisor:
 
     def _start(self, kept: Kept) -> None:
         assert self._guard and self._guard.stdin
-        guard = self._guard.stdin
-        kept.start(lambda log: self._launch(kept.role, self._environ, log, guard))
+        pipe = self._guard.stdin
+        kept.start(lambda log: self._launch(kept.role, self._environ, log, pipe))
         self._tell(sign(kept.role), kept)
 
     def _ended(self, kept: Kept, code: int) -> None:
@@ -300,7 +300,7 @@ class Supervisor:
 
 def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(orphans.__file__)],
+        [sys.executable, "-I", "-S", str(guard.__file__)],
         stdin=subprocess.PIPE,
         pass_fds=[lock.fileno()],
         start_new_session=True,

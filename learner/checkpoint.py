@@ -3,8 +3,9 @@
 - A checkpoint exists once its manifest does; the manifest is put once, last, and names its files' digests. A torn or
   damaged one is passed over with a warning, and the one before it counts.
 - Which one is newest is found by listing: highest lineage first, then highest version.
-- Each manifest holds the task ids trained since its parent. Pruning removes tensors and keeps manifests, so that
-  `trained_ledger` can prove from storage alone that nothing was trained twice.
+- Each manifest holds the task ids trained since its parent; a lineage's first one holds none and marks where it began.
+  Pruning removes tensors and keeps manifests, so that `trained_ledger` can prove from storage alone that nothing was
+  trained twice.
 """
 
 import logging
@@ -24,31 +25,35 @@ from echo_queue.store import MissingObject, ObjectStore
 log = logging.getLogger(__name__)
 
 PREFIX, MANIFEST, TENSORS = "checkpoints/", "manifest.json", ".safetensors"
-FORMAT = 1
+FORMAT = 2
 ATTEMPTS = 3
 """Readings of a checkpoint before it counts as damaged: the way here may have spoiled it."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches."""
+    """One checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
+
+    `holder`: the checkpoint that the state file was written for, this one or the ancestor that it marks.
+    """
 
     lineage: int
     version: int
     parent: str | None
     window: float
     trained: tuple[str, ...]
+    holder: str
     digest: str
     """BLAKE3 of the state file, which holds the policy's tensors and is named by it."""
     format: int = FORMAT
 
     @property
     def name(self) -> str:
-        return f"{self.lineage:04d}/{self.version:08d}"
+        return name_of(Version(self.lineage, self.version))
 
     @property
     def state(self) -> str:
-        return _key(self.name, self.digest + TENSORS)
+        return _key(self.holder, self.digest + TENSORS)
 
 
 def save(
@@ -62,9 +67,8 @@ def save(
 ) -> Manifest:
     """Makes a checkpoint durable. Raises `FencedError` if another learner made one of this name."""
     data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    manifest = Manifest(
-        version.lineage, version.number, parent.name if parent else None, window, trained, blake3(data).hexdigest()
-    )
+    above, holder = parent.name if parent else None, name_of(version)
+    manifest = Manifest(*version, above, window, trained, holder, blake3(data).hexdigest())
     store.put(manifest.state, data)
     _put_manifest(store, manifest)
     return manifest
@@ -78,7 +82,7 @@ def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
     damaged: list[str] = []
     for manifest in _manifests(store):
         try:
-            tensors = safetensors.torch.load(_state(store, manifest))
+            tensors = safetensors.torch.load(state(store, manifest))
         except (MissingObject, ValueError, safetensors.SafetensorError) as error:
             log.warning("checkpoint %s cannot be used (%s); trying the one before it", manifest.name, error)
             damaged.append(manifest.name)
@@ -117,25 +121,28 @@ def lineages(store: ObjectStore) -> set[int]:
     return {int(first) for key in _keys(store) if (first := _name(key).partition("/")[0]).isdecimal()}
 
 
-def rewind(store: ObjectStore, lineage: int, to: Manifest) -> Manifest:
-    """A checkpoint of `lineage` that holds what `to` holds: the newest one from now on. Raises as `newest`, `save`."""
-    data = _state(store, to)
-    manifest = replace(to, lineage=lineage, parent=to.name, trained=())
-    store.put(manifest.state, data)
+def mark(store: ObjectStore, lineage: int, begin: Manifest) -> Manifest:
+    """The first checkpoint of `lineage`, which begins with what `begin` holds: the newest one from now on."""
+    manifest = replace(begin, lineage=lineage, parent=begin.name, trained=())
     _put_manifest(store, manifest)
     return manifest
 
 
 def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
-    """Removes the tensors of all but the newest `keep` checkpoints of this history, and of all that it left behind."""
-    kept = {manifest.name for manifest, _ in zip(chain(store, newest_manifest), range(keep), strict=False)}
+    """Removes all tensors but the newest `keep` of this history, those that it left behind too."""
+    kept: set[str] = set()
+    for manifest in chain(store, newest_manifest):
+        kept.add(manifest.holder)
+        if len(kept) == keep:
+            break
     states = [key for key in _keys(store) if key.endswith(TENSORS)]
     gone = [key for key in states if _name(key) not in kept and _name(key) < newest_manifest.name]
     if gone:
         store.delete(gone)
 
 
-def _state(store: ObjectStore, manifest: Manifest) -> bytes:
+def state(store: ObjectStore, manifest: Manifest) -> bytes:
+    """The tensors. Raises `MissingObject`, and `ValueError` if they are damaged."""
     for _ in range(ATTEMPTS):
         data = store.get(manifest.state)
         if blake3(data).hexdigest() == manifest.digest:
@@ -178,15 +185,20 @@ def decode(data: bytes) -> Manifest:
             "parent": str() | None as parent,
             "window": float() | int() as window,
             "trained": [*trained],
+            "holder": str(holder),
             "digest": str(digest),
             "format": int(form),
         } if form == FORMAT and min(lineage, version) >= 0 and all(isinstance(task, str) for task in trained):
-            manifest = Manifest(lineage, version, parent, window, tuple(trained), digest)
+            manifest = Manifest(lineage, version, parent, window, tuple(trained), holder, digest)
         case _:
             raise ValueError("its manifest is none, or of another format")
     if orjson.dumps(asdict(manifest)) != data:
         raise ValueError("its manifest is not spelled as we spell it")
     return manifest
+
+
+def name_of(version: Version) -> str:
+    return f"{version.lineage:04d}/{version.number:08d}"
 
 
 def _key(name: str, file: str) -> str:

@@ -11,6 +11,7 @@ import logging
 from echo_queue import weights
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Queue, Resumed
+from echo_queue.records import BASE, Version
 from echo_queue.store import MissingObject, ObjectStore
 from learner import checkpoint
 from learner.checkpoint import Manifest
@@ -21,16 +22,21 @@ NONE = ""
 """The name under which the queue stands at no checkpoint."""
 
 
-def resume(queue: Queue, store: ObjectStore, newest: Manifest | None) -> int:
-    """A new lineage that begins at `newest` (None: at the base model), with the queue in agreement; its number."""
-    resumed = queue.resume(newest.version if newest else 0, newest_lineage(store))
+def resume(queue: Queue, store: ObjectStore, begin: Manifest | None) -> tuple[int, Manifest | None]:
+    """A new lineage that begins at a checkpoint (None: at the base model), with the queue in agreement.
+
+    Returns its number and its first checkpoint, which marks where it began: none that an older learner, which hung,
+    may still save is taken for the newest.
+    """
+    resumed = queue.resume(Version(begin.lineage, begin.version) if begin else BASE, newest_lineage(store))
+    newest = checkpoint.mark(store, resumed.lineage, begin) if begin else None
     left_behind, ahead = apart(store, resumed, newest)
     for manifest in left_behind:
         undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)
         log.warning("checkpoint %s was left behind: %d groups are to be trained again", manifest.name, undone)
     for manifest in ahead:
         queue.commit(resumed.lineage, manifest.name, manifest.trained)
-    return resumed.lineage
+    return resumed.lineage, newest
 
 
 def apart(store: ObjectStore, resumed: Resumed, newest: Manifest | None) -> tuple[list[Manifest], list[Manifest]]:

@@ -82,7 +82,7 @@ class Learner:
         self.version = self.saved.version if self.saved else 0
         self.window = self.saved.window if self.saved else queue.status().window
         signer = keys.signer(config)
-        self.lineage = resume(queue, store, self.saved)
+        self.lineage, self.saved = resume(queue, store, self.saved)
         queue.entrust(self.lineage, keys.trust(signer))
         self.press = weights.Press(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
@@ -105,6 +105,16 @@ class Learner:
             *(self.lineage, self.version, len(self.gathering.pending)),
         )
         self._hand_over()
+        while not leaving.is_set():
+            self._train(leaving)
+            self._save()
+            if not leaving.is_set() and self._finish():
+                return
+        self.publisher.wait()
+        log.info("stopped at version %d; a restart continues", self.version)
+
+    def _train(self, leaving: threading.Event) -> None:
+        """Until nothing is left to train, it is enough, or `leaving` is set."""
         kept_s = 0.0
         while not leaving.is_set() and not self._enough():
             began = time.monotonic()
@@ -122,12 +132,6 @@ class Learner:
             if self._checkpoint_due():
                 self._save()
             kept_s = time.monotonic() - trained
-        self._save()
-        if leaving.is_set():
-            self.publisher.wait()
-            log.info("stopped at version %d; a restart continues", self.version)
-        else:
-            self._finish()
 
     def _learn(self, groups: Sequence[Group]) -> Learned:
         for group in groups:
@@ -184,14 +188,17 @@ class Learner:
         if last is not None and (now is None or now.version < last.version):
             self.queue.publish(last.version.lineage, last)
 
-    def _finish(self) -> None:
+    def _finish(self) -> bool:
+        """False if something to train has come meanwhile."""
         if self.published < self.version:
             self._hand_over()
         self.publisher.wait()
         folder = self.config.run.dir / "model"
         export(self.policy, self.config.base_model, folder)
-        self.queue.finish()
-        log.info("finished at version %d; the model is %s", self.version, folder)
+        finished = self.queue.finish(self.lineage, force=self._enough())
+        if finished:
+            log.info("finished at version %d; the model is %s", self.version, folder)
+        return finished
 
     def _record(self, groups: Sequence[Group], learned: Learned, seconds: Seconds) -> None:
         version = Version(self.lineage, self.version)

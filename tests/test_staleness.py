@@ -33,13 +33,23 @@ def test_with_s_0_one_batch_is_admitted_and_only_at_the_newest_version() -> None
 
 
 def test_versions_above_a_later_fork_are_abandoned_and_those_below_live_on() -> None:
-    forks = {1: 10, 2: 7}
-    assert staleness.abandoned(Version(0, 11), forks)
-    assert staleness.abandoned(Version(0, 8), forks)
-    assert staleness.abandoned(Version(1, 9), forks)
-    assert not staleness.abandoned(Version(0, 7), forks)
-    assert not staleness.abandoned(Version(1, 7), forks)
-    assert not staleness.abandoned(Version(2, 30), forks)
+    forks = {1: Version(0, 10), 2: Version(1, 12), 3: Version(1, 11)}
+    for ancestor in ((0, 10), (1, 11), (3, 30)):
+        assert not staleness.abandoned(Version(*ancestor), forks), ancestor
+    for left_behind in ((0, 11), (1, 12), (2, 12), (2, 13)):
+        assert staleness.abandoned(Version(*left_behind), forks), left_behind
+
+
+def test_weights_with_which_a_lineage_began_are_those_of_its_parent() -> None:
+    forks = {1: Version(0, 0), 2: Version(1, 5), 3: Version(1, 5)}
+    assert not staleness.abandoned(Version(2, 5), forks)
+    assert staleness.abandoned(Version(2, 6), forks)
+
+
+def test_a_fork_that_was_forgotten_has_no_ancestors() -> None:
+    forks = {1: Version(0, 0), 7: Version(6, 20)}
+    assert staleness.abandoned(Version(1, 1), forks)
+    assert not staleness.abandoned(Version(6, 20), forks)
 
 
 def test_the_window_widens_when_the_learner_waited() -> None:

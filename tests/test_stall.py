@@ -156,7 +156,7 @@ def test_a_run_that_nobody_has_submitted_to_says_so(queue: Queue) -> None:
 
 def test_a_finished_run_is_held_up_by_nobody(queue: Queue) -> None:
     Scene(queue)
-    queue.finish()
+    queue.finish(0, force=True)
     assert said(queue) == ()
     assert stall.silent(queue.status()) == ()
 

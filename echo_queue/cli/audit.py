@@ -4,10 +4,13 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from echo_queue.cli import results
 from echo_queue.cli.output import print_json
 from echo_queue.cli.watching import monitor
 from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Audit, Queue
+from echo_queue.services.connect import connect_store
 
 REVIVE_MAX = 10_000
 
@@ -40,9 +43,19 @@ def sentence(found: Audit) -> str:
     return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"
 
 
+def bury(config: Config, task: str, reason: str) -> None:
+    """Raises `EchoQueueError` for one that cannot be given up now."""
+    if not Queue.connect(config, "learner", connect_store(config, "learner")).bury(task, reason):
+        what = "is trained, dead, in the learner's hands, or was never admitted"
+        raise EchoQueueError(Problem(task, what, "`echo-queue status` shows what there is"))
+    Console(highlight=False).print(f"{task} is dead: {reason}")
+
+
 def revive(config: Config, tasks: list[str]) -> None:
     """All dead tasks where none is named."""
     queue = Queue.connect(config, "learner")
     named = tasks or [task.id for task in queue.dead(REVIVE_MAX)]
+    if named:
+        results.reopen(config)
     count = queue.revive(named)
     Console(highlight=False).print(f"{count:,} of {len(named):,} dead tasks live again")

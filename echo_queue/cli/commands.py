@@ -121,6 +121,18 @@ def revive(
 
 
 @app.command(rich_help_panel=WATCH)
+def bury(
+    config: ConfigFile,
+    task: Annotated[str, typer.Argument(help="Id of the task: set/epoch/index.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="What `dead` says about it.")] = "by hand",
+) -> None:
+    """Give a task up that keeps workers busy for nothing. `revive` undoes it."""
+    from echo_queue.cli.audit import bury as give_up
+
+    give_up(configuration.load(config), task, reason)
+
+
+@app.command(rich_help_panel=WATCH)
 def rewind(
     config: ConfigFile,
     checkpoint: Annotated[str, typer.Argument(help="Name of a checkpoint; none: list them.", show_default=False)] = "",

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from echo_queue import report, telemetry
+from echo_queue import doors, report, telemetry
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
 
@@ -25,6 +25,11 @@ def write(config: Config, *, identity: bool | None = None) -> Path:
 def marker(config: Config) -> Path:
     """Written when a run has ended and its identity was found kept."""
     return config.run.dir / "finished.json"
+
+
+def reopen(config: Config) -> None:
+    """Before there is more to train: a command that is killed in between must not leave a run that says it is over."""
+    doors.take("remove marker", lambda: marker(config).unlink(missing_ok=True))
 
 
 def problem(config: Config) -> Problem | None:

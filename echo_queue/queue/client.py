@@ -39,7 +39,7 @@ from echo_queue.queue.types import (
     Status,
     Trust,
 )
-from echo_queue.records import Group, Published, Shard, Version
+from echo_queue.records import BASE, Group, Published, Shard, Version
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -237,7 +237,7 @@ class Queue:
         """
         reply = self._numbered("drain", lineage, need)
         self.payloads.discard(reply[-1])
-        groups, malformed = self._groups([(row[0], row[1]) for row in reply[0]])
+        groups, malformed = self._groups(lineage, [(row[0], row[1]) for row in reply[0]])
         return replies.drained_of(reply, groups, malformed)
 
     def advance(self, lineage: int, version: int, trained: int, window: float) -> int:
@@ -267,13 +267,26 @@ class Queue:
         """Tells workers whose weights to trust. It does not change during a lineage."""
         self._call("entrust", lineage, trust.public_key, trust.token_secret.hex(), trust.chunk_key.hex())
 
-    def resume(self, version: int, floor: int = 0) -> Resumed:
-        """A learner begins at a checkpoint of `version`, in a new lineage above `floor`. Whatever ran before is fenced.
+    def condemn(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> bool:
+        """→ dead, for the bad group at `entry` of replay, counted as `bad_<cause>`. False if it is no longer there."""
+        moved, *refs = self._call("condemn", lineage, task_id, entry, error.problems[0].what, error.cause)
+        self.payloads.discard(filter(None, refs))
+        return bool(moved)
+
+    def finish(self, lineage: int, force: bool = False) -> bool:
+        """Marks the run finished, which `Lease.finished` tells the workers, until anything new comes to be trained.
+
+        False if there is something left to train; `force` leaves it.
+        """
+        return bool(self._call("finish", lineage, int(force)))
+
+    def resume(self, begin: Version = BASE, floor: int = 0) -> Resumed:
+        """A learner begins at the checkpoint of `begin`, in a new lineage above `floor`; whatever ran before is fenced.
 
         The caller then makes the queue follow its checkpoints (`commit`, `uncommit`) before it drains. If `published()`
-        is None afterwards, publish `version` first.
+        is None afterwards, publish these weights first.
         """
-        lineage, committed = self._call("resume", version, floor, uuid.uuid4().hex)
+        lineage, committed = self._call("resume", *begin, floor, uuid.uuid4().hex)
         self._turn = 0
         return Resumed(int(lineage), replies.text(committed) or None)
 
@@ -281,7 +294,7 @@ class Queue:
         """Groups drained and not committed, oldest first. To be called once, right after `resume`."""
         rows, refs = self._call("pending", lineage)
         self.payloads.discard(refs)
-        return self._groups([(row[0], row[1]) for row in rows])[0]
+        return self._groups(lineage, [(row[0], row[1]) for row in rows])[0]
 
     # Housekeeping, operators and anyone who looks ---------------------------------------------------------------------
 
@@ -292,9 +305,9 @@ class Queue:
         """
         return Reclaimed(*self._call("reclaim", limit))
 
-    def bury(self, task_id: str | bytes, reason: str, cause: str = "") -> bool:
-        """→ dead. False if the task is dead already, or not open. `cause`: its group is counted as `bad_<cause>`."""
-        moved, *refs = self._call("bury", task_id, reason, cause)
+    def bury(self, task_id: str, reason: str) -> bool:
+        """→ dead, by an operator. False if the task is dead already, not open, or in the learner's hands."""
+        moved, *refs = self._call("bury", task_id, reason)
         self.payloads.discard(filter(None, refs))
         return bool(moved)
 
@@ -306,10 +319,6 @@ class Queue:
         """The tasks given up last."""
         rows = self.caller.persist("dead", lambda: self.client.xrevrange(self.keys.dead, count=limit))
         return [replies.dead_of(words) for _, words in rows]
-
-    def finish(self) -> None:
-        """Marks the run finished; `Lease.finished` tells the workers."""
-        self._call("finish")
 
     def published(self) -> Published | None:
         """The newest weights that may be fetched."""
@@ -363,7 +372,7 @@ class Queue:
     def _events(self, cursor: str, block_ms: int) -> Any:
         return self.caller.persist("wait", lambda: self.client.xread({self.keys.events: cursor}, block=block_ms))
 
-    def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
+    def _groups(self, lineage: int, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
         """The groups at these (task id, entry) in replay; those that are bad are buried and counted."""
 
         def fetch() -> list[Any]:
@@ -381,8 +390,7 @@ class Queue:
             try:
                 groups.append(self.payloads.group(rows[0][1]))
             except CodecError as error:
-                self.bury(task, error.problems[0].what, error.cause)
-                malformed += 1
+                malformed += self.condemn(lineage, task, entry, error)
         return tuple(groups), malformed
 
 

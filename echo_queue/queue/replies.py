@@ -201,7 +201,7 @@ def status_of(reply: Sequence[Any]) -> Status:
         published=published_of(published),
         policy=policy_of(policy),
         window=float(state["window"]),
-        finished="finished" in state,
+        finished=bool(sizes.pop("finished")),
         submitted=counts.pop("submitted", 0),
         trained=counts.pop("trained", 0),
         uncommitted=int(state["uncommitted"]),

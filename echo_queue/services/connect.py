@@ -24,7 +24,7 @@ from echo_queue.services import s3_server
 from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
 from echo_queue.services.process import ServerProcess
 from echo_queue.services.redis_errors import explain, may_pass
-from echo_queue.services.redis_server import DISK_FULL_SIGNS, explain_end, find_program
+from echo_queue.services.redis_server import find_program
 from echo_queue.services.secrets import Role
 from echo_queue.services.store_errors import Unreachable
 from echo_queue.store import ObjectStore
@@ -100,12 +100,8 @@ def _require_replicas(client: redis.Redis, settings: RedisSettings) -> None:
 def _blame_disk(config: Config) -> None:
     """An embedded server whose disk is full ends, because it acknowledges nothing that it cannot keep."""
     server = ServerProcess(services_dir(config) / "redis")
-    if (
-        config.redis.url == EMBEDDED
-        and not server.alive()
-        and any(sign in server.log_tail() for sign in DISK_FULL_SIGNS)
-    ):
-        raise ServiceError(explain_end("Redis server", server.dir, server.log_tail())) from None
+    if config.redis.url == EMBEDDED and not server.alive() and server.disk_full:
+        raise ServiceError(server.explain_end("Redis server")) from None
 
 
 def redis_client(endpoint: RedisEndpoint) -> redis.Redis:

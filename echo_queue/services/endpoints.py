@@ -4,7 +4,7 @@ Embedded services write `<run dir>/services/{redis,store}.json` when they are re
 configuration. A role gets its own user's password and no other.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -105,11 +105,6 @@ def celery_broker_url(config: Config) -> str:
 def announce(path: Path, **address: Any) -> None:
     """Writes an endpoint file at once or not at all; only a service that is ready does so."""
     write_whole(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
-
-
-def redacted(endpoint: RedisEndpoint | StoreEndpoint) -> dict[str, Any]:
-    """For logs: everything but secrets."""
-    return {name: value for name, value in asdict(endpoint).items() if name not in ("password", "secret_key")}
 
 
 def _login(endpoint: RedisEndpoint) -> str:

@@ -1,4 +1,4 @@
-"""One server program per directory, started, found again and ended.
+"""One server program per directory, on a port of the loopback interface: started, found again and ended.
 
 The server inherits a lock on `<dir>/lock`, so the lock is held exactly as long as the server lives,
 whatever becomes of the process that started it. A second start in the same directory therefore finds
@@ -11,33 +11,78 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from echo_queue import doors
-from echo_queue.errors import DeadlineError, Problem
+from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.whole_file import write_whole
 
 # The shell notes its pid and then becomes the server, so a held lock always names its holder.
 LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
+HOST = "127.0.0.1"
+PORT_ATTEMPTS = 3
+PORT_TAKEN = "address already in use"
+"""In the log, in lower case: another program took the port between our look and the server's start."""
+DISK_FULL_SIGNS = (
+    "No space left",
+    "no space left",
+    "Short write while writing to the AOF",
+    "Can't recover from AOF write error",  # the last that fits where the log lies on that disk, too
+    "File too large",
+)
 POLL_S = 0.02
 GONE_S = 30.0
 LOG_TAIL_BYTES = 4096
 LOG_KEEP_BYTES = 8 << 20
 
 
+Ready = Callable[[], None]
+"""Returns once the server at `port` serves. Raises `ServiceError` if it ended, `DeadlineError` if it is late."""
+
+
 class ServerProcess:
-    """The server of one directory. `start` launches it, or attaches to the one that runs."""
+    """The server of one directory, at `port` once it was joined or launched."""
 
     def __init__(self, directory: Path) -> None:
         self.dir = directory.resolve()
         self.log = self.dir / "log"
         self.pid: int | None = None
+        self.port = 0
         self._lock = self.dir / "lock"
+        self._port = self.dir / "port"
         self._child: subprocess.Popen[bytes] | None = None
+
+    def join(self, ready: Ready) -> bool:
+        """Whether this directory's server runs and goes on: one that is being killed is still found for a moment."""
+        if not self.attach():
+            return False
+        self.port = int(self._port.read_text())
+        try:
+            ready()
+        except ServiceError:
+            if self.alive():
+                raise
+            return False
+        return True
+
+    def serve(
+        self, argv: Callable[[int], Sequence[str]], ready: Ready, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Launches `argv(port)` at the port it had before, if that is free, and returns when it is ready."""
+        for attempt in range(PORT_ATTEMPTS):
+            self.port = port_for(self.dir)
+            write_whole(self._port, str(self.port).encode(), "port")  # clients that reconnect find it where it was
+            self.launch(argv(self.port), environ)
+            try:
+                ready()
+                return
+            except ServiceError:
+                if attempt + 1 == PORT_ATTEMPTS or PORT_TAKEN not in self.log_tail().lower():
+                    raise
 
     def attach(self, patience_s: float = 0.5) -> bool:
         """True if a server of this directory runs already; `pid` is then its process id."""
@@ -107,6 +152,18 @@ class ServerProcess:
         except OSError:
             return ""
 
+    @property
+    def disk_full(self) -> bool:
+        """By its last words."""
+        return any(sign in self.log_tail() for sign in DISK_FULL_SIGNS)
+
+    def explain_end(self, what: str) -> Problem:
+        """Why the server, which a person calls `what`, ended: from the last lines of its log."""
+        if self.disk_full:
+            return Problem(str(self.dir), f"the {what} ended because its disk is full", "free space, then start again")
+        lines = [line for line in self.log_tail().splitlines() if line.strip()]
+        return Problem(str(self.dir), f"the {what} ended: {' | '.join(lines[-3:]) or 'no word'}", f"see {self.log}")
+
     def _signal_and_wait(self, number: signal.Signals, patience_s: float) -> None:
         if self.pid is None or not self.alive():
             return
@@ -140,11 +197,6 @@ def port_for(directory: Path) -> int:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
-                probe.bind(("127.0.0.1", port))
+                probe.bind((HOST, port))
                 return int(probe.getsockname()[1])
     raise OSError("no free port on the loopback interface")
-
-
-def remember_port(directory: Path, port: int) -> None:
-    """So that clients which reconnect after a restart find the server where it was."""
-    write_whole(directory / "port", str(port).encode(), "port")

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -20,22 +21,13 @@ from redis.retry import Retry
 
 from echo_queue import doors
 from echo_queue.errors import DeadlineError, Problem, ServiceError
-from echo_queue.services.process import ServerProcess, port_for, remember_port
+from echo_queue.services.process import HOST, ServerProcess, port_for
 from echo_queue.whole_file import write_whole
 
-HOST = "127.0.0.1"
 START_DEADLINE_S = 60.0
 STOP_GRACE_S = 10.0
-PORT_ATTEMPTS = 3
 TORN = "Unexpected end of file reading the append only file"
 """What a server says that was killed while it wrote."""
-DISK_FULL_SIGNS = (
-    "No space left",
-    "no space left",
-    "Short write while writing to the AOF",
-    "Can't recover from AOF write error",  # the last that fits where the log lies on that disk, too
-    "File too large",
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,10 @@ class RedisServer:
         self.users = tuple(users)
         self.settings = tuple(settings)
         self.process = ServerProcess(self.dir)
-        self.port = 0
+
+    @property
+    def port(self) -> int:
+        return self.process.port
 
     @property
     def url(self) -> str:
@@ -100,30 +95,21 @@ class RedisServer:
         `DeadlineError` when it is not ready in time (a long append-only file takes long to load).
         """
         self.dir.mkdir(parents=True, exist_ok=True)
-        if self.process.attach() and self._join(deadline_s):
+        ready = partial(self._await_ready, deadline_s)
+        if self.process.join(ready):
+            self._load_acl()
             return False
         program = find_program(self.program)
         self._write_acl()
+        launch = partial(self.process.serve, lambda port: [str(program), *self._options(port)], ready)
         try:
-            self._launch(program, deadline_s)
+            launch()
         except ServiceError:
             if TORN not in self.process.log_tail():
                 raise
             self._mend(program, deadline_s)
-            self._launch(program, deadline_s)
+            launch()
         return True
-
-    def _launch(self, program: Path, deadline_s: float) -> None:
-        for attempt in range(PORT_ATTEMPTS):
-            self.port = port_for(self.dir)
-            remember_port(self.dir, self.port)
-            self.process.launch([str(program), *self._options()])
-            try:
-                self._await_ready(deadline_s)
-                return
-            except ServiceError:
-                if attempt + 1 == PORT_ATTEMPTS or "Address already in use" not in self.process.log_tail():
-                    raise
 
     def _mend(self, program: Path, deadline_s: float) -> None:
         """Takes what a crash cut off from the end of the append-only file, by the server's own judgement.
@@ -133,24 +119,10 @@ class RedisServer:
         nothing written in between takes the open transaction away. Nobody knows the port of these two.
         """
         for _ in range(2):
-            self.port = port_for(self.dir / "mending")
-            self.process.launch([str(program), *self._options(), "--aof-load-truncated", "yes"])
+            self.process.port = port_for(self.dir / "mending")
+            self.process.launch([str(program), *self._options(self.port), "--aof-load-truncated", "yes"])
             self._await_ready(deadline_s)
             self.process.end(STOP_GRACE_S)
-
-    def _join(self, deadline_s: float) -> bool:
-        """Whether the server that was found goes on; one that is being killed is still found for a moment."""
-        self.port = int((self.dir / "port").read_text())
-        try:
-            self._await_ready(deadline_s)
-        except ServiceError:
-            if self.alive():
-                raise
-            return False
-        self._write_acl()
-        with self.client() as client:
-            doors.take("load users", client.acl_load, self.dir)
-        return True
 
     def alive(self) -> bool:
         return self.process.alive()
@@ -163,9 +135,9 @@ class RedisServer:
         """SIGKILL, as a crash would."""
         self.process.kill()
 
-    def _options(self) -> list[str]:
+    def _options(self, port: int) -> list[str]:
         options = {
-            "port": str(self.port),
+            "port": str(port),
             "bind": HOST,
             "dir": str(self.dir),
             "aclfile": str(self.dir / "users.acl"),
@@ -189,6 +161,11 @@ class RedisServer:
         lines.append(f"user default reset {'off' if self.users else 'on nopass'} ~* &* +@all")
         write_whole(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
 
+    def _load_acl(self) -> None:
+        self._write_acl()
+        with self.client() as client:
+            doors.take("load users", client.acl_load, self.dir)
+
     def _await_ready(self, deadline_s: float) -> None:
         give_up = time.monotonic() + deadline_s
         last = "it does not listen yet"
@@ -208,7 +185,7 @@ class RedisServer:
             except redis.RedisError as error:
                 last = str(error)
             if not self.alive():
-                raise ServiceError(explain_end("Redis server", self.dir, self.process.log_tail()))
+                raise ServiceError(self.process.explain_end("Redis server"))
             time.sleep(0.02)
         raise DeadlineError(
             Problem(
@@ -217,18 +194,6 @@ class RedisServer:
                 f"see {self.process.log}",
             )
         )
-
-
-def explain_end(what: str, directory: Path, log: str) -> Problem:
-    """Why a server ended, from the last lines of its log."""
-    if any(sign in log for sign in DISK_FULL_SIGNS):
-        return Problem(
-            str(directory), f"the {what} ended because its disk is full", "free space there, then start again"
-        )
-    lines = [line for line in log.splitlines() if line.strip()]
-    return Problem(
-        str(directory), f"the {what} ended: {' | '.join(lines[-3:]) or 'no word'}", f"see {directory / 'log'}"
-    )
 
 
 def find_program(configured: Path | None) -> Path:

@@ -10,19 +10,17 @@ import shutil
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from echo_queue import doors
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.services.process import ServerProcess, port_for, remember_port
-from echo_queue.services.redis_server import explain_end
+from echo_queue.services.process import HOST, ServerProcess
 from echo_queue.services.secrets import StoreKeys
 
-HOST = "127.0.0.1"
 START_DEADLINE_S = 15.0
 STOP_GRACE_S = 10.0
-PORT_ATTEMPTS = 3
 UNFINISHED = ".rclone_temp_put_*"
 
 
@@ -33,7 +31,10 @@ class S3Server:
         self.dir = directory.resolve()
         self.keys = keys
         self.process = ServerProcess(self.dir)
-        self.port = 0
+
+    @property
+    def port(self) -> int:
+        return self.process.port
 
     @property
     def url(self) -> str:
@@ -60,32 +61,13 @@ class S3Server:
         Raises `ServiceError` when rclone is missing or ends at once, `DeadlineError` when it is late.
         """
         self.objects.mkdir(parents=True, exist_ok=True)
-        if self.process.attach() and self._join(deadline_s):
+        ready = partial(self._await_ready, deadline_s)
+        if self.process.join(ready):
             return False
         program = find_program()
         for leftover in self.objects.rglob(UNFINISHED):
             doors.take("remove unfinished", leftover.unlink, leftover)
-        for attempt in range(PORT_ATTEMPTS):
-            self.port = port_for(self.dir)
-            remember_port(self.dir, self.port)
-            self.process.launch([str(program), *self._options()], self._environment())
-            try:
-                self._await_ready(deadline_s)
-                return True
-            except ServiceError:
-                if attempt + 1 == PORT_ATTEMPTS or "address already in use" not in self.process.log_tail():
-                    raise
-        return True
-
-    def _join(self, deadline_s: float) -> bool:
-        """Whether the server that was found goes on; one that is being killed is still found for a moment."""
-        self.port = int((self.dir / "port").read_text())
-        try:
-            self._await_ready(deadline_s)
-        except ServiceError:
-            if self.alive():
-                raise
-            return False
+        self.process.serve(lambda port: [str(program), *self._options(port)], ready, self._environment())
         return True
 
     def alive(self) -> bool:
@@ -99,10 +81,10 @@ class S3Server:
         """SIGKILL, as a crash would."""
         self.process.kill()
 
-    def _options(self) -> list[str]:
+    def _options(self, port: int) -> list[str]:
         # Without --etag-hash "" rclone reads an object whole to answer for it; with a cache, it would
         # acknowledge a put before the object is in its place.
-        flags = {"--addr": f"{HOST}:{self.port}", "--vfs-cache-mode": "off", "--etag-hash": ""}
+        flags = {"--addr": f"{HOST}:{port}", "--vfs-cache-mode": "off", "--etag-hash": ""}
         return ["serve", "s3", *(word for flag in flags.items() for word in flag), str(self.objects)]
 
     def _environment(self) -> dict[str, str]:
@@ -120,7 +102,7 @@ class S3Server:
             except OSError:
                 pass
             if not self.alive():
-                raise ServiceError(explain_end("S3 server", self.dir, self.process.log_tail()))
+                raise ServiceError(self.process.explain_end("S3 server"))
             time.sleep(0.02)
         raise DeadlineError(
             Problem(str(self.dir), f"the S3 server was not ready after {deadline_s:.0f} s", f"see {self.process.log}")

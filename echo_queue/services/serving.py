@@ -23,7 +23,7 @@ from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.queue.acl import rules
 from echo_queue.services.connect import connect_redis, connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
-from echo_queue.services.redis_server import RedisServer, User, explain_end
+from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import ROLES, Generated, generate
 from echo_queue.store import ObjectStore
@@ -99,7 +99,7 @@ class Services:
             queue.configure(QueuePolicy.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
-        store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name)
+        store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)
         store.create_bucket()
         address = {"url": server.url, "pid": server.pid, "directory": server.objects}
         announce(services_dir(self.config) / "store.json", **address, put_once=_say_put_once(store))
@@ -121,16 +121,25 @@ class Watched:
 
     def start(self) -> None:
         self._made_ready = False
+        fresh = self._launch()
         try:
-            fresh = self.server.start()
-        except OSError as error:
-            what = f"the {self.name} cannot be started: {error.strerror}"
-            raise ServiceError(Problem(str(self.server.dir), what, "free space there, or mend its rights")) from None
-        self._ready()
+            self._ready()
+        except ServiceError:
+            if fresh or self.server.alive():
+                raise
+            fresh = self._launch()  # what was found was about to end
+            self._ready()
         self._made_ready = True
         log.info(
             "%s %s at %s (pid %s)", self.name, "started" if fresh else "found running", self.server.url, self.server.pid
         )
+
+    def _launch(self) -> bool:
+        try:
+            return self.server.start()
+        except OSError as error:
+            what = f"the {self.name} cannot be started: {error.strerror}"
+            raise ServiceError(Problem(str(self.server.dir), what, "free space there, or mend its rights")) from None
 
     def look(self) -> None:
         """Raises `ServiceError` once the server has ended too often."""
@@ -139,7 +148,7 @@ class Watched:
         now, log_tail, patience = time.monotonic(), self.server.process.log_tail(), self._patience
         recent = sum(now - end < patience.window_s for end in self._ends)
         if recent == patience.most_ends:
-            raise ServiceError(explain_end(self.name, self.server.dir, log_tail))
+            raise ServiceError(self.server.process.explain_end(self.name))
         self._ends.append(now)
         self._again_at = now + min(patience.first_pause_s * 2 ** min(recent, 32), patience.longest_pause_s)
         log.warning("%s ended; starting it again. Its last words: %s", self.name, log_tail[-500:])

@@ -44,7 +44,7 @@ def expendable(
     return [one for one in ours if one.lineage not in floors or one < floors[one.lineage]]
 
 
-def latest(store: ObjectStore, verifier: Verifier, forks: Mapping[int, int] | None = None) -> Published | None:
+def latest(store: ObjectStore, verifier: Verifier, forks: Mapping[int, Version] | None = None) -> Published | None:
     """The newest version that is whole and not abandoned, rebuilt by listing manifests; None if there is none.
 
     One that this run's key has not signed is none.

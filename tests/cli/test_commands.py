@@ -49,6 +49,7 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "learner",
         "status",
         "audit",
+        "bury",
         "revive",
         "init-model",
         "config",

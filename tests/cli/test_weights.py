@@ -47,7 +47,7 @@ class Shelf:
     def publish(self) -> None:
         Queue.connect(self.config, "admin").configure(QueuePolicy.of(self.config))
         queue, signer = Queue.connect(self.config, "learner"), Signer.generate()
-        lineage = queue.resume(0).lineage
+        lineage = queue.resume().lineage
         trust = Trust(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
         queue.entrust(lineage, trust)
         folder = self.config.run.dir / "bases"

@@ -7,14 +7,20 @@ about what was trained or how old that was. Each violation names ids and the lin
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from echo_queue import staleness
 from echo_queue.queue import Audit
+from echo_queue.records import Version
 from tests.faults.history import Event, Made
 
 SHOWN_IDS, SHOWN_LINES = 10, 40
+UNTOLD = 3
+"""Leases of one task at most that a worker was granted and died before it could write down."""
+MISFORTUNES, ONE_IN_UNLUCKY = 5, 200
+"""So many prompts, and one in so many more, may die of workers that were killed; others have a cause of their own."""
 SENT_BACK = ("late", "abandoned", "buried", "undone")
 """Counters of what happens to a group after it was accepted, other than being trained."""
 MANIFEST = ("put checkpoints/manifest.json", "put once checkpoints/manifest.json")
@@ -53,6 +59,8 @@ class Evidence:
     """`chain`: surviving checkpoints, oldest first. `stored`: names of all manifests found in the store.
 
     `final`, `dead` (id → reason) and `counts` (by cause) are what the queue says once nothing moves any more.
+    `poison`: prompts that no environment can score. Tokens from `vocabulary` on are spoiled. `stamped`: the tensors
+    tell their version (`stamps`), and a group says which made it.
     """
 
     events: tuple[Event, ...]
@@ -64,6 +72,10 @@ class Evidence:
     dead: Mapping[str, str]
     counts: Mapping[str, int]
     s: int
+    max_attempts: int
+    vocabulary: int
+    poison: Callable[[str], bool]
+    stamped: bool
 
     @cached_property
     def trained(self) -> tuple[str, ...]:
@@ -144,10 +156,13 @@ def judge(evidence: Evidence) -> Verdict:
     """All promises, each checked by itself."""
     lags = Lags(evidence)
     found = [
+        *idle(evidence),
         *lost(evidence),
+        *deaths(evidence),
         *never_attempted(evidence),
         *trained_twice(evidence),
         *lags.violations(),
+        *stamped(evidence),
         *records(evidence),
         *checkpoints(evidence),
         *identity(evidence),
@@ -171,6 +186,21 @@ def judge(evidence: Evidence) -> Verdict:
         kept=sum(keeps(snapshot.audit) for snapshot in evidence.snapshots),
         violations=tuple(found),
     )
+
+
+# Something happened ---------------------------------------------------------------------------------------------------
+
+
+def idle(evidence: Evidence) -> Iterator[Violation]:
+    """A history in which nothing was done, or in which nobody looked, shows nothing."""
+    empty = {
+        "the history has no event": evidence.events,
+        "no prompt was trained": evidence.trained,
+        "no snapshot was taken": evidence.snapshots,
+    }
+    for what, found in empty.items():
+        if not found:
+            yield Violation("nothing shown", what)
 
 
 # Nothing acknowledged is lost -----------------------------------------------------------------------------------------
@@ -204,6 +234,44 @@ def lost(evidence: Evidence) -> Iterator[Violation]:
     silent = [task for task, reason in evidence.dead.items() if not reason.strip()]
     if silent:
         yield _violation(evidence, "dead without a reason", f"{len(silent)} prompts", silent)
+
+
+# Nobody dies without a cause ------------------------------------------------------------------------------------------
+
+
+def deaths(evidence: Evidence) -> Iterator[Violation]:
+    """Each death is explained by what others saw: spoiled tokens, or as many leases as a task may have.
+
+    What was leased so often and is no poison had workers killed each time, which happens to few.
+    """
+    spoiled = {made.id for made in evidence.completed.values() if made.highest >= evidence.vocabulary}
+    leases = _leases(evidence)
+    answered = {(event.life, event.number) for event in _answers(evidence, "lease")}
+    unanswered = sum((event.life, event.number) not in answered for event in _attempts(evidence, "lease"))
+    enough = evidence.max_attempts - min(UNTOLD, unanswered)
+    early = [task for task in evidence.dead if task not in spoiled and leases[task] < enough]
+    if early:
+        what = f"{len(early)} prompts are dead, not spoiled, and were leased fewer than {enough} times"
+        yield _violation(evidence, "dead without a cause", what, early)
+    unlucky = [task for task in evidence.dead if task not in spoiled and not evidence.poison(task)]
+    if len(unlucky) > MISFORTUNES + len(promised(evidence)) // ONE_IN_UNLUCKY:
+        what = f"{len(unlucky)} prompts are dead that were neither poison nor spoiled"
+        yield _violation(evidence, "too many dead", what, unlucky)
+    if scored := [task for task in set(evidence.trained) if evidence.poison(task)]:
+        yield _violation(evidence, "poison trained", f"{len(scored)} prompts that nobody can score", scored)
+
+
+def _leases(evidence: Evidence) -> Counter[str]:
+    """How often each id was leased since it was last revived."""
+    leases: Counter[str] = Counter()
+    revived = {(event.life, event.number) for event in _answers(evidence, "revive")}
+    for event in evidence.events:
+        if event.step == "lease" and event.answered:
+            leases.update(event.facts.ids)
+        if event.step == "revive" and not event.answered and (event.life, event.number) in revived:
+            for task in event.facts.ids:
+                leases[task] = 0
+    return leases
 
 
 # Nothing appears that was never attempted -----------------------------------------------------------------------------
@@ -247,7 +315,10 @@ class Lags:
         self._completed = evidence.completed
         self._outcomes = _outcomes(evidence)
         self._lives = {event.facts.lineage: event.life for event in _answers(evidence, "resume")}
-        self._forks = {event.facts.lineage or 0: event.facts.version or 0 for event in _answers(evidence, "resume")}
+        self._forks = {
+            event.facts.lineage or 0: Version(event.facts.parent or 0, event.facts.version or 0)
+            for event in _answers(evidence, "resume")
+        }
         self._taken = _taken(evidence)
 
     def violations(self) -> Iterator[Violation]:
@@ -288,8 +359,20 @@ class Lags:
         return "", "", lag
 
     def _abandoned(self, made: Made, lineage: int) -> bool:
-        """A lineage later than the group's, up to the learner's, began below the group's newest version."""
-        return any(made.lineage < later <= lineage and began < made.newest for later, began in self._forks.items())
+        """The learner's weights do not descend from the newest that made the group."""
+        forks = {later: began for later, began in self._forks.items() if later <= lineage}
+        return staleness.abandoned(Version(made.lineage, made.newest), forks)
+
+
+def stamped(evidence: Evidence) -> Iterator[Violation]:
+    """The label under which a group was made is that of the tensors which made it."""
+    if not evidence.stamped:
+        return
+    wrong = [made for made in evidence.completed.values() if made.stamp != f"{made.lineage}.{made.newest}"]
+    if wrong:
+        first = wrong[0]
+        what = f"{len(wrong)} groups, the first of {first.lineage}.{first.newest} by tensors of {first.stamp or 'none'}"
+        yield _violation(evidence, "other weights", what, [made.id for made in wrong])
 
 
 def _taken(evidence: Evidence) -> defaultdict[tuple[str | None, str], list[tuple[float, Made]]]:

@@ -205,8 +205,8 @@ class Committer(Other):
         """The versions that made what was trained."""
         self._most = most
         self._saved: Manifest | None = None
-        self._lineage = queue.resume(0).lineage
-        queue.entrust(self._lineage, keys.trust(signer))
+        self.lineage = queue.resume().lineage
+        queue.entrust(self.lineage, keys.trust(signer))
         self._version = 0
         self._publish()
         for _ in range(ahead):
@@ -214,32 +214,32 @@ class Committer(Other):
 
     def turn(self) -> bool:
         self._queue.reclaim()
-        drained = self._queue.drain(self._lineage, self._most)
+        drained = self._queue.drain(self.lineage, self._most)
         ids = tuple(group.task for group in drained.groups)
         if ids:
             self._advance(len(ids))
-            version = Version(self._lineage, self._version)
+            version = Version(self.lineage, self._version)
             self._saved = checkpoint.save(
                 self._store, version, self._tensors, trained=ids, parent=self._saved, window=2.0
             )
-            self._queue.commit(self._lineage, self._saved.name, ids)
+            self._queue.commit(self.lineage, self._saved.name, ids)
             self.trained += ids
             self.generated |= {f"{group.lineage}.{group.newest}" for group in drained.groups}
         return bool(ids)
 
     def _advance(self, trained: int) -> None:
         self._version += 1
-        self._queue.advance(self._lineage, self._version, trained, 2.0)
+        self._queue.advance(self.lineage, self._version, trained, 2.0)
         self._publish()
 
     def _publish(self) -> None:
-        version = Version(self._lineage, self._version)
+        version = Version(self.lineage, self._version)
         published = self._press.publish(version, self._tensors, "float32")
         if self._ghost:
             route = read_manifest(self._store, published, self._verifier).route
             self._queue.beat(self._ghost, Beat("engine", version, "idle"), every_s=60.0)
             self._queue.join(Peer(self._ghost, "default", "127.0.0.1:1"), route.name)
-        self._queue.publish(self._lineage, published)
+        self._queue.publish(self.lineage, published)
         self._press.further(version)
         for tensor in self._tensors.values():
             tensor.view(-1)[:: self._version + 2] += 1e-3

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from echo_queue.codec import CodecError
+from echo_queue.errors import Problem
 from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue
 from echo_queue.records import Published, Shard, Version
 from tests.queue.scene import POLICY, Scene, group_of
@@ -33,15 +35,17 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     done = [group_of(task, "w1", scene.version) for task in tasks[:4]]
     assert meet(lambda: spoiled.complete("w1", done)) == [Outcome.accepted] * 4
 
-    lineage = meet(lambda: spoiled.resume(0)).lineage
+    lineage = meet(spoiled.resume).lineage
     assert lineage == 1
     drained = [group.task for group in meet(lambda: spoiled.drain(lineage, 2)).groups]
     assert len(set(drained)) == 2
-    left = next(task.id for task in tasks[:4] if task.id not in drained)
+    left, bad = (task.id for task in tasks[:4] if task.id not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
     meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
     meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
     meet(lambda: spoiled.commit(lineage, "1/1", drained))
+    entry = queue.client.hget(queue.keys.open, bad).split()[1]  # type: ignore[union-attr]
+    meet(lambda: spoiled.condemn(lineage, bad.encode(), entry, CodecError(Problem("a group", "bad", ""))))
     meet(lambda: spoiled.bury(left, "by hand"))
     meet(lambda: spoiled.revive([left]))
     meet(lambda: spoiled.beat("w1", Beat("engine", Version(1, 1), "idle")))
@@ -50,11 +54,12 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     assert [upstream.worker for upstream in joined.upstreams] == ["w1"]
     assert meet(lambda: spoiled.report("w2", "w1", "bad")) == 1
     meet(lambda: spoiled.withdraw("w1"))
-    meet(spoiled.finish)
+    assert not meet(lambda: spoiled.finish(lineage))
+    assert meet(lambda: spoiled.finish(lineage, force=True))
     meet(spoiled.status)
 
     status = queue.status()
     assert (status.trained, status.uncommitted, status.learner, status.finished) == (2, 0, Version(1, 1), True)
-    assert (status.flying, status.dead, status.counts.get("duplicate", 0)) == (0, 1, 0)
+    assert (status.flying, status.dead, status.counts.get("duplicate", 0)) == (0, 2, 0)
     meet(lambda: spoiled.uncommit(lineage, "1/1", "", drained))
     assert meet(spoiled.audit).trained == 0

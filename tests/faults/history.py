@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from blake3 import blake3
 
 from echo_queue.codec import CodecError, decode
 from echo_queue.records import Group
+from tests.faults import stamps
 
 
 class Made(NamedTuple):
@@ -31,6 +32,10 @@ class Made(NamedTuple):
     oldest: int
     newest: int
     lineage: int
+    stamp: str = ""
+    """The version that the tensors themselves told (`stamps`)."""
+    highest: int = 0
+    """Its largest token: beyond the vocabulary in a group that was spoiled."""
 
     @classmethod
     def of(cls, group: Group) -> "Made":
@@ -39,7 +44,9 @@ class Made(NamedTuple):
             print_.update(sample.tokens.tobytes() + sample.logprobs.tobytes() + repr(sample.spans).encode())
         versions = [span.version for sample in group.samples for span in sample.spans]
         made_by = (group.worker, group.attempt)
-        return cls(group.task, print_.hexdigest(8), *made_by, min(versions), max(versions), group.lineage)
+        highest = max((int(token) for sample in group.samples for token in sample.tokens), default=0)
+        made = (group.task, print_.hexdigest(8), *made_by, min(versions), max(versions), group.lineage)
+        return cls(*made, stamps.read(group.samples), highest)
 
 
 class Part(NamedTuple):
@@ -63,6 +70,8 @@ class Facts:
     parts: tuple[Part, ...] = ()
     lineage: int | None = None
     version: int | None = None
+    parent: int | None = None
+    """The lineage of the checkpoint at which a learner resumes."""
     key: str = ""
     note: str = ""
 
@@ -210,8 +219,12 @@ def _bury(args: Sequence[Any]) -> Facts:
     return Facts(ids=(_text(args[0]),), note=_text(args[1])[:200])
 
 
+def _condemn(args: Sequence[Any]) -> Facts:
+    return Facts(lineage=int(args[0]), ids=(_text(args[1]),), note=_text(args[3])[:200])
+
+
 def _resume(args: Sequence[Any]) -> Facts:
-    return Facts(version=int(args[0]))
+    return Facts(parent=int(args[0]), version=int(args[1]))
 
 
 def _publish(args: Sequence[Any]) -> Facts:
@@ -244,6 +257,7 @@ ATTEMPTS: dict[str, Callable[[Any], Facts]] = {
     "uncommit": _learners,
     "publish": _publish,
     "bury": _bury,
+    "condemn": _condemn,
     "revive": _named,
     "finish": lambda _: Facts(),
     "put checkpoints/manifest.json": _key,
@@ -272,7 +286,7 @@ def _completed(about: Any, answer: Any) -> Facts:
 
 
 def _resumed(about: Any, answer: Any) -> Facts:
-    return Facts(lineage=int(answer[0][0]), version=int(about[0]))
+    return replace(_resume(about), lineage=int(answer[0][0]))
 
 
 def _rows(about: Any, answer: Any) -> Facts:

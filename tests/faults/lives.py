@@ -28,6 +28,7 @@ from echo_queue.submission.application import build
 from echo_queue.supervisor import Role, Supervisor
 from echo_queue.weights import Manifest
 from echo_queue.weights.tensors import digest_of
+from learner import rewind
 from learner.base_model import make
 from learner.train import train
 from workers import rollout
@@ -117,6 +118,17 @@ def learner_of_s3(config: Config) -> None:
     learner(config)
 
 
+def operator(about: tuple[Config, str]) -> None:
+    """Who rewinds a run; the learner was silent long enough."""
+    rewind.SILENT_MS = 0
+    rewind._act(*about)
+
+
+def operator_of_s3(about: tuple[Config, str]) -> None:
+    ObjectStore.puts_once = property(lambda _: True)  # type: ignore[assignment,method-assign]
+    operator(about)
+
+
 def services(config: Config) -> None:
     serve(config)
 
@@ -189,6 +201,8 @@ ROLES = {
     "second worker": partial(worker, name="w2"),
     "learner": learner,
     "learner of S3": learner_of_s3,
+    "operator": operator,
+    "operator of S3": operator_of_s3,
     "services": services,
     "base model": base_model,
     "supervisor": supervisor,

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from echo_queue.errors import FencedError, SetBackError
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
 from echo_queue.queue.calls import Caller
-from echo_queue.records import Published, Shard, Task, Version
+from echo_queue.records import BASE, Published, Shard, Task, Version
 from echo_queue.services.redis_server import RedisServer
 from tests.faults.picture import expected, look
 from tests.faults.reference import FENCED, SET_BACK, Reference, Refused
@@ -234,14 +234,15 @@ class Machine(RuleBasedStateMachine):
     def restart(self) -> None:
         """A new learner, from the newest checkpoint that is whole; older ones wake up some time, or never."""
         newest = max((one for name, one in self.store.items() if name not in self.damaged), default=None, key=_by_name)
-        queue, version = self._connect(), newest.version if newest else 0
+        queue = self._connect()
+        begin = Version(int(newest.name.split("/")[0]), newest.version) if newest else BASE
         floor = max(
             *(int(name.split("/")[0]) for name in self.store), *(weights.lineage for weights in self.weights), 0
         )
-        resumed = queue.resume(version, floor)
-        assert resumed.lineage == self.run.resume(version, floor)
+        resumed = queue.resume(begin, floor)
+        assert resumed.lineage == self.run.resume(begin, floor)
         assert (resumed.committed or "") == self.run.committed
-        me = Learner(queue, resumed.lineage, version, newest.name if newest else "")
+        me = Learner(queue, resumed.lineage, begin.number, self._mark(resumed.lineage, newest) if newest else "")
         self.learners.append(me)
         self._follow(me)
         before = set(self.run.retry)
@@ -249,9 +250,15 @@ class Machine(RuleBasedStateMachine):
         assert me.hand == self.run.pending(me.lineage)
         self._in_any_order(set(self.run.retry) - before)
         if self.run.published is None:
-            weights = Version(me.lineage, version)
+            weights = Version(me.lineage, begin.number)
             assert queue.publish(me.lineage, Published(weights, "m", "d")) == self.run.publish(weights)
             self.weights.append(weights)
+
+    def _mark(self, lineage: int, begin: Checkpoint) -> str:
+        """The lineage's first checkpoint, which holds what `begin` holds."""
+        name = _name(lineage, begin.version)
+        self.store[name] = Checkpoint(name, begin.version, begin.name, ())
+        return name
 
     def _follow(self, me: Learner) -> None:
         here, there = self._chain(self.run.committed), self._chain(me.saved)
@@ -300,9 +307,7 @@ class Machine(RuleBasedStateMachine):
     def rewind(self, which: int) -> None:
         whole = sorted(set(self.store) - self.damaged)
         target = self.store[whole[which % len(whole)]]
-        lineage = max(self.run.lineage, *(int(name.split("/")[0]) for name in whole)) + 1
-        name = _name(lineage, target.version)
-        self.store[name] = Checkpoint(name, target.version, target.name, ())
+        self._mark(max(self.run.lineage, *(int(name.split("/")[0]) for name in whole)) + 1, target)
         self.restart()
 
     @move()
@@ -319,9 +324,8 @@ class Machine(RuleBasedStateMachine):
 
     @move(which=pick, lost=st.booleans())
     def bury(self, which: int, lost: bool = False) -> None:
-        """Not what a learner has in hand: only that learner itself buries such a group, and then lets go of it."""
-        in_hand = {task for me in self.learners if not me.ended for task in (*me.hand, *me.trained)}
-        opened = sorted(set(expected(self.run).places) - in_hand)
+        """An operator does; what a learner has in hand stays there."""
+        opened = sorted(expected(self.run).places)
         if opened:
             task = opened[which % len(opened)]
             self._both(lost, lambda: self.queue.bury(task, "why"), lambda: self.run.bury(task))

@@ -21,11 +21,7 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class Protocol:
-    """The size of the instance, S, how many things may go wrong, whether a takeover is one of them; and the rules.
-
-    `forks_know_parents` and `checkpoint_on_resume` are what the search asked for, and the product does not have them
-    yet: they matter when a learner hangs between finding its checkpoint and resuming, while another one trains.
-    """
+    """The size of the instance, S, how many things may go wrong, whether a takeover is one of them; and the rules."""
 
     tasks: tuple[str, ...] = ("a", "b")
     workers: int = 2

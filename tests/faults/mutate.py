@@ -2,7 +2,10 @@
 
     python -m tests.faults.mutate [--write] [WORD ...]
 
+- First the tests run on a copy in which nothing is broken: there they must pass, or what they say later means nothing.
 - Prints each mutation and the test that failed on it; ends with 1 if any survived. Words choose mutations by name.
+- Caught is what makes a test that it names fail by what that test asserts. Code that does not load, a fixture that
+  fails, a test that took too long: none of these tells that the broken rule was noticed.
 - The copy holds what git knows, as it stands in the working tree; the tests run against it and nothing else.
 - `--write` puts the table of mutations into docs/reliability.md.
 """
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,18 +29,40 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs/reliability.md"
 BEGIN, END = "<!-- mutations: begin -->", "<!-- mutations: end -->"
 AT_ONCE = 2
-DEADLINE_S = 180
+DEADLINE_S, CONTROL_DEADLINE_S = 180, 1_200
+LOADS = """
+import sys; from pathlib import Path; from echo_queue.queue import library
+from echo_queue.services.redis_server import RedisServer
+server = RedisServer(Path(sys.argv[1]), None)
+server.start()
+try: library.load(server.client())
+finally: server.stop()
+"""
+FAILED = re.compile(r"^(FAILED|ERROR) (\S+::\w+)(?:\[.*?\])?(?: - (.*))?$", re.MULTILINE)
+TOO_SLOW = "Failed: Timeout"
 IMPORTS = "import echo_queue, learner, workers; print(*(m.__path__[0] for m in (echo_queue, learner, workers)))"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`noticed`: the first test that failed; empty if none did, and then `said` tells how that came."""
+    """`noticed`: the test that failed; empty if none did as it should, and then `said` tells how that came."""
 
     mutation: Mutation
     noticed: str
     said: str
     took_s: float
+
+
+def control(mutations: Sequence[Mutation]) -> str:
+    """What is wrong with their tests where nothing is broken; empty if they pass."""
+    with tempfile.TemporaryDirectory(prefix="control-", ignore_cleanup_errors=True) as scratch:
+        copy = Path(scratch) / "project"
+        copy_project(copy)
+        environment = _environment(copy)
+        check_imports(copy, environment)
+        tests = sorted({test for mutation in mutations for test in mutation.caught_by})
+        passed, said = _run(tests, copy, environment, CONTROL_DEADLINE_S)
+        return "" if passed else said
 
 
 def try_out(mutation: Mutation) -> Verdict:
@@ -47,19 +73,52 @@ def try_out(mutation: Mutation) -> Verdict:
         copy_project(copy)
         path = copy / mutation.file
         path.write_text(mutation.apply(path.read_text()))
-        environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": scratch}
-        check_imports(copy, environment)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider"]
-        command += [f"--basetemp={scratch}/pytest", *mutation.caught_by]
-        try:
-            run = subprocess.run(
-                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return Verdict(mutation, "", f"no verdict within {DEADLINE_S} s", time.monotonic() - began)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+::[^\s\[]+)", run.stdout, re.MULTILINE)
-    noticed = failed.group(1) if failed and run.returncode == 1 else ""
-    return Verdict(mutation, noticed, "\n".join(run.stdout.splitlines()[-15:]) + run.stderr, time.monotonic() - began)
+        environment = _environment(copy)
+        noticed, said = "", _unloadable(path, copy, environment)
+        if not said:
+            check_imports(copy, environment)
+            _, said = _run(mutation.caught_by, copy, environment, DEADLINE_S)
+            noticed = noticed_by(said, mutation)
+    return Verdict(mutation, noticed, said, time.monotonic() - began)
+
+
+def noticed_by(said: str, mutation: Mutation) -> str:
+    """The test of the mutation that failed by what it asserts, by what pytest said; empty if none did."""
+    for outcome, test, why in FAILED.findall(said):
+        if outcome == "FAILED" and test in mutation.caught_by and not why.startswith(TOO_SLOW):
+            return str(test)
+        return ""  # with -x, the first is the one that ended the run
+    return ""
+
+
+def _environment(copy: Path) -> dict[str, str]:
+    own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(copy.parent), "COLUMNS": "240"}
+    return os.environ | own
+
+
+def _run(tests: Sequence[str], copy: Path, environment: Mapping[str, str], deadline_s: float) -> tuple[bool, str]:
+    """Whether they passed, and the end of what pytest said."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider"]
+    command += [f"--basetemp={copy.parent}/pytest", *tests]
+    try:
+        run = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"no verdict within {deadline_s} s"
+    return run.returncode == 0, "\n".join(run.stdout.splitlines()[-15:]) + run.stderr
+
+
+def _unloadable(path: Path, copy: Path, environment: Mapping[str, str]) -> str:
+    """Why the broken file is no program at all; empty if it is one."""
+    commands = {".lua": ["-c", LOADS, str(copy.parent / "redis")], ".py": ["-m", "py_compile", str(path)]}
+    if path.suffix not in commands:
+        return ""
+    command = [sys.executable, *commands[path.suffix]]
+    run = subprocess.run(
+        command, cwd=copy, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    return f"does not load: {run.stderr[-500:]}" if run.returncode else ""
 
 
 def copy_project(to: Path) -> None:
@@ -117,6 +176,10 @@ def main() -> int:
         mutation.apply((ROOT / mutation.file).read_text())
     chosen = [one for one in MUTATIONS if not args.words or any(word in one.name for word in args.words)]
     began = time.monotonic()
+    if wrong := control(chosen):
+        print(f"the tests fail where nothing is broken:\n{wrong}")
+        return 1
+    print(f"control: the tests pass where nothing is broken ({time.monotonic() - began:.0f} s)", flush=True)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         verdicts = list(pool.map(_tell, chosen))
     survived = [verdict for verdict in verdicts if not verdict.noticed]

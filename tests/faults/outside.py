@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tests.faults.points import files, receiver, tree_of
+from tests.faults.points import PACKAGES, files, receiver, tree_of
 
 ALLOWED: Mapping[str, str] = {
     "echo_queue/queue/library.py:load": "called at the door `install`, and inside the retry loop",
@@ -24,18 +24,20 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/weights/signing.py:_make": "its draft, which nobody reads",
     "echo_queue/weights/tensors.py:kept": "a file without a name, gone with its process",
     "echo_queue/telemetry.py:MetricsLog.__init__": "opens the log; what is written passes a door",
+    "echo_queue/plots.py:_svg": "into memory",
     "echo_queue/report.py:write": "a report for people, made again at any time",
     "echo_queue/tensorboard.py:write": "likewise",
     "echo_queue/cli/output.py:print_json": "the terminal",
     "echo_queue/cli/config.py:_room": "tries whether the directory can be written",
     "echo_queue/cli/roles.py:become": "becomes the role",
-    "echo_queue/orphans.py:_signal": "the guard: it has no state, and ends what it was told of",
-    "echo_queue/orphans.py:_lives": "asks whether a process lives",
+    "echo_queue/guard.py:_signal": "the guard: it has no state, and ends what it was told of",
+    "echo_queue/guard.py:_lives": "asks whether a process lives",
     "echo_queue/supervisor.py:Kept.start": "a line in the role's log",
     "echo_queue/supervisor.py:Supervisor._tell": "fills the buffer that the door `tell guard` sends",
     "echo_queue/supervisor.py:spawn": "what `Kept.start` calls at the door `spawn role`",
     "echo_queue/supervisor.py:lock": "waits for the lock; what is noted in it passes a door",
     "echo_queue/supervisor.py:_process_lives": "asks whether a process lives",
+    "workers/environments/child.py:serve": "the scorer has no state; its answers are heard at the door `hear scorer`",
     "workers/environments/pipe.py:Pipe": "the frames of the doors `ask scorer` and `hear scorer`",
     "workers/weights/spool.py:Spool.close": "its own folder, which whoever comes next sweeps",
     "workers/weights/spool.py:_lock": "tries a lock, which ends with the process",
@@ -49,28 +51,38 @@ ALLOWED: Mapping[str, str] = {
 }
 """File and function (or class) → why what it does outside of a door does not matter."""
 
-PATHS = ("write_text", "write_bytes", "rename", "unlink", "touch", "symlink_to", "hardlink_to", "rmdir")
-REDIS = (
-    *("fcall", "fcall_ro", "xadd", "xread", "xdel", "xack", "xrange", "xrevrange", "hset", "hget", "hmget", "hgetall"),
-    *("set", "get", "delete", "expire", "llen", "zrange", "publish", "execute", "execute_command", "ping", "flushall"),
-    *("acl_load", "function_load"),
-)
-S3 = ("put_object", "get_object", "head_object", "list_objects_v2", "delete_object", "delete_objects", "create_bucket",
-      "upload_file", "download_file", "copy_object", "create_multipart_upload")  # fmt: skip
-CELERY = ("send_task", "apply_async", "delay")
-OS = ("kill", "killpg", "rename", "replace", "remove", "unlink", "write", "truncate", "link", "symlink", "fsync")
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "os": (*OS, "execv", "fork"),
-    "subprocess": ("Popen", "run", "check_call", "check_output"),
-    "shutil": ("rmtree", "move", "copy", "copyfile", "copytree"),
-    "socket": ("create_connection",),
-    "fcntl": ("flock", "lockf"),
-    "tempfile": ("TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory", "mkstemp", "mkdtemp"),
-    "library": ("load",),
+    "os": ("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath", "_exit"),
+    "shutil": ("which", "disk_usage"),
+    "subprocess": ("TimeoutExpired",),
+    "socket": ("socket", "socketpair", "gethostname"),
+    "signal": ("signal", "Signals"),
+    "fcntl": (),
+    "tempfile": ("gettempdir",),
+    "safetensors.torch": ("load", "load_file", "save"),
 }
-METHODS = (*PATHS, *S3, *CELERY, "save_pretrained", "sendall", "flush", "truncate")
+"""Modules whose every function is an act, but for these."""
+CLIENTS = ("client", "redis", "s3", "pipe", "connection", "broker")
+"""What a client of Redis or S3, or a pipeline, is called: also `broker_client` or `self._client`."""
+CLIENT_READS = (
+    *("pipeline", "register_script", "close", "fileno", "get_connection_kwargs"),  # nothing is sent
+    *("fcall_ro", "function_list", "get", "mget", "exists", "ttl", "pttl", "type", "scan_iter", "info", "wait"),
+    *("hget", "hmget", "hgetall", "hlen", "hscan_iter", "hexists", "llen", "lrange", "smembers", "sismember", "scard"),
+    *("xlen", "xrange", "xrevrange", "xread", "xpending", "xpending_range", "xinfo_groups", "xinfo_stream"),
+    *("zcard", "zrange", "zscore", "zrangebyscore", "config_get", "acl_whoami"),
+    *("get_object", "head_object", "head_bucket", "list_objects_v2", "get_paginator"),
+)
+"""All else that such a client does is an act."""
+PATHS = ("write_text", "write_bytes", "rename", "unlink", "touch", "symlink_to", "hardlink_to", "rmdir")
+CELERY = ("apply_async", "delay")
+METHODS = (*PATHS, *CELERY, "flush", "truncate", "download_file")
+WRITERS = ("save", "copy", "send", "write", "dump", "upload", "put_", "create_", "delete_")
+"""How the names of foreign functions begin that write or send, wherever they come from."""
+NO_WRITERS = ("dumps", "copy_", "create_dataset", "write_whole")
+"""Into memory; and what passes doors itself."""
+OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")
+"""What is defined here: it is looked at where it stands."""
 DOORS = {("doors", "take"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
-CLIENTS = ("client", "pipe", "connection", "server")
 
 
 @dataclass(frozen=True)
@@ -106,12 +118,29 @@ def _all() -> tuple[Act, ...]:
 
 
 def _acts(file: str) -> Iterator[Act]:
-    tree = tree_of(file)
+    return (Act(f"{file}:{act.place}", act.line, act.what) for act in acts_of(tree_of(file)))
+
+
+def acts_of(tree: ast.Module) -> Iterator[Act]:
+    """What the code of one file does outside of doors; places without the file's name."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    behind = _functions_behind_doors(tree, parents)
+    behind, imported = _functions_behind_doors(tree, parents), _imported(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (what := _io(node)) and not _behind(node, parents, behind):
-            yield Act(f"{file}:{qualified(node, parents)}", node.lineno, what)
+        if isinstance(node, ast.Call) and _is_act(node, imported) and not _behind(node, parents, behind):
+            yield Act(qualified(node, parents), node.lineno, ast.unparse(node.func))
+
+
+def _imported(tree: ast.Module) -> Mapping[str, str]:
+    """Name in this file → what it stands for, by its full name."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=modules):
+                names |= {(one.asname or one.name).partition(".")[0]: one.name for one in modules if one.asname}
+                names |= {one.name.partition(".")[0]: one.name.partition(".")[0] for one in modules if not one.asname}
+            case ast.ImportFrom(module=str(module), names=parts):
+                names |= {one.asname or one.name: f"{module}.{one.name}" for one in parts}
+    return names
 
 
 def _functions_behind_doors(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]) -> frozenset[str]:
@@ -142,31 +171,45 @@ def _behind(node: ast.AST, parents: Mapping[ast.AST, ast.AST], functions: frozen
 
 
 def _is_door(call: ast.Call) -> bool:
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return (receiver(call.func), name) in {
-        ("doors", "take"),
-        ("caller", "persist"),
-        ("self", "_persist"),
-        ("self", "persist"),
-    }
+    return (receiver(call.func), _last(call.func)) in DOORS
 
 
-def _io(call: ast.Call) -> str:
-    """What the call does to the world, if anything."""
-    if isinstance(call.func, ast.Name):
-        return "open" if call.func.id == "open" and _writes(call) else ""
-    if not isinstance(call.func, ast.Attribute):
-        return ""
-    owner, name = receiver(call.func), call.func.attr
-    found = (
-        name in MODULES.get(owner, ())
-        or (name in METHODS and owner not in ("os", "self", "store"))
-        or (name in REDIS and owner in CLIENTS)
-        or (name == "open" and _writes(call))
-        or (name == "write" and owner in ("log", "file", "stdin", "buffer"))
-        or (name == "replace" and len(call.args) == 1 and not call.keywords)
+def _is_act(call: ast.Call, imported: Mapping[str, str]) -> bool:
+    """Whether the call does something to the world."""
+    full, owner, name = _full_name(call.func, imported), receiver(call.func), _last(call.func)
+    module, _, name = full.rpartition(".") if full else ("", "", name)
+    if module.partition(".")[0] in PACKAGES:
+        return False
+    if module in MODULES:
+        return name not in MODULES[module]
+    if not module and owner.rpartition("_")[2] in CLIENTS and name not in CLIENT_READS:
+        return True
+    return (
+        (name == "open" and _writes(call))
+        or (name == "replace" and owner != "" and len(call.args) == 1 and not call.keywords)
+        or (owner not in OWN and _by_name(call, name))
     )
-    return ast.unparse(call.func) if found else ""
+
+
+def _by_name(call: ast.Call, name: str) -> bool:
+    if name in NO_WRITERS or (name.startswith("copy") and not call.args):  # of what lies in memory
+        return False
+    return name in METHODS or name.startswith(WRITERS)
+
+
+def _full_name(function: ast.expr, imported: Mapping[str, str]) -> str:
+    """`os.replace`, however it was imported; empty if it is no imported name."""
+    match function:
+        case ast.Name(id=name):
+            return imported.get(name, "")
+        case ast.Attribute(value=value, attr=name):
+            before = _full_name(value, imported)
+            return f"{before}.{name}" if before else ""
+    return ""
+
+
+def _last(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _writes(call: ast.Call) -> bool:

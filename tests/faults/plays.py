@@ -26,6 +26,7 @@ from echo_queue.submission.messages import send
 from echo_queue.submission.opening import open_source
 from learner import checkpoint
 from learner.base_model import MADE_FROM
+from learner.rewind import choices
 from tests.faults.crashing import DEADLINE_S, Committer, Maker, Site, until
 from tests.faults.nursery import Life
 
@@ -84,8 +85,6 @@ class LearnerCase(Case):
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.PROMPTS)])
         self.queue.submit("set", 0, Shard("nowhere", 0, self.PROMPTS))
         self.ends.enter_context(Maker(self.queue, spoiled="set/0/0"))
-        s3 = any(point.startswith("put once ") and "probe" not in point for point in self.places)
-        self.role = "learner of S3" if s3 else "learner"
         return self
 
     def prepare(self, point: str) -> None:
@@ -99,7 +98,12 @@ class LearnerCase(Case):
             self.store.put(newest.state, b"damaged")
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        return self.site.begin(self.role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
+        """With a store in which the point can be reached."""
+        s3 = crash_at.startswith("put once ") and "probe" not in crash_at
+        return self._begin("learner of S3" if s3 else "learner", self.config, crash_at, record)
+
+    def _begin(self, role: str, about: object, crash_at: str, record: Path | None) -> int:
+        return self.site.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
 
     def verdict(self) -> None:
         audit, status = self.queue.audit(), self.queue.status()
@@ -112,6 +116,28 @@ class LearnerCase(Case):
         recorded = [task for update in updates for task in update.trained_ids]
         assert sorted(recorded) == ids("set", range(1, self.PROMPTS)), "the metrics tell another story"
         assert (self.config.run.dir / "model" / "config.json").exists()
+
+
+class RewindCase(LearnerCase):
+    """A learner died after three checkpoints; somebody goes back to the oldest that is whole, and a learner goes on."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        assert super().live("commit#3") == CRASHED
+        self.target = [choice.manifest.name for choice in choices(self.store) if choice.whole][-1]
+        return self
+
+    def prepare(self, point: str) -> None:
+        pass
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        s3 = crash_at.startswith("put once ") and "probe" not in crash_at
+        role = "operator of S3" if s3 else "operator"
+        return self._begin(role, (self.config, self.target), crash_at, record)
+
+    def verdict(self) -> None:
+        assert super().live() == 0
+        super().verdict()
 
 
 # A rollout worker -----------------------------------------------------------------------------------------------------
@@ -156,7 +182,7 @@ class WorkerCase(Case):
                 self._while_scoring(crash_at.partition("#")[0], life)
                 go.touch()
             if len(self.committer.trained) + len(self.queue.dead()) == self.PROMPTS:
-                self.queue.finish()
+                self.queue.finish(self.committer.lineage)
             return life.over.is_set()
 
         until(ended, "the worker's end", self.told)

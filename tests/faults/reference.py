@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from echo_queue import staleness
 from echo_queue.queue import PromptSet, QueuePolicy
 from echo_queue.records import Version
 
@@ -135,7 +136,7 @@ class Reference:
     committed: str = ""
     turn: tuple[int, str] = (0, "resume")
     published: Version | None = None
-    forks: dict[int, int] = field(default_factory=dict)
+    forks: dict[int, Version] = field(default_factory=dict)
     sets: dict[str, Cursor] = field(default_factory=dict)
     redo: list[str] = field(default_factory=list)
     ledger: set[str] = field(default_factory=set)
@@ -252,16 +253,14 @@ class Reference:
 
     # The learner ------------------------------------------------------------------------------------------------------
 
-    def resume(self, version: int, floor: int) -> int:
+    def resume(self, begin: Version, floor: int) -> int:
         set_back = floor > self.lineage
-        if set_back:
-            self.forks[floor] = -1
-        self.lineage, self.v, self.uncommitted = max(self.lineage, floor) + 1, version, 0
-        self.forks[self.lineage] = version
+        self.lineage, self.v, self.uncommitted = max(self.lineage, floor) + 1, begin.number, 0
+        self.forks[self.lineage] = begin
         self.turn, self.handed = (0, "resume"), (0, [])
-        if self.published and (set_back or self.published.number > version):
+        if self.published and (set_back or self.published.number > begin.number):
             self.published = None
-        self._cancel(lambda lease: lease.version > version, late=False)
+        self._cancel(lambda lease: lease.version > begin.number, late=False)
         return self.lineage
 
     def pending(self, lineage: int) -> list[str]:
@@ -340,7 +339,7 @@ class Reference:
         return causes["expired"], causes["failed"], causes["released"], causes["late"], causes["dead"]
 
     def bury(self, task: str) -> bool:
-        if not self.is_open(task) or task in self.dead:
+        if not self.is_open(task) or task in self.dead or (task in self.replay and self.replay[task].drained):
             return False
         self.dead[task] = self._take(task)
         return True
@@ -355,8 +354,8 @@ class Reference:
     # ------------------------------------------------------------------------------------------------------------------
 
     def abandoned(self, version: Version) -> bool:
-        """A later lineage began below it."""
-        return any(lineage > version.lineage and began < version.number for lineage, began in self.forks.items())
+        """Today's weights do not descend from these."""
+        return staleness.abandoned(version, self.forks)
 
     def is_open(self, task: str) -> bool:
         return any(task in place for place in (self.tasks, self.retry, self.replay, self.dead))

@@ -2,7 +2,8 @@
 
 Real are the services, Celery, the submission, the rollout loop, the learner and their entry points. Made up is only
 what would take time: the engine draws tokens instead of computing them, and a reward is the parity of their sum. A few
-groups are spoiled on purpose: a scorer that raises now and then or always, a token that the model does not have.
+groups are spoiled on purpose: a scorer that raises now and then or always, a token that the model does not have. The
+learner's tensors carry a stamp (`stamps`), and the engine tells by which it was served.
 """
 
 import logging
@@ -23,9 +24,11 @@ from echo_queue.cli.output import print_problems
 from echo_queue.config import Config, Prompts, load
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue
-from echo_queue.records import Version
+from echo_queue.records import Published, Version
 from echo_queue.services import serving
 from echo_queue.services.connect import connect_store
+from echo_queue.store import ObjectStore
+from tests.faults import stamps
 from tests.faults.history import Recorder
 from workers.engines import Completion, Prompt, Sampling
 from workers.environments import Answers
@@ -33,6 +36,8 @@ from workers.environments.scorer import ScoringError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Publish = Callable[[ObjectStore, Version, "Mapping[str, Tensor]", str], Published]
 
 VOCABULARY = 40
 SHORT, LONG = 4, 64
@@ -79,10 +84,16 @@ def celery(directory: Path, config: Config, name: str) -> int:
 
 
 def learner(directory: Path, config: Config, name: str) -> int:
+    from echo_queue import weights
     from learner.__main__ import main
 
+    weights.publish = stamped(weights.publish)
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
+
+
+def stamped(publish: Publish) -> Publish:
+    return lambda store, version, tensors, dtype: publish(store, version, stamps.on(version, tensors), dtype)
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
@@ -170,6 +181,13 @@ def keel_source(directory: Path) -> Path:
     return directory / "sources" / f"{KEEL}.jsonl"
 
 
+def is_poison(task: str) -> bool:
+    """Whether no environment can score this prompt: as `write_rows` has it."""
+    name, _, index = task.rsplit("/", 2)
+    number = 0 if name == KEEL else int(name.rpartition("-")[2])
+    return (int(index) + 1 + number) % ONE_IN_POISON == 0
+
+
 def write_rows(source: Path, rows: int, number: int) -> None:
     """Whole, or not there."""
     source.parent.mkdir(parents=True, exist_ok=True)
@@ -191,11 +209,11 @@ class Drawing:
     name = "drawing"
 
     def __init__(self, config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> None:
-        self.version = version
+        self.version = self.loaded = version
         self.sampled = 0
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None:
-        self.version = version
+        self.version, self.loaded = version, stamps.of(tensors)
 
     def generate(
         self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, stop: threading.Event
@@ -209,12 +227,15 @@ class Drawing:
     def _group(self, draw: np.random.Generator, size: int, stop: threading.Event) -> list[Completion]:
         longest = LONG if draw.integers(ONE_IN_LONG) == 0 else SHORT
         beyond = VOCABULARY if draw.integers(ONE_IN_SPOILED) == 0 else 0
-        return [self._one(draw, longest, beyond, stop) for _ in range(size)]
+        return [self._one(draw, place, longest, beyond, stop) for place in range(size)]
 
-    def _one(self, draw: np.random.Generator, longest: int, beyond: int, stop: threading.Event) -> Completion:
+    def _one(
+        self, draw: np.random.Generator, place: int, longest: int, beyond: int, stop: threading.Event
+    ) -> Completion:
         length = longest if longest == LONG else int(draw.integers(1, longest + 1))
         tokens = (draw.integers(0, VOCABULARY, length) + beyond).astype(np.int32)
-        return Completion(tokens, np.full(length, -3.0, np.float32), "abort" if stop.is_set() else "stop")
+        logprobs = stamps.logprobs(place, length, self.loaded)
+        return Completion(tokens, logprobs, "abort" if stop.is_set() else "stop")
 
 
 class Parity:

@@ -44,7 +44,7 @@ class Writer:
 
 
 def made(task: str, oldest: int = 0, mark: str = "", lineage: int = 1) -> Made:
-    return Made(task, mark or f"mark of {task}", "w", 0, oldest, oldest, lineage)
+    return Made(task, mark or f"mark of {task}", "w", 0, oldest, oldest, lineage, f"{lineage}.{oldest}")
 
 
 def a_good_run() -> Evidence:
@@ -54,6 +54,7 @@ def a_good_run() -> Evidence:
     written.both("celery.1", "submit", set="a", parts=(Part(0, 0, 4),))
     written.both("learner.1", "resume", {"lineage": 1, "version": 0}, version=0)
     written.both("w.1", "lease", {"ids": (*IDS, "a/0/3")}, lineage=1, version=0)
+    written.both("w.2", "lease", {"ids": ("a/0/3",)}, lineage=1, version=0)
     groups = tuple(map(made, IDS))
     written.both("w.1", "complete", {"outcomes": ("accepted",) * 3}, groups=groups)
     written.both("learner.1", "fetch", {"groups": groups}, ids=IDS)
@@ -71,6 +72,10 @@ def a_good_run() -> Evidence:
         dead={"a/0/3": "the scorer raised"},
         counts={},
         s=1,
+        max_attempts=2,
+        vocabulary=40,
+        poison=lambda task: task == "a/0/3",
+        stamped=True,
     )
 
 
@@ -141,11 +146,94 @@ def test_a_declared_chunk_that_was_refused_is_not_lost() -> None:
 def test_a_submission_that_was_not_acknowledged_may_be_lost() -> None:
     evidence = without(without(a_good_run(), "submit", answered=True), "declare", answered=True)
     nothing = replace(FINAL, submitted=3, dead=0, open=0)
-    assert not kinds(replace(evidence, dead={}, final=nothing, snapshots=()))
+    assert not kinds(replace(evidence, dead={}, final=nothing, snapshots=(Snapshot(1.0, nothing),)))
 
 
 def test_a_dead_prompt_needs_a_reason() -> None:
     assert kinds(replace(a_good_run(), dead={"a/0/3": " "})) == {"dead without a reason"}
+
+
+def test_a_history_in_which_nothing_happened_shows_nothing() -> None:
+    assert kinds(replace(a_good_run(), snapshots=())) == {"nothing shown"}
+    nothing = replace(FINAL, submitted=0, trained=0, dead=0, open=0)
+    changes = {"events": (), "updates": (), "chain": (), "stored": frozenset(), "dead": {}, "final": nothing}
+    assert kinds(replace(a_good_run(), **changes, snapshots=())) == {"nothing shown"}  # type: ignore[arg-type]
+
+
+def dead_too(evidence: Evidence, *more: str) -> Evidence:
+    """The same, with these ids dead instead of trained, as the queue, the chain and the records agree."""
+    dead = evidence.dead | dict.fromkeys(more, "the lease ran out")
+    links = [replace(link, trained=tuple(task for task in link.trained if task not in dead)) for link in evidence.chain]
+    updates = (
+        replace(each, ids=link.trained, lags={each.version - 1: len(link.trained)} if link.trained else {})
+        for each, link in zip(evidence.updates, links, strict=True)
+    )
+    final = replace(evidence.final, trained=evidence.final.trained - len(more), dead=len(dead), open=len(dead))
+    found = replace(evidence, dead=dead, chain=tuple(links), updates=tuple(updates), final=final, counts={"late": 9})
+    return changed(found, "commit", False, lambda facts: replace(facts, ids=tuple(set(facts.ids) - set(dead))))
+
+
+def leased(evidence: Evidence, task: str, times: int) -> Evidence:
+    written = Writer()
+    for number in range(times):
+        written.both(f"later.{number}", "lease", {"ids": (task,)}, lineage=1, version=0)
+    return replace(evidence, events=(*evidence.events, *written.events))
+
+
+def test_a_prompt_dies_only_when_its_attempts_are_used_up() -> None:
+    evidence = dead_too(a_good_run(), IDS[2])
+    assert kinds(evidence) == {"dead without a cause"}, "it was leased once, and may be twice"
+    assert not kinds(leased(evidence, IDS[2], 1))
+
+
+def test_a_revived_prompt_has_all_its_attempts_again() -> None:
+    written = Writer()
+    written.both("director.1", "revive", ids=("a/0/3",))
+    evidence = a_good_run()
+    evidence = replace(evidence, events=(*evidence.events, *written.events))
+    assert kinds(evidence) == {"dead without a cause"}
+    assert not kinds(leased(evidence, "a/0/3", 2))
+
+
+def test_a_lease_that_a_worker_died_of_may_be_untold() -> None:
+    evidence = dead_too(a_good_run(), IDS[2])
+    written = Writer()
+    written.attempt("w.9", "lease", lineage=1, version=0)
+    assert not kinds(replace(evidence, events=(*evidence.events, *written.events)))
+    never = replace(evidence, max_attempts=6, events=(*evidence.events, *written.events))
+    assert kinds(never) == {"dead without a cause"}, "but not more than were asked for"
+
+
+def test_a_prompt_may_die_of_spoiled_tokens() -> None:
+    evidence = dead_too(a_good_run(), IDS[2])
+    spoiled = (*map(made, IDS[:2]), made(IDS[2])._replace(highest=40))
+    assert not kinds(changed(evidence, "complete", False, lambda facts: replace(facts, groups=spoiled)))
+
+
+def test_few_may_die_of_bad_luck() -> None:
+    evidence = a_good_run()
+    assert not kinds(replace(evidence, poison=lambda _: False))
+    written = Writer()
+    more = tuple(f"a/0/{number}" for number in range(4, 10))
+    written.both("celery.1", "submit", set="a", parts=(Part(1, 4, len(more)),))
+    events = (*evidence.events, *written.events)
+    evidence = replace(evidence, events=events, dead=evidence.dead | dict.fromkeys(more, "the lease ran out"))
+    for task in more:
+        evidence = leased(evidence, task, 2)
+    assert kinds(evidence) >= {"too many dead"}
+    assert "too many dead" not in kinds(replace(evidence, poison=lambda task: task not in IDS))
+
+
+def test_poison_cannot_be_trained() -> None:
+    assert kinds(replace(a_good_run(), poison=lambda _: True)) == {"poison trained"}
+
+
+def test_tensors_under_the_wrong_label_are_noticed() -> None:
+    for stamp in ("1.1", "2.0", ""):
+        groups = (made(IDS[0])._replace(stamp=stamp), *map(made, IDS[1:]))
+        other = changed(a_good_run(), "complete", False, lambda facts, now=groups: replace(facts, groups=now))  # type: ignore[misc]
+        assert kinds(other) == {"other weights"}
+        assert not kinds(replace(other, stamped=False))
 
 
 def test_an_id_that_was_never_submitted_is_unheard_of() -> None:

@@ -71,7 +71,7 @@ def test_whatever_is_killed_only_published_weights_generate(
             lives[chance.choice(sorted(lives))].end()
         all_live()
         until(lambda: len(learner.trained) == PROMPTS, "all groups", told, DEADLINE_S)
-        queue.finish()
+        queue.finish(learner.lineage)
         until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
     served = (config.run.dir / "served").read_text().splitlines()
     wrong = [line for line in served if not line.endswith(" as published")]

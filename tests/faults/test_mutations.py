@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.faults.mutate import ROOT, documented, main, table
+from tests.faults import mutate
+from tests.faults.mutate import ROOT, documented, main, noticed_by, table
 from tests.faults.mutations import MUTATIONS, Mutation
 
 
@@ -21,8 +22,59 @@ def test_the_table_in_the_docs_is_the_list() -> None:
     assert documented() == table(), "run `python -m tests.faults.mutate --write`"
 
 
+TEST = "tests/test_a.py::test_it"
+BROKEN = Mutation("broken", "nothing", "echo_queue/codec.py", "a", "b", (TEST,))
+
+
+@pytest.mark.parametrize(
+    ("said", "noticed"),
+    [
+        (f"FAILED {TEST} - assert 1 == 2", TEST),
+        (f"FAILED {TEST}[redis-reply lost] - AssertionError", TEST),
+        (f"FAILED {TEST}", TEST),
+        (f"ERROR {TEST} - ServiceError: no", ""),
+        (f"ERROR {TEST}", ""),
+        (f"FAILED {TEST} - Failed: Timeout (>300.0s) from pytest-timeout.", ""),
+        ("FAILED tests/test_a.py::test_another - assert 1 == 2", ""),
+        ("ERROR tests/test_a.py", ""),
+        ("no verdict within 180 s", ""),
+        ("1 passed", ""),
+    ],
+)
+def test_only_the_named_test_that_fails_by_what_it_asserts_counts(said: str, noticed: str) -> None:
+    assert noticed_by(f"F\n{said}\n1 failed in 1 s", BROKEN) == noticed
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("echo_queue/queue/library/state.lua", "#!lua name=echo_queue_1", "#!lua name=echo_queue_1\nlocal = ="),
+        ("echo_queue/codec.py", "import orjson\n", "import orjson = =\n"),
+    ],
+    ids=["Lua", "Python"],
+)
+def test_code_that_is_no_program_is_not_caught(file: str, old: str, new: str) -> None:
+    verdict = mutate.try_out(Mutation("no program", "nothing", file, old, new, ("tests/test_codec.py",)))
+    assert (verdict.noticed, verdict.said.partition(":")[0]) == ("", "does not load")
+
+
+@pytest.mark.slow
+def test_a_test_that_fails_where_nothing_is_broken_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mutate, "MUTATIONS", ())
+    monkeypatch.setattr(mutate, "control", lambda _: "FAILED")
+    monkeypatch.setattr("sys.argv", ["mutate"])
+    assert main() == 1
+    assert "where nothing is broken" in capsys.readouterr().out
+    monkeypatch.undo()
+    nowhere = Mutation("nowhere", "nothing", "README.md", "a", "b", ("tests/test_codec.py::test_nothing",))
+    assert mutate.control([nowhere]), "there is no such test"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
 def test_every_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["mutate"])
     assert main() == 0, capsys.readouterr().out

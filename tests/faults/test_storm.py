@@ -4,11 +4,50 @@ import os
 import secrets
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.faults.storm import KILLS, Tally
+
 DURATION_S = 60
+
+
+SNAPSHOTS_S = [1_000.0 + second for second in range(600)]
+KILLED = Counter({role: 200 for role in KILLS if role != "power cut"})
+FORESEEN = "celery: billiard.exceptions.WorkerLostError: Worker exited prematurely: signal 9 (SIGKILL) Job: 2."
+TALLY = Tally(1, 604.0, KILLED, Counter(), Counter(), 3.0, Counter({FORESEEN: 1}), (1_000.0, 1_600.0))
+
+
+def test_a_storm_with_nothing_to_complain_of() -> None:
+    assert TALLY.complaints(SNAPSHOTS_S) == []
+
+
+@pytest.mark.parametrize(
+    ("tally", "complaint"),
+    [
+        (replace(TALLY, drained_s=None), "not finished within 60 s"),
+        (replace(TALLY, drained_s=61.0), "not finished within 60 s"),
+        (replace(TALLY, kills=Counter(dict.fromkeys(KILLED, 100))), "800 kills are fewer than 1000"),
+        (replace(TALLY, kills=Counter(dict.fromkeys(KILLED, 3)), raged_s=(1_000.0, 1_060.0)), "24 kills are fewer"),
+        (replace(TALLY, kills=KILLED - Counter(redis=200)), "never killed: redis"),
+        (replace(TALLY, surprises=Counter({"learner: AssertionError: boom": 1})), "1 kinds of surprise"),
+        (replace(TALLY, surprises=Counter({"the supervisor ended by itself with 1": 9})), "1 kinds of surprise"),
+        (replace(TALLY, surprises=Counter({"the monitor ended by itself with 1": 1})), "1 kinds of surprise"),
+    ],
+    ids=lambda word: word if isinstance(word, str) else "",
+)
+def test_a_storm_that_was_none_or_saw_what_nobody_foresaw_is_not_withstood(tally: Tally, complaint: str) -> None:
+    (told,) = tally.complaints(SNAPSHOTS_S)
+    assert complaint in told
+
+
+def test_somebody_looked_in_every_stretch() -> None:
+    assert TALLY.complaints([]) != []
+    (told,) = TALLY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0])
+    assert told == "no snapshot in 180-240 s"
 
 
 @pytest.mark.slow

@@ -1,13 +1,14 @@
 """The queue follows the checkpoints: what survives in them is trained, and nothing else is."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError, SetBackError
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.errors import EchoQueueError, FencedError, SetBackError
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
 from echo_queue.records import Published, Shard, Version
 from learner import checkpoint
 from learner.checkpoint import Manifest
@@ -15,6 +16,7 @@ from learner.following import resume
 from learner.rewind import choices, rewind
 from learner.train import Learner, train
 from tests.learner.stage import Stage, wait_until
+from tests.queue.scene import Scene
 
 PROMPTS = 42
 IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
@@ -53,6 +55,36 @@ def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(stage:
     assert trained_once(stage, config)
     first, *_, last = reversed(manifests(stage, config))
     assert (first.name, last.lineage) == (target.name, status.learner.lineage + 1)
+
+
+def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -> None:
+    """The first learner hangs while it saves; a second trains and publishes; then the first one's checkpoint lands."""
+    config = stage.config(staleness={"s": 4}, learner={"batch_groups": 2})
+    stage.submit(config, PROMPTS)
+    store = stage.store(config)
+    first, second, third = (stage.queue(config) for _ in range(3))
+    worker = Scene(first, replace(QueuePolicy.of(config), pace=False))
+    for queue, lineage in ((first, 1), (second, 2)):
+        assert resume(queue, store, None) == (lineage, None)
+        for number in range(3):
+            worker.version = Version(lineage, number)
+            queue.publish(lineage, Published(worker.version, "m", "d"))
+            if number < 2:
+                worker.complete(worker.lease(2))
+                queue.drain(lineage, 2)
+                queue.advance(lineage, number + 1, 2, 2.0)
+    assert worker.complete(worker.lease(4)) == [Outcome.accepted] * 4
+    landed = checkpoint.save(store, Version(1, 2), {"w": torch.zeros(1)}, trained=(), parent=None, window=2.0)
+    with pytest.raises(FencedError):
+        first.commit(1, landed.name, ())
+
+    lineage, _ = resume(third, store, landed)
+    assert third.lease("late", Version(2, 2), 1).abandoned
+    assert not third.lease("early", Version(1, 2), 1).abandoned
+    kept = {(group.lineage, group.newest) for group in third.pending(lineage)}
+    assert kept == {(1, 0), (1, 1), (2, 0)}, "2.0 is the base, as 1.0 is; 2.1 is not of this history"
+    drained = third.drain(lineage, 8)
+    assert (drained.groups, drained.abandoned) == ((), 4)
 
 
 def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
@@ -98,7 +130,7 @@ def test_a_redis_that_lost_everything_is_told_what_is_trained(stage: Stage) -> N
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
     queue.configure(QueuePolicy.of(config))
     newest = manifests(stage, config)[0]
-    assert resume(queue, store, newest) == lineage + 1
+    assert resume(queue, store, newest)[0] == lineage + 1
     stage.submit(config, PROMPTS + 2)
     train(config, threading.Event())
     audit = queue.audit()

@@ -1,5 +1,6 @@
 import threading
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from echo_queue import doors, telemetry
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
+from echo_queue.queue import Chunk, PromptSet
+from echo_queue.records import Published, Shard, Version
 from learner import checkpoint
-from learner.train import Learner, train
+from learner import train as train_module
+from learner.train import Learner, export, train
 from tests.learner.stage import Stage, wait_until
 from tests.learner.synthetic import VOCABULARY
 
@@ -26,6 +30,38 @@ def finished(stage: Stage, config: Config) -> None:
     assert sorted(checkpoint.trained_ledger(stage.store(config))) == IDS
     lines = telemetry.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
+
+
+def test_what_comes_while_the_model_is_written_is_trained_as_well(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, more = stage.config(), [Chunk(0, 0, 5)]
+    stage.submit(config, 8)
+    stage.work(config)
+    queue = stage.queue(config)
+
+    def exporting(*words: Any) -> None:
+        if queue.declare(PromptSet("more", "made up"), more):
+            queue.submit("more", 0, Shard("nowhere", 0, 5))
+        export(*words)
+
+    monkeypatch.setattr(train_module, "export", exporting)
+    train(config, threading.Event())
+    assert (queue.audit().trained, queue.status().finished) == (13, True)
+
+
+def test_a_finished_run_goes_on_with_what_was_revived(stage: Stage) -> None:
+    config = stage.config()
+    stage.submit(config, 8)
+    queue = stage.queue(config)
+    queue.publish(0, Published(Version(0, 0), "nowhere", "digest"))
+    assert queue.bury("set/0/7", "by hand")
+    stage.work(config)
+    train(config, threading.Event())
+    assert (queue.audit().trained, queue.status().finished) == (7, True)
+    queue.revive(["set/0/7"])
+    train(config, threading.Event())
+    assert (queue.audit().trained, queue.status().finished) == (8, True)
 
 
 def test_every_prompt_is_trained_once_and_the_model_is_a_hugging_face_folder(stage: Stage) -> None:

@@ -85,7 +85,7 @@ class Running:
         return next((pid for pid in _children(self.process.pid) if words in _command(pid)), None)
 
     def stop(self) -> None:
-        """Whatever a failed test left; the orphans' guard ends the roles."""
+        """Whatever a failed test left; the guard ends the roles."""
         if self.process.poll() is None:
             self.process.terminate()
             try:

@@ -9,7 +9,8 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 
-from echo_queue.errors import ServiceError
+from echo_queue.codec import CodecError
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
@@ -64,7 +65,7 @@ def _refused(what: Callable[[], Any]) -> bool:
 def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     submitter, worker, learner, monitor = (acting(role) for role in ("submitter", "worker", "learner", "monitor"))
     learner.configure(POLICY)
-    lineage = learner.resume(0).lineage
+    lineage = learner.resume().lineage
     version = Version(lineage, 0)
 
     chunk = Chunk(0, 0, 9)
@@ -106,7 +107,7 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert worker.complete("w2", [group_of(tasks[2], "w2", version)]) == [Outcome.accepted]
     learner.bury(tasks[2].id, "why")
     assert learner.revive([tasks[2].id]) == 1
-    learner.finish()
+    assert learner.finish(lineage, force=True)
 
     assert monitor.audit().ok
     assert monitor.status().workers[0].name == "w1"
@@ -145,9 +146,10 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         lambda: worker.drain(0, 1),
         lambda: worker.pending(0),
         lambda: worker.commit(0, "0/1", ["a/0/0"]),
-        lambda: worker.resume(0),
+        worker.resume,
         lambda: worker.bury("a/0/0", "spite"),
-        worker.finish,
+        lambda: worker.finish(1),
+        lambda: worker.condemn(1, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
         worker.install,
         lambda: worker.configure(POLICY),
         *[lambda key=key: worker.client.xadd(key, entry) for key in (keys.tasks, keys.retry, keys.dead)],
@@ -182,7 +184,7 @@ def _hostile(keys: Keys) -> list[list[str]]:
             for name in ("reclaim", "revive", "uncommit", "audit", "reject", "admit")
         ),
         *(f"FCALL eq1_{name} 1 {keys.tasks}" for name in ("lease", "complete", "beat")),
-        *(f"FCALL eq1_{name} 0" for name in ("drain", "bury")),
+        *(f"FCALL eq1_{name} 0" for name in ("drain", "bury", "condemn")),
         f"FCALL_RO eq1_status 1 {keys.prefix}",
         "FUNCTION LIST",
         "FUNCTION DUMP",

@@ -110,7 +110,7 @@ def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Qu
     vetting, queue.payloads.vetting = queue.payloads.vetting, None
     queue.client.zrem(queue.keys.ready, *queue.client.zrange(queue.keys.ready, 0, -1))  # drained and not yet read
     queue.payloads.vetting = vetting
-    assert queue.pending(queue.resume(0).lineage) == ()
+    assert queue.pending(queue.resume().lineage) == ()
     assert queue.dead()[0].worker == "liar"
 
 

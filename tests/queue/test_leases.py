@@ -21,7 +21,7 @@ def test_a_lease_says_what_the_worker_needs_to_know(queue: Queue) -> None:
     assert (answer.learner_version, answer.abandoned, answer.finished) == (Version(0, 0), False, False)
     task = answer.tasks[0]
     assert (task.id, task.shard.object, task.shard.count, task.pv, task.min_pv) == ("a/0/0", "shards/a/0", 40, 0, 0)
-    queue.finish()
+    queue.finish(0, force=True)
     assert scene.leased(1).finished
     assert scene.lease(1) == ()
 

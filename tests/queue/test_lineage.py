@@ -2,9 +2,10 @@
 
 import pytest
 
-from echo_queue.errors import FencedError, SetBackError
-from echo_queue.queue import Outcome, Queue, QueuePolicy, Trust
-from echo_queue.records import Published, Version
+from echo_queue.codec import CodecError
+from echo_queue.errors import FencedError, Problem, SetBackError
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy, Trust
+from echo_queue.records import BASE, Published, Shard, Version
 from tests.queue.scene import Scene
 
 POLICY = QueuePolicy(s=4, batch=2, pace=False)
@@ -12,7 +13,7 @@ POLICY = QueuePolicy(s=4, batch=2, pace=False)
 
 def _restart(scene: Scene, version: int, held: tuple[str, ...] = ()) -> int:
     """A learner that resumes from a checkpoint of `version`; `held` is what the queue has not been told of."""
-    lineage = scene.queue.resume(version).lineage
+    lineage = scene.queue.resume(Version(scene.version.lineage, version) if version else BASE).lineage
     scene.version = Version(lineage, version)
     if held:
         scene.commit(list(held))
@@ -30,11 +31,70 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Queue) -> 
         lambda: queue.commit(0, "checkpoint", ["a/0/0"]),
         lambda: queue.uncommit(0, "checkpoint", "parent", ["a/0/0"]),
         lambda: queue.publish(0, Published(Version(0, 1), "m", "d")),
+        lambda: queue.condemn(0, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
+        lambda: queue.finish(0),
     ):
         with pytest.raises(FencedError, match="lineage 0 was taken over by 1"):
             move()
     with pytest.raises(SetBackError, match="Redis has forgotten"):
         queue.drain(2, 1)
+
+
+def test_a_group_is_condemned_at_its_place_only(queue: Queue) -> None:
+    """A task that was made anew meanwhile has another place; what the old one held is no reproach to it."""
+    scene = Scene(queue, POLICY)
+    (task,) = scene.lease(1)
+    scene.complete((task,))
+    place = queue.client.hget(queue.keys.open, task.id).split()[1]  # type: ignore[union-attr]
+    bad = CodecError(Problem("a group", "bad", ""))
+    assert not queue.condemn(0, task.id.encode(), b"1-1", bad)
+    assert queue.condemn(0, task.id.encode(), place, bad)
+    assert not queue.condemn(0, task.id.encode(), place, bad)
+    assert (queue.audit().dead, queue.dead()[0].worker) == (1, "w1")
+    scene.check()
+
+
+def test_what_a_learner_has_in_hand_is_not_buried(queue: Queue) -> None:
+    scene = Scene(queue, POLICY)
+    scene.complete(scene.lease(2))
+    (group,) = scene.drain(1).groups
+    assert not queue.bury(group.task, "by hand")
+    assert queue.bury("a/0/1", "by hand")
+
+
+def test_a_run_with_anything_left_to_train_does_not_finish(queue: Queue) -> None:
+    scene = Scene(queue, POLICY, prompts=2)
+    assert not queue.finish(0)
+    tasks = scene.lease(2)
+    assert not queue.finish(0)
+    scene.complete(tasks)
+    assert not queue.finish(0)
+    scene.update()
+    assert not queue.status().finished
+    assert queue.finish(0)
+    assert queue.finish(0)
+    assert (queue.status().finished, scene.leased(1).finished) == (True, True)
+
+
+@pytest.mark.parametrize("what", ["declare", "submit", "revive"])
+def test_a_finished_run_is_open_again_once_something_new_comes(queue: Queue, what: str) -> None:
+    scene = Scene(queue, POLICY, prompts=2)
+    if what == "submit":
+        queue.declare(PromptSet("more", "elsewhere"), [Chunk(0, 0, 1)])
+    (lost, _) = scene.lease(2)
+    assert queue.bury(lost.id, "by hand")
+    assert queue.finish(0, force=True)
+    assert queue.status().finished
+    match what:
+        case "declare":
+            queue.declare(PromptSet("more", "elsewhere"), [Chunk(0, 0, 1)])
+        case "submit":
+            queue.submit("more", 0, Shard("shards/more", 0, 1))
+        case "revive":
+            queue.revive([lost.id])
+    assert (queue.status().finished, scene.leased(1).finished) == (False, False)
+    assert queue.finish(0, force=True)
+    assert queue.status().finished
 
 
 def test_after_a_restart_the_drained_groups_come_again_in_order(queue: Queue) -> None:

@@ -42,7 +42,7 @@ def test_a_drained_group_stays_in_the_store_until_it_is_committed(spilling: Queu
     scene = Scene(spilling)
     scene.complete(scene.lease(1))
     assert len(scene.drain(1).groups) == 1
-    lineage = spilling.resume(0).lineage
+    lineage = spilling.resume().lineage
     assert [group.task for group in spilling.pending(lineage)] == ["a/0/0"]
     assert len(stored(object_store)) == 1
 

@@ -163,7 +163,7 @@ def test_a_full_disk_ends_it_with_that_reason_and_without_loss(make: Make, small
         while True:
             client.set(f"key:{written}", bytes(1 << 20))
             written += 1
-    problem = redis_server.explain_end("Redis server", server.dir, server.process.log_tail())
+    problem = server.process.explain_end("Redis server")
     assert ("disk is full" in problem.what, "free space" in problem.mend) == (True, True)
     server.start()
     with server.client() as client:

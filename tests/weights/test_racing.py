@@ -35,7 +35,7 @@ def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole
     def learn(number: int) -> None:
         time.sleep(0.15 * number)  # in the middle of what the one before does
         mine = Queue(queue.client, queue.run)
-        lineage = mine.resume(0).lineage
+        lineage = mine.resume().lineage
         learner = press(object_store, anchor_every=3)
         try:
             for version in (Version(lineage, number) for number in range(VERSIONS)):

@@ -19,9 +19,9 @@ def test_the_latest_is_found_by_listing_and_skips_what_a_fork_abandoned(object_s
     assert weights.latest(object_store, VERIFIER) is None
     old = [publish(object_store, ONE, Version(0, number)) for number in (0, 4, 8)]
     assert weights.latest(object_store, VERIFIER) == old[2]
-    assert weights.latest(object_store, VERIFIER, {1: 5}) == old[1]
+    assert weights.latest(object_store, VERIFIER, {1: Version(0, 5)}) == old[1]
     new = publish(object_store, ONE, Version(1, 6))
-    assert weights.latest(object_store, VERIFIER, {1: 5}) == new
+    assert weights.latest(object_store, VERIFIER, {1: Version(0, 5)}) == new
 
 
 def test_a_version_whose_publication_was_cut_off_is_not_there(object_store: ObjectStore) -> None:
@@ -113,7 +113,7 @@ def test_only_what_nobody_can_need_is_expendable(
 
 
 def test_a_version_survives_unless_a_later_lineage_forked_below_it() -> None:
-    forks = {0: 0, 1: 5, 2: 9}
+    forks = {1: Version(0, 5), 2: Version(1, 9)}
     assert [abandoned(Version(0, 5), forks), abandoned(Version(0, 6), forks)] == [False, True]
     assert [abandoned(Version(1, 9), forks), abandoned(Version(1, 10), forks)] == [False, True]
     assert not abandoned(Version(2, 100), forks)

@@ -137,7 +137,7 @@ def test_a_finished_run_lets_its_workers_go(stage: Begin, folder: Path) -> None:
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
     worker = run.worker("w1")
     run.drain(1)
-    run.queue.finish()
+    run.queue.finish(run.lineage, force=True)
     worker.join(timeout=20)
     assert not worker.is_alive() and not run.errors
 

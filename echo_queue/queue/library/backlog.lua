@@ -24,6 +24,12 @@ local function backlog_left(run)
   return left, missing
 end
 
+-- Prompts that no learner holds yet: not submitted, in the backlog, in tasks, or ready.
+local function outside(run)
+  local K, left, missing = run.K, backlog_left(run)
+  return left + missing + redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('ZCARD', K.ready)
+end
+
 -- A permutation of 0 … size − 1 keyed by seed and epoch: a Feistel network over a square of cells at least as
 -- large, walked until it lands inside. Nothing is stored.
 local function shuffled(position, size, seed, epoch)
@@ -192,6 +198,7 @@ local function declare_again(run, known, declared, chunks)
     local chunk = chunks[number]
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
+  if #mended > 0 then reopen(run) end
   redis.call('HSET', K['set:' .. name], 'source', declared.source, 'failed', 0)
 end
 
@@ -217,6 +224,7 @@ local function declare(keys, args)
   for number, chunk in ipairs(chunks) do
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
+  reopen(run)
   local order = redis.call('HINCRBY', K.state, 'declared', 1)
   redis.call('ZADD', K.backlog, -tonumber(args[4]) * 1000000000 + order, name)
   tell(run, 'declared', name)
@@ -250,6 +258,7 @@ local function submit(keys, args)
   mark_chunk(run, name, chunk, 'done', first, size, was.digest, object)
   if was.state == 'failed' then redis.call('HINCRBY', K['set:' .. name], 'failed', -1) end
   redis.call('HSET', K['set:' .. name], 'arrived', set.arrived + 1, 'count', set.count + size)
+  reopen(run)
   count(run, 'submitted', size * set.epochs)
   tell(run, 'submitted', name .. ' chunk ' .. chunk)
   admit(run)

@@ -87,12 +87,10 @@ local function drain(keys, args)
   local taken = repeat_drain(run, turn) or fresh_drain(run, need, turn, refs, back)
   tell_returned(run, back.late + back.abandoned)
   admit(run)
-  local left, missing = backlog_left(run)
-  local ready = redis.call('ZCARD', K.ready)
-  local outside = left + missing + redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + ready
-  local exhausted = outside == 0 and run.state.declared
-  return { with_entries(run, taken), kept, back.late, back.abandoned, ready, redis.call('ZCARD', K.flying),
-           outside, exhausted and 1 or 0, refs }
+  local left = outside(run)
+  local exhausted = left == 0 and run.state.declared
+  return { with_entries(run, taken), kept, back.late, back.abandoned, redis.call('ZCARD', K.ready),
+           redis.call('ZCARD', K.flying), left, exhausted and 1 or 0, refs }
 end
 
 -- args: lineage. What was drained and not committed, oldest first; what may no longer be trained goes back.
@@ -222,21 +220,20 @@ local function entrust(keys, args)
   return 1
 end
 
--- args: version floor token. A new lineage, above `floor`, that begins at the checkpoint's version. Returns it and the
--- newest checkpoint that the queue agrees with. A floor above today's lineage tells that Redis was set back: what it
--- still knows was made by weights whose forks it has forgotten, so all of that is abandoned.
+-- args: parent version floor token. A new lineage, above `floor`, that begins at that lineage's checkpoint of that
+-- version. Returns it and the newest checkpoint that the queue agrees with. A floor above today's lineage tells that
+-- Redis was set back: the forks that it has forgotten have no ancestors.
 local function resume(keys, args)
   local run = open_run(keys)
-  local K, version = run.K, tonumber(args[1])
-  if run.state.resume_token ~= args[3] then
-    local floor = tonumber(args[2])
+  local K, version = run.K, tonumber(args[2])
+  if run.state.resume_token ~= args[4] then
+    local floor = tonumber(args[3])
     local set_back = floor > run.lineage
-    if set_back then redis.call('HSET', K.forks, floor, -1) end
     run.lineage, run.v = math.max(run.lineage, floor) + 1, version
-    redis.call('HSET', K.forks, run.lineage, version)
+    redis.call('HSET', K.forks, run.lineage, args[1] .. ' ' .. version)
     redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'turn', '0 resume',
-      'resume_token', args[3])
-    redis.call('HDEL', K.state, 'finished')
+      'resume_token', args[4])
+    redis.call('HDEL', K.state, 'finished', 'reopened')
     redis.call('DEL', K.drained)
     if set_back or (run.published and run.published > version) then
       redis.call('DEL', K.published)

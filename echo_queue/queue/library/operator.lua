@@ -91,15 +91,26 @@ local function reclaim(keys, args)
   return { causes.expired, causes.failed, causes.released, causes.late, causes.dead }
 end
 
--- args: id reason cause. A cause ('' if none) says what is wrong with its group; the dead task then names who sent it.
--- Returns {1 if it was alive, its object-store key if it had one}.
+-- args: id reason. Returns {1 if it was buried, its object-store key if it had one}. What a learner has in hand is not:
+-- it may be in an update already.
 local function bury(keys, args)
   local run = open_run(keys)
   local stream, entry, rest = place_of(run, args[1])
   if not stream or stream == 'dead' then return { 0 } end
-  if args[3] ~= '' then count(run, 'bad_' .. args[3]) end
+  if stream == 'replay' and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. args[1]) then return { 0 } end
   local sender = stream == 'replay' and made(rest).worker or ''
   return { 1, bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender) }
+end
+
+-- args: lineage id entry reason cause. For the learner: the group at that entry of replay is bad, and how. Returns as
+-- `bury`; a group that is no longer there has been made anew, or is buried already.
+local function condemn(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local stream, entry, rest = place_of(run, args[2])
+  if stream ~= 'replay' or entry ~= args[3] then return { 0 } end
+  count(run, 'bad_' .. args[5])
+  return { 1, bury_task(run, args[2], stream, entry, nil, args[4]:sub(-REASON_MAX_BYTES), made(rest).worker) }
 end
 
 -- args: id… ; dead tasks start anew. Returns how many were dead.
@@ -115,7 +126,10 @@ local function revive(keys, args)
     end
   end
   count(run, 'revived', revived)
-  if revived > 0 then tell(run, 'revived', revived) end
+  if revived > 0 then
+    reopen(run)
+    tell(run, 'revived', revived)
+  end
   return revived
 end
 
@@ -137,9 +151,15 @@ local function configure(keys, args)
   return 1
 end
 
-local function finish(keys)
+-- args: lineage force. 0 if there is anything left to train, unless it is to be left ('1').
+local function finish(keys, args)
   local run = open_run(keys)
-  if redis.call('HSETNX', run.K.state, 'finished', run.now) == 1 then tell(run, 'finished', run.v) end
+  fence(run, args[1])
+  if is_finished(run) then return 1 end
+  if args[2] ~= '1' and outside(run) > 0 then return 0 end
+  redis.call('HDEL', run.K.state, 'reopened')
+  redis.call('HSET', run.K.state, 'finished', run.now)
+  tell(run, 'finished', run.v)
   return 1
 end
 
@@ -216,6 +236,7 @@ local function status(keys)
     { 'backlog', (backlog_left(run)), 'tasks', redis.call('XLEN', K.tasks), 'retry', redis.call('XLEN', K.retry),
       'flying', redis.call('ZCARD', K.flying), 'ready', ready, 'drained', replay - ready, 'replay', replay,
       'dead', redis.call('XLEN', K.dead),
+      'finished', is_finished(run) and 1 or 0,
       'learner_silent_ms', run.state.swept_ms and run.now - run.state.swept_ms or -1 },
     beats(run),
   }
@@ -251,6 +272,7 @@ register('entrust', entrust, 'allow-oom')
 register('resume', resume, 'allow-oom')
 register('reclaim', reclaim, 'allow-oom')
 register('bury', bury, 'allow-oom')
+register('condemn', condemn, 'allow-oom')
 register('revive', revive)
 register('finish', finish, 'allow-oom')
 register('confirm', confirm, 'allow-oom')

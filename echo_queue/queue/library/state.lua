@@ -11,12 +11,13 @@ moves anything, or knows the call by its token. A task's new place is written be
 
 KEYS
   state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained and
-                         not yet committed), declared (number of sets), finished, swept_ms and grace_ms (reclaim),
+                         not yet committed), declared (number of sets), finished (ms) and reopened
+                         (how often something came after that), swept_ms and grace_ms (reclaim),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `ledger` agree with
   policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
-  forks          hash    lineage -> version at which it began
+  forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0"
   stats          hash    counters: submitted, trained, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
@@ -66,7 +67,7 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   entrust                      what workers need to trust published weights       learner.lua
   publish, pending             the pointer; what was drained before a restart     learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
-  bury, revive                 any -> dead, dead -> retry                         operator.lua
+  bury, condemn, revive        any | replay -> dead, dead -> retry                operator.lua
   join, report, withdraw       who feeds whom with weights; no task               peers.lua
   configure, finish, beat, audit, status, confirm                                 operator.lua
 --]]
@@ -142,6 +143,16 @@ local function fence(run, lineage)
   end
 end
 
+-- A finished run is open again once something new came to be trained.
+local function is_finished(run)
+  return run.state.finished ~= nil and run.state.reopened == nil
+end
+
+-- HINCRBY is all that a submitter's user may do to `state`.
+local function reopen(run)
+  if is_finished(run) then redis.call('HINCRBY', run.K.state, 'reopened', 1) end
+end
+
 -- The learner numbers its moves. A number further on than the next one was given after moves that this server
 -- acknowledged and has forgotten, as after a fail-over to a replica that lagged.
 local function take_turn(run, lineage, turn, move)
@@ -175,13 +186,29 @@ local function tell_returned(run, tasks)
   if tasks > 0 then tell(run, 'returned', tasks) end
 end
 
--- A later lineage began below this version: it is no ancestor of today's weights.
+-- The lineage and version at which a lineage began; nil if that was forgotten, or it is the base.
+local function fork_of(run, lineage)
+  run.forks = run.forks or hash(run.K.forks)
+  local parent, began = (run.forks[tostring(lineage)] or ''):match('^(%d+) (%d+)$')
+  return tonumber(parent), tonumber(began)
+end
+
+-- These weights are no ancestor of today's. Weights with which a lineage began are those of its parent; a fork that was
+-- forgotten has no ancestors.
 local function abandoned(run, lineage, version)
-  for later = lineage + 1, run.lineage do
-    local began = tonumber(redis.call('HGET', run.K.forks, later))
-    if began and began < version then return true end
+  if lineage == run.lineage then return false end
+  local parent, began = fork_of(run, lineage)
+  while began and version <= began do
+    lineage = parent
+    parent, began = fork_of(run, lineage)
   end
-  return false
+  local line, bound = run.lineage, math.huge
+  while line > lineage do
+    parent, began = fork_of(run, line)
+    if not began then return true end
+    line, bound = parent, math.min(bound, began)
+  end
+  return line ~= lineage or version > bound
 end
 
 -- The place of an open task: stream, entry, and the text behind it; nil if it is not open.

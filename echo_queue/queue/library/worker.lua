@@ -68,7 +68,7 @@ local function lease(keys, args)
   local published = redis.call('HMGET', run.K.published, 'lineage', 'number', 'manifest', 'digest')
   local left_behind = abandoned(run, lineage, version)
   local tasks = {}
-  if run.published and not run.state.finished then
+  if run.published and not is_finished(run) then
     tasks = repeat_lease(run, worker, token) or fresh_lease(run, worker, size, token)
   end
   for _, task in ipairs(tasks) do
@@ -80,7 +80,7 @@ local function lease(keys, args)
     redis.call('ZADD', run.K.flying, left_behind and run.published or math.max(version, needs), fields.id)
   end
   tally(run, 'leased', #tasks)
-  return { published, left_behind and 1 or 0, run.state.finished and 1 or 0, run.lineage, run.v, tasks }
+  return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
 end
 
 -- args: worker version id… ; returns the ids that the worker no longer holds.

@@ -1,0 +1,115 @@
+"""A whole run over TLS: a Redis elsewhere, its certificate from a private authority, a user for each role."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from echo_queue.cli.redis_cli import monitor_line
+from echo_queue.queue import acl, library
+from echo_queue.services.endpoints import CELERY_PREFIX
+from echo_queue.services.process import port_for
+from echo_queue.services.redis_server import RedisServer, User
+from echo_queue.services.secrets import ROLES
+from tests.pipeline.running import TINY, Running, assert_every_prompt_was_trained_once
+
+RUN, PASSWORD = "tiny", "secret"
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A server that speaks TLS at `port`, to whom the certificate of `authority` vouches for it."""
+
+    port: int
+    authority: Path
+
+    def settings(self, authority: Path | None) -> dict[str, str]:
+        settings = {
+            "ECHO_QUEUE_REDIS__URL": f"rediss://localhost:{self.port}/0",
+            "ECHO_QUEUE_REDIS__USERNAME": "{role}",
+            "ECHO_QUEUE_REDIS_PASSWORD": PASSWORD,
+        }
+        return settings | ({"ECHO_QUEUE_REDIS__CA_FILE": str(authority)} if authority else {})
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    certify(folder)
+    port = port_for(folder / "nothing")
+    files = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "authority.pem"}
+    options = [word for name, file in files.items() for word in (f"--tls-{name}", str(folder / file))]
+    users = [
+        User(role, PASSWORD, acl.rules(role, RUN, CELERY_PREFIX.format(run=RUN)))
+        for role in sorted(ROLES, key="admin".__ne__)
+    ]
+    server = RedisServer(
+        folder / "redis",
+        Path(shutil.which("redis-server") or ""),
+        users,
+        [*options, "--tls-port", str(port), "--tls-auth-clients", "no"],
+    )
+    server.start()
+    library.load(server.client())
+    yield Elsewhere(port, folder / "authority.pem")
+    server.stop()
+
+
+def certify(folder: Path) -> None:
+    """An authority of our own, and the certificate that it gives to "localhost"."""
+    name = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    (folder / "names").write_text(name)
+    for line in (
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout authority.key -out authority.pem",
+        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
+        "x509 -req -days 2 -in server.csr -CA authority.pem -CAkey authority.key -CAcreateserial -extfile names "
+        "-out server.pem",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
+
+
+def command(run: Running, *words: str) -> "subprocess.CompletedProcess[str]":
+    whole = [sys.executable, "-m", "echo_queue.cli", *words, str(TINY)]
+    return subprocess.run(
+        whole, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.slow
+def test_a_whole_run_speaks_tls(tmp_path: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers, learner, submitter and Celery's broker; the looks of an operator as well."""
+    monkeypatch.setenv("ECHO_QUEUE_REDIS_PASSWORD", PASSWORD)
+    run = Running(tmp_path, **elsewhere.settings(elsewhere.authority))
+    try:
+        assert run.ends() == 0, run.told()
+        assert "trained" in command(run, "status").stdout
+        line = monitor_line(run.config)
+        assert "--tls" in shlex.split(line)
+        asked = subprocess.run(
+            f"{line} GET nothing; {line} HGET 'eq:{{{RUN}}}:state' finished",
+            shell=True, env=os.environ | run.environ, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert ("NOPERM" in asked.stdout + asked.stderr, asked.stdout.split()[-1].isdecimal()) == (True, True)
+        assert_every_prompt_was_trained_once(run)
+    finally:
+        run.stop()
+
+
+@pytest.mark.slow
+def test_a_certificate_of_an_unknown_authority_ends_a_run_before_it_starts(
+    tmp_path: Path, elsewhere: Elsewhere
+) -> None:
+    run = Running(tmp_path, **elsewhere.settings(None))
+    try:
+        assert run.ends() == 2
+        assert "redis.ca_file" in run.output.read_text()
+        assert not (run.config.run.dir / "logs").exists()
+    finally:
+        run.stop()
