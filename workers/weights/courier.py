@@ -36,8 +36,6 @@ AHEAD_CHUNKS = 16
 """So many chunks before the end of a part the next one is asked for."""
 HOLD_S = 2.0
 HOLD_PAUSE_S = 0.2
-FADE = 0.75
-"""Of an old rate, which counts if nothing better was seen since."""
 WAIT_S = 0.5
 PEER = "peer"
 
@@ -93,7 +91,7 @@ class Courier:
             if missing:
                 feeders = self._feeders(route, deadline_s, anew=all(not file.next for file in files))
                 self._fetch(missing, feeders)
-                self._memory.rate = max(feeders.rate(), FADE * self._memory.rate)
+                self._memory.learn(feeders.rate())
         counts = self.fetched - before
         return Brought(route.name, counts[STORE], counts[PEER], time.monotonic() - began)
 

@@ -36,6 +36,8 @@ BUSY_TRIES = 3
 BUSY_PAUSE_S = 0.5
 SHUN_S = 60.0
 """A peer that could not be reached is not asked again for so long."""
+FADE = 0.75
+"""What an old rate is worth at each new one."""
 WINDOW_S = 1.0
 WINDOW_BYTES = 4 << 20
 """Less than this says nothing about a rate."""
@@ -51,7 +53,12 @@ class Memory:
     peers: dict[Upstream, Peer] = field(default_factory=dict)
     """With their open connections."""
     rate: float = 0.0
-    """Bytes/s that this worker has fetched at; old measurements fade."""
+    """Bytes/s that this worker has fetched at."""
+
+    def learn(self, rate: float) -> None:
+        """A better rate counts at once, a lower one bit by bit: it may have been the source that was slow."""
+        if rate:
+            self.rate = max(rate, FADE * self.rate)
 
     def avoided(self) -> set[str]:
         now = time.monotonic()
@@ -59,24 +66,25 @@ class Memory:
 
 
 class Rate:
-    """The best rate over a window, in bytes/s."""
+    """The best rate over a whole window, in bytes/s; of something shorter than one, its own."""
 
-    def __init__(self) -> None:
-        self.best = 0.0
-        self._since = time.monotonic()
+    def __init__(self, now_s: float) -> None:
+        self._best = 0.0
+        self._since = now_s
         self._bytes = 0
 
-    def count(self, length: int) -> None:
+    def count(self, length: int, now_s: float) -> None:
         self._bytes += length
-        passed_s = time.monotonic() - self._since
-        if passed_s >= WINDOW_S:
-            self.close()
+        if now_s - self._since >= WINDOW_S:
+            self._best = max(self._best, self._over(now_s))
+            self._since, self._bytes = now_s, 0
 
-    def close(self) -> None:
-        passed_s = time.monotonic() - self._since
-        if self._bytes >= WINDOW_BYTES and passed_s > 0:
-            self.best = max(self.best, self._bytes / passed_s)
-        self._since, self._bytes = time.monotonic(), 0
+    def best(self, now_s: float) -> float:
+        """0 if too little came to say."""
+        return self._best or self._over(now_s)
+
+    def _over(self, now_s: float) -> float:
+        return self._bytes / (now_s - self._since) if self._bytes >= WINDOW_BYTES and now_s > self._since else 0.0
 
 
 class Feeders:
@@ -111,7 +119,7 @@ class Feeders:
         self._left: set[str] = set()
         self._peers: list[Peer] = []
         self._usual = 0.0
-        self._rate = Rate()
+        self._rate = Rate(time.monotonic())
         self._began = self._looked = time.monotonic()
         self._looked_bytes = 0
         self._fed = time.monotonic()
@@ -135,7 +143,7 @@ class Feeders:
         with self._lock:
             self.check()
             now = time.monotonic()
-            self._rate.count(length)
+            self._rate.count(length, now)
             self._looked_bytes += length
             if length:
                 self._fed, self._store_trouble, self._busy = now, 0, 0
@@ -188,8 +196,7 @@ class Feeders:
 
     def rate(self) -> float:
         """The best that was reached; 0 if too little came to say."""
-        self._rate.close()
-        return self._rate.best
+        return self._rate.best(time.monotonic())
 
     # ------------------------------------------------------------------------------------------------------------------
 

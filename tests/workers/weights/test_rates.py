@@ -1,0 +1,40 @@
+"""What a worker says of its own rate, which decides whether others are fed from it."""
+
+from workers.weights.feeders import FADE, WINDOW_BYTES, WINDOW_S, Memory, Rate
+
+MB = 1 << 20
+
+
+def test_the_best_whole_window_counts() -> None:
+    rate = Rate(0.0)
+    for second, megabytes in enumerate((10, 50, 20), start=1):
+        rate.count(megabytes * MB, second * WINDOW_S)
+    assert rate.best(3.0) == 50 * MB / WINDOW_S
+
+
+def test_a_burst_at_the_end_is_no_rate() -> None:
+    rate = Rate(0.0)
+    rate.count(10 * MB, WINDOW_S)
+    rate.count(WINDOW_BYTES, WINDOW_S + 0.001)
+    assert rate.best(WINDOW_S + 0.001) == 10 * MB / WINDOW_S
+
+
+def test_what_is_over_before_a_window_is_has_its_own_rate_if_it_is_enough_to_say() -> None:
+    rate = Rate(0.0)
+    rate.count(WINDOW_BYTES, 0.1)
+    assert rate.best(0.1) == WINDOW_BYTES / 0.1
+    small = Rate(0.0)
+    small.count(WINDOW_BYTES - 1, 0.1)
+    assert small.best(0.1) == 0.0
+
+
+def test_small_routes_teach_nothing_and_slow_ones_bit_by_bit() -> None:
+    memory = Memory()
+    memory.learn(100.0)
+    for _ in range(50):
+        memory.learn(0.0)
+    assert memory.rate == 100.0
+    memory.learn(10.0)
+    assert memory.rate == FADE * 100.0
+    memory.learn(200.0)
+    assert memory.rate == 200.0
