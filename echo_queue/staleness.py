@@ -46,7 +46,7 @@ def abandoned(version: Version, forks: Mapping[int, Version]) -> bool:
     `forks`: each lineage and the checkpoint at which it began. Weights with which a lineage began are its parent's; a
     fork that is not known has no ancestors.
     """
-    line, bound = max(forks, default=0), math.inf
+    line, bound = max(forks, default=version.lineage), math.inf
     if version.lineage == line:
         return False
     lineage, number = version
