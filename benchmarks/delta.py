@@ -34,7 +34,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from benchmarks.verdict import print_verdict
-from echo_queue import config
+from echo_queue import config as configuration
 from echo_queue.weights.delta import Settings, apply, encode
 from echo_queue.weights.delta.codes import Codes, flat, on_host
 from learner import base_model
@@ -337,7 +337,7 @@ def checkpoints(dtype: str, lr: float) -> list[Versions]:
 def train(dtype: str, lr: float, files: list[Path]) -> None:
     """Supervised training on the quick start's task, from its base model."""
     environment = {"ECHO_QUEUE_RUN__DIR": str(BUILD), "ECHO_QUEUE_MODEL__DTYPE": dtype}
-    settings = config.load(QUICKSTART, environment)
+    settings = configuration.load(QUICKSTART, environment)
     folder = base_model.make(settings, say=lambda _: None)
     model = load_model(settings)
     model.set_attn_implementation("sdpa")  # plain rows, without packed prompts
@@ -354,7 +354,7 @@ def train(dtype: str, lr: float, files: list[Path]) -> None:
                 save_file({name: tensor.clone() for name, tensor in policy.weights().items()}, file)
 
 
-def examples(settings: config.Config, folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
+def examples(settings: configuration.Config, folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of prompts with their right answers, [N, L]; only the answers' tokens are targets."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     pairs = warmup_examples(task_of(settings), BATCH * (FIRST + SKIP))

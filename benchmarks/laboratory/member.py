@@ -8,15 +8,16 @@ from pathlib import Path
 from benchmarks.laboratory.saying import say
 from echo_queue.config import Weights
 from echo_queue.queue import Queue
-from echo_queue.queue.types import Beat
+from echo_queue.queue.types import Beat, Trust
 from echo_queue.records import Published, Version
 from echo_queue.store import ObjectStore
 from echo_queue.weights.manifest import Route
-from echo_queue.weights.reading import read_manifest, ways
 from echo_queue.weights.signing import Verifier
 from workers.weights.courier import Brought, Courier
+from workers.weights.intake import Intake
 from workers.weights.spool import Spool
 from workers.weights.staging import Stage
+from workers.weights.trusting import Pinned
 
 SECRET = b"laboratory"
 SPOOL_BYTES = 8 << 30
@@ -30,8 +31,8 @@ class Member:
 
     def __init__(self, name: str, queue: Queue, store: ObjectStore, folder: Path, settings: Weights) -> None:
         self._name = name
-        self._queue = queue
-        self._queue.beat(name, Beat("laboratory", Version(0, 0), "ready"), BEAT_S)
+        self.queue = queue
+        self.queue.beat(name, Beat("laboratory", Version(0, 0), "ready"), BEAT_S)
         threading.Thread(target=self._beat, daemon=True).start()
         self.spool = Spool(folder, SPOOL_BYTES)
         self._courier = Courier(queue, store, self.spool, name, settings, secret=SECRET)
@@ -52,28 +53,33 @@ class Member:
     def _beat(self) -> None:
         while True:
             time.sleep(BEAT_S)
-            self._queue.beat(self._name, Beat("laboratory", Version(0, 0), "ready"), BEAT_S)
+            self.queue.beat(self._name, Beat("laboratory", Version(0, 0), "ready"), BEAT_S)
 
 
 class Follower:
-    """Fetches and stages published versions as a worker does: by the cheapest way from what it has, all verified."""
+    """Fetches and stages published versions by the product's own intake: the cheapest way from what it has."""
 
     def __init__(self, member: Member, store: ObjectStore) -> None:
         self._member, self._store, self._stage = member, store, Stage()
+        self._routes: list[Route] = []
+        self._store_bytes = 0
+        self._arrived_s = 0.0
 
     def serve(self, published: Published, public_key: str) -> None:
-        verifier = Verifier(public_key)
-        manifest = read_manifest(self._store, published, verifier)
-        routes = ways(self._store, self._stage.have, manifest, verifier)
-        brought = [self._member.bring(route) for route in routes]
-        arrived_s = time.monotonic()
-        files = {part.key: self._member.spool.open(part) for route in routes for part in route.parts}
+        pinned = Pinned(Verifier(public_key), Trust(public_key, SECRET, bytes(32)), self._member.queue)
+        intake = Intake(self._store, pinned, self._stage, bring=self._bring, spool=self._member.spool)
+        self._routes.clear()
+        arrived = intake.bring(published)
         self._stage.hold()
         try:
-            self._stage.apply(routes, manifest, files, None)
+            intake.apply(arrived)
         finally:
             self._stage.release()
-        sizes = {route.name: route.size for route in routes}
-        staged = self._stage.have == (manifest.version, manifest.root)
-        store_bytes = sum(one.store_bytes for one in brought)
-        say("serving", arrived_s=arrived_s, routes=sizes, staged=staged, store_bytes=store_bytes)
+        sizes = {route.name: route.size for route in self._routes}
+        staged = self._stage.have == (arrived.manifest.version, arrived.manifest.root)
+        say("serving", arrived_s=self._arrived_s, routes=sizes, staged=staged, store_bytes=self._store_bytes)
+
+    def _bring(self, route: Route) -> None:
+        self._store_bytes += self._member.bring(route).store_bytes
+        self._routes.append(route)
+        self._arrived_s = time.monotonic()

@@ -5,6 +5,7 @@ Says "ready", then does what each line on its input tells it. "bring": it says w
 published version, as a worker does, and says "serving".
 """
 
+import importlib
 import logging
 import os
 import resource
@@ -47,6 +48,8 @@ class Spec:
     chunk_deadline_s: float
     region: str = "default"
     corrupts: bool = False
+    serves: bool = False
+    """It will stage what it brings, for which a worker has its libraries loaded."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def main() -> None:
     spec = Spec(**orjson.loads(Path(sys.argv[1]).read_bytes()))
     if spec.corrupts:
         corrupt()
+    if spec.serves:
+        importlib.import_module("torch")
     store = ObjectStore(endpoint(spec.origin), spec.run)
     if spec.source == "courier":
         member = member_of(spec, store)

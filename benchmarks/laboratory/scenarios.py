@@ -94,7 +94,9 @@ def late(lab: Laboratory, peers: int, rounds: int) -> Late:
     Real weights, of as many bytes as the laboratory broadcasts, and the project's press: the one that joins fetches an
     anchor and the difference that spans what was published since, decodes both and checks every tensor's digest.
     """
-    taken = [_late(lab, Plan(lab.names[:peers])) for _ in range(rounds)]
+    names = lab.names[:peers]
+    plan = Plan(names, special={name: {"serves": True} for name in names})
+    taken = [_late(lab, plan) for _ in range(rounds)]
     return Late(
         peers=peers,
         megabytes=round(taken[-1].size / 1e6, 3),

@@ -189,7 +189,7 @@ class WorkerCase(Case):
         return life.wait()
 
     def _while_scoring(self, point: str, life: Life) -> None:
-        if point == "release":
+        if point in ("release", "withdraw"):
             life.signal(signal.SIGTERM)
             until(life.over.is_set, "the worker's leaving", self.told)
         if point == "delete replay":  # somebody else was faster

@@ -1,11 +1,15 @@
 """From the pointer to a published version to its parts on this machine, and from these to the stage.
 
 - Only what is signed with the key that was pinned when this worker joined is ever read; another key ends the worker.
+- Where something is staged, all of a way is here before the stage is touched; where nothing is, parts are decoded as
+  they come, so that a worker that joins serves a moment after its last byte.
 - The cheapest way is taken from what is staged; the base model that this worker brought along counts as staged, if it
   is bit for bit the version 0 that the learner published. It is read only while that one is in the store.
 """
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +18,7 @@ from echo_queue.records import Published, Version
 from echo_queue.store import MissingObject, ObjectStore
 from echo_queue.weights import reading
 from echo_queue.weights.manifest import Manifest, Route, manifest_key
-from workers.weights.spool import Spool
+from workers.weights.spool import PartFile, Spool
 from workers.weights.staging import Stage, Whole
 from workers.weights.trusting import Pinned
 
@@ -23,16 +27,32 @@ if TYPE_CHECKING:
 
 Bring = Callable[[Route], object]
 """Afterwards every part of the route is whole in the spool, and verified."""
+WAIT_S = 0.2
 
 
 @dataclass(frozen=True, eq=False)
 class Arrived:
-    """All that the stage needs to become a version, on this machine; parts by their key."""
+    """All that the stage needs to become a version, here or on its way; parts by their key."""
 
     published: Published
     manifest: Manifest
     routes: tuple[Route, ...]
     parts: Mapping[str, Whole]
+
+
+class Coming:
+    """A part that is on its way."""
+
+    def __init__(self, file: PartFile, fetching: "Future[None]") -> None:
+        self._file, self._fetching = file, fetching
+
+    def memory(self) -> memoryview:
+        """Once it is whole. Raises what its fetching raised; that has a deadline."""
+        while not self._file.whole and not self._fetching.done():
+            self._file.wait(self._file.next, WAIT_S)
+        if not self._file.whole:
+            self._fetching.result(timeout=0)
+        return self._file.memory()
 
 
 class Intake:
@@ -56,19 +76,40 @@ class Intake:
         self._base = base
 
     def bring(self, published: Published) -> Arrived:
-        """Fetches and verifies what leads to `published`; the engine and what is staged stay as they are."""
+        """Fetches and verifies what leads to `published`; the engine and what is staged stay as they are.
+
+        Where nothing is staged it returns at once, with parts that are waited for when they are applied.
+        """
         try:
             manifest = reading.read_manifest(self._store, published, self._pinned.verifier)
             routes = self._routes(manifest)
         except EchoQueueError:
             self._pinned.check()
             raise
+        if self.stage.have is None and routes:
+            return Arrived(published, manifest, routes, self._on_their_way(routes))
         parts: dict[str, Whole] = {}
         for route in routes:
             with self._spool.hold(route):
                 self._bring(route)
                 parts |= {part.key: self._spool.open(part) for part in route.parts}  # these stay, whatever leaves it
         return Arrived(published, manifest, routes, parts)
+
+    def _on_their_way(self, routes: Sequence[Route]) -> Mapping[str, Whole]:
+        """With nothing staged there is nothing to spoil: parts are decoded while those after them are fetched."""
+        files = {part.key: self._spool.open(part) for route in routes for part in route.parts}
+        fetching: Future[None] = Future()
+        threading.Thread(target=self._fetch, args=(routes, fetching), name="intake", daemon=True).start()
+        return {key: Coming(file, fetching) for key, file in files.items()}
+
+    def _fetch(self, routes: Sequence[Route], fetching: "Future[None]") -> None:
+        try:
+            with self._spool.hold(*routes):
+                for route in routes:
+                    self._bring(route)
+            fetching.set_result(None)
+        except BaseException as error:
+            fetching.set_exception(error)
 
     def apply(self, arrived: Arrived) -> None:
         """For who holds the stage."""
