@@ -79,7 +79,7 @@ def measure(settings: Settings, table: Table) -> Figures:
         lab = Laboratory(network, settings.mbit, max(settings.peers), int(settings.megabytes * 1e6), CHUNK_BYTES)
         hops = min(lab.calibrate(CALIBRATION_S))
         lab.serve()
-        told = f"{machine.load()}; others use {others:.0%} of them"
+        told = f"{machine.business()}; others use {others:.0%} of them"
         table.say(
             f"{settings.megabytes:g} MB over {settings.mbit:g} Mbit/s links: goodput {_mbit(lab.goodput):.1f} Mbit/s, "
         )

@@ -15,7 +15,7 @@ def signer(settings: config.Config) -> Signer:
     given = secrets.signing_key()
     if given is not None:
         return Signer.parse(given, secrets.SIGNING_KEY)
-    return Signer.load(settings.run.dir / "keys" / KEY_NAME)
+    return Signer.kept_at(settings.run.dir / "keys" / KEY_NAME)
 
 
 def trust(signer: Signer) -> Trust:

@@ -34,7 +34,7 @@ class Cargo:
     digests: tuple[str, ...]
 
 
-def load(loader: Node, run: str, number: int, size: int, chunk_bytes: int) -> Cargo:
+def upload(loader: Node, run: str, number: int, size: int, chunk_bytes: int) -> Cargo:
     """Has `loader`, a process of this module, store `size` random bytes as version 1.`number` of `run`."""
     loader.tell("load", run=run, number=number, size=size, chunk_bytes=chunk_bytes)
     said = loader.hear("loaded", LOADED_S).figures
@@ -46,10 +46,10 @@ def main() -> None:
     origin = orjson.loads(Path(sys.argv[1]).read_bytes())["origin"]
     say("ready")
     for line in sys.stdin:
-        _load(origin, **orjson.loads(line))
+        _upload(origin, **orjson.loads(line))
 
 
-def _load(origin: str, run: str, number: int, size: int, chunk_bytes: int, **order: Any) -> None:
+def _upload(origin: str, run: str, number: int, size: int, chunk_bytes: int, **order: Any) -> None:
     store, version = ObjectStore(endpoint(origin), run), Version(1, number)
     parts, digests = [], []
     for start in range(0, size, PART_BYTES):

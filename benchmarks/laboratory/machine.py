@@ -27,7 +27,7 @@ def busy_share(since: Moment) -> float:
     return (moment.busy_ticks - since.busy_ticks) / max(1, moment.all_ticks - since.all_ticks)
 
 
-def load() -> str:
+def business() -> str:
     """For the reader of a figure: what else went on."""
     return f"{os.cpu_count()} processors, load average {os.getloadavg()[0]:.1f}"
 

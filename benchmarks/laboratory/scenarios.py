@@ -66,9 +66,9 @@ def slow(lab: Laboratory, peers: int, rounds: int, known: bool) -> Series:
             run, plan = lab.new_run(), Plan(names, first=names[0], event=lambda run, nodes: {names[0]})
             with lab.crew(run, plan) as nodes:
                 if known:
-                    earlier = lab.load(run, 0, WARM_SHARE)
+                    earlier = lab.upload(run, 0, WARM_SHARE)
                     lab.bring(earlier, nodes, replace(plan, event=lambda run, nodes: ()))
-                outcomes.append(lab.bring(lab.load(run), nodes, plan))
+                outcomes.append(lab.bring(lab.upload(run), nodes, plan))
     finally:
         lab.network.shape(names[0], lab.mbit, lab.mbit)
     what = f"slow peer ({'known' if known else 'unknown'})"

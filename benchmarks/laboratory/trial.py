@@ -86,11 +86,11 @@ class Laboratory:
     def broadcast(self, plan: Plan) -> Outcome:
         run = self.new_run()
         with self.crew(run, plan) as nodes:
-            return self.bring(self.load(run), nodes, plan)
+            return self.bring(self.upload(run), nodes, plan)
 
-    def load(self, run: str, number: int = 1, share: float = 1.0) -> Cargo:
+    def upload(self, run: str, number: int = 1, share: float = 1.0) -> Cargo:
         """A version of that share of the laboratory's usual bytes, in the store."""
-        return cargo.load(self._loader, run, number, int(share * self.size), self.chunk_bytes)
+        return cargo.upload(self._loader, run, number, int(share * self.size), self.chunk_bytes)
 
     @contextmanager
     def crew(self, run: str, plan: Plan) -> Iterator[Nodes]:

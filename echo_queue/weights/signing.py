@@ -51,7 +51,7 @@ class Signer:
         return cls(bytes.fromhex(text.strip()))
 
     @classmethod
-    def load(cls, path: Path) -> "Signer":
+    def kept_at(cls, path: Path) -> "Signer":
         """The key in `path`, made there the first time. Of several that make it at once, one wins."""
         try:
             if not path.exists():

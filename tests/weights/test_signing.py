@@ -38,28 +38,28 @@ def test_another_key_is_named() -> None:
 
 def test_a_key_file_is_private_and_lasts(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "weights.key"
-    assert Signer.load(path) == Signer.load(path)
+    assert Signer.kept_at(path) == Signer.kept_at(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_learners_that_make_the_key_at_once_agree(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(Signer.load, [tmp_path / "weights.key"] * 8))) == 1
+        assert len(set(pool.map(Signer.kept_at, [tmp_path / "weights.key"] * 8))) == 1
 
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.key"
-    Signer.load(path)
+    Signer.kept_at(path)
     path.chmod(0o640)
     with pytest.raises(ServiceError, match="chmod 600"):
-        Signer.load(path)
+        Signer.kept_at(path)
 
 
 def test_a_key_that_is_none_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "weights.key").touch(0o600)
     with pytest.raises(ServiceError, match="64 hexadecimal digits"):
-        Signer.load(tmp_path / "weights.key")
+        Signer.kept_at(tmp_path / "weights.key")
     with pytest.raises(ServiceError, match="no public key"):
         Verifier("abc")
 
