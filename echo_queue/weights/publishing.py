@@ -42,6 +42,9 @@ UPLOADS = 4
 """Parts on their way to the store while the next one is encoded."""
 WORTHWHILE = 0.9
 """A difference must be smaller than this share of the whole version, or of the routes that lead the same way."""
+SPARSE = 0.5
+"""Only where a version's difference is smaller than this share of an anchor, those that span several are worth making:
+where most elements change, one that spans two is hardly smaller than the whole."""
 OVERDUE = 2
 """An anchor that is late by so many periods is made even if the next version is waiting."""
 
@@ -110,7 +113,7 @@ class Press:
         if here is None or here.version != version:
             raise ValueError(f"{version} is not what was published last")
         routes = [self._extra(None, here)] if self._anchor_due(hurried()) else []
-        for span in self._settings.skips:
+        for span in self._settings.skips if self._sparse(version) else ():
             if self._place >= span and self._place % span == 0 and not hurried():
                 routes.append(self._extra(self._bases[self._place - span], here))
         return [route for route in routes if route is not None]
@@ -178,6 +181,10 @@ class Press:
     def _anchor_due(self, hurried: bool) -> bool:
         since = self._place - (self._anchor[0] if self._anchor else 0)
         return since >= self._settings.anchor_every * (OVERDUE if hurried else 1)
+
+    def _sparse(self, version: Version) -> bool:
+        own = next((edge.size for edge in self._edges if edge.version == version and edge.base is not None), None)
+        return own is not None and self._anchor is not None and own < SPARSE * self._anchor[1]
 
     def _extra(self, base: Publication | None, here: Publication) -> Route | None:
         """A route beside the manifest's own, sealed by a document of its own; None if it is not worth its bytes."""
