@@ -67,16 +67,15 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
         assert_generated_by(folder, group, temperature=0.8)
     run.publish(1, tensors_of(newer))
     run.queue.advance(run.lineage, 1, 2, 1.0)
-    states: set[str] = set()
 
     def quarantined() -> bool:
+        run.queue.reclaim()
         (worker,) = run.status().workers
-        states.add(worker.beat.state if worker.beat else "")
-        if worker.beat and worker.beat.state == "quarantined":
-            assert worker.beat.version == Version(run.lineage, 0), "the new version is not served yet"
-        return "quarantined" in states
+        return worker.beat is not None and worker.beat.state == "quarantined" and worker.held == 0
 
-    run.until(quarantined, "quarantine")
+    run.until(quarantined, "quarantine with empty hands")
+    (worker,) = run.status().workers
+    assert worker.beat and worker.beat.version == Version(run.lineage, 0), "the new version is not served yet"
     for group in run.drain(2):
         assert group.oldest == group.newest == 1 and group.attempt == 0, "handed back, at no cost"
         assert_generated_by(newer, group, temperature=0.8)
@@ -97,5 +96,6 @@ def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(stage: Begin
     assert isinstance(error, EchoQueueError) and "take the worker elsewhere" in str(error)
     reclaimed = run.queue.reclaim()
     assert (reclaimed.expired, run.status().flying) == (0, 0), "it had handed back what it held"
+    run.errors.clear()
     run.worker("w2")
     assert {group.worker for group in run.drain(2)} == {"w2"}
