@@ -55,6 +55,10 @@ class UpdateMetrics:
     """Of weights: what the workers that live now have read from the store since they started."""
     peer_bytes: int = 0
     """Likewise from one another."""
+    anchor_bytes: int = 0
+    """Of weights: stored whole since this learner started."""
+    delta_bytes: int = 0
+    """Likewise as differences."""
     arrived_s: float = 0.0
     """From the publication of a version until the slowest of them served it, the last time."""
     pause_s: float = 0.0
@@ -144,6 +148,12 @@ class Summary:
     reward_first: float
     reward_last: float
     """Means over the first and the last tenth of the updates, at most ten."""
+    anchor_bytes: int
+    delta_bytes: int
+    """Of weights that were stored, whole and as differences."""
+    store_bytes: int
+    peer_bytes: int
+    """Of weights that the last workers read from the store and from one another."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -174,6 +184,7 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         lags.update({int(lag): count for lag, count in update.lags.items()})
     rewards = [update.reward_mean for update in updates]
     tenth = min(10, max(1, len(rewards) // 10))
+    ends = list({update.lineage: update for update in updates}.values())  # the last of each learner
     return Summary(
         updates=len(updates),
         groups=sum(update.groups for update in updates),
@@ -188,6 +199,10 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         t_bcast_s=updates[-1].t_bcast_s if updates else 0.0,
         reward_first=fmean(rewards[:tenth]) if rewards else 0.0,
         reward_last=fmean(rewards[-tenth:]) if rewards else 0.0,
+        anchor_bytes=sum(update.anchor_bytes for update in ends),
+        delta_bytes=sum(update.delta_bytes for update in ends),
+        store_bytes=ends[-1].store_bytes if ends else 0,
+        peer_bytes=ends[-1].peer_bytes if ends else 0,
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
@@ -34,9 +34,10 @@ def describe(
     *,
     window: float,
     t_bcast_s: float,
+    stored: Mapping[str, int],
     status: Status,
 ) -> UpdateMetrics:
-    """The record of the update that made `version` of `groups`; also one line of log."""
+    """The record of the update that made `version` of `groups`; also one line of log. `stored`: as `Press.stored`."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
     lags = Counter(version.number - 1 - group.oldest for group in groups)
@@ -69,6 +70,8 @@ def describe(
         t_bcast_s=t_bcast_s,
         store_bytes=sum(beat.store_bytes for beat in beats),
         peer_bytes=sum(beat.peer_bytes for beat in beats),
+        anchor_bytes=stored["anchor"],
+        delta_bytes=stored["delta"],
         arrived_s=max([0.0, *(beat.arrived_ms / 1000 for beat in beats)]),
         pause_s=max([0.0, *(beat.pause_ms / 1000 for beat in beats)]),
     )

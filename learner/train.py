@@ -202,8 +202,13 @@ class Learner:
 
     def _record(self, groups: Sequence[Group], learned: Learned, seconds: Seconds) -> None:
         version = Version(self.lineage, self.version)
-        t_bcast_s, status = self.publisher.t_bcast_s, self.queue.status()
-        described = describe(version, groups, learned, seconds, window=self.window, t_bcast_s=t_bcast_s, status=status)
+        described = describe(
+            *(version, groups, learned, seconds),
+            window=self.window,
+            t_bcast_s=self.publisher.t_bcast_s,
+            stored=self.press.stored,
+            status=self.queue.status(),
+        )
         self.metrics.write(described)
 
     def _enough(self) -> bool:

@@ -22,6 +22,7 @@ from echo_queue.cli.config import problems_of
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.cli.roles import command
 from echo_queue.cli.screen import Screen
+from echo_queue.cli.view import short
 from echo_queue.cli.watching import Watcher, monitor
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError
@@ -181,8 +182,17 @@ def _conclude(config: Config, found: Audit) -> int:
         f"(largest {summary.max_lag}, bound {config.staleness.s}); learner idle {summary.idle_share:.0%}"
     )
     console.print(sentence(found))
+    console.print(_of_weights(summary))
     _say_where(console, config, page)
     return 0 if found.ok else 1
+
+
+def _of_weights(summary: telemetry.Summary) -> str:
+    stored = summary.anchor_bytes + summary.delta_bytes
+    return (
+        f"weights: {short(stored)}B stored, {summary.delta_bytes / max(stored, 1):.0%} as differences; "
+        f"workers read {short(summary.store_bytes)}B from the store, {short(summary.peer_bytes)}B from one another"
+    )
 
 
 def _stalled(watcher: Watcher) -> DeadlineError:

@@ -8,7 +8,7 @@
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -84,6 +84,8 @@ class Press:
         self._store, self._run, self._signer, self._settings = store, run, signer, settings
         self._folder, self._chunk_key = folder, chunk_key
         self._codec = delta.Settings(shard_bytes=settings.part_bytes)
+        self.stored: Counter[str] = Counter()
+        """Bytes of routes ("anchor", "delta"), since the start."""
         self._start_anew()
 
     def publish(self, version: Version, tensors: "Mapping[str, Tensor]", dtype: str) -> Published:
@@ -214,6 +216,7 @@ class Press:
 
     def _note(self, route: Route) -> None:
         self._edges.append(Edge(route.base, route.version, route.size))
+        self.stored["anchor" if route.base is None else "delta"] += route.size
         if route.base is None:
             self._anchor = self._place, route.size
 
