@@ -147,8 +147,10 @@ class Feeders:
             self._looked_bytes += length
             if length:
                 self._fed, self._store_trouble, self._busy = now, 0, 0
-            elif now - self._fed > self._patience_s():
-                self.leave(source, Left(f"{source.name} has had nothing to give for {now - self._fed:.1f} s"))
+            else:  # who waits for its own source is not slow: patience, not a rate, says when it is enough
+                self._looked, self._looked_bytes = now, 0
+                if now - self._fed > self._patience_s():
+                    self.leave(source, Left(f"{source.name} has had nothing to give for {now - self._fed:.1f} s"))
             if self._taste is not None and source is self._taste.source:
                 self._judge(self._taste, length, now)
             elif now - self._looked >= LOOK_S and source is self.first:
@@ -179,6 +181,7 @@ class Feeders:
             self._peers.remove(peer)
             self._left.add(peer.name)
             self._busy, self._fed = 0, time.monotonic()
+            self._looked, self._looked_bytes = self._fed, 0
             if why.bad:
                 self._memory.liars.add(peer.name)
                 self._complain(peer.name, "bad")
@@ -223,6 +226,8 @@ class Feeders:
             self._look_for_peers()
         elif not self._usual or rate < self._usual / 2:
             self._look_for_better(source, file, rate)
+            # Asking took time in which nothing was read: that is not the source's slowness.
+            self._looked = time.monotonic()
 
     def _look_for_peers(self) -> None:
         if self._join is None:
@@ -236,8 +241,13 @@ class Feeders:
         lag = max(LAG_CHUNKS, int(LAG_S * rate / file.part.chunk_bytes))
         near = file.next + lag
         itself_ahead = (source.landed(file) or 0) > near
-        for other in self._peers[1:]:
-            if (other.landed(file) or 0) <= near:
+        for other in tuple(self._peers[1:]):
+            reached = other.landed(file)
+            if reached is None:  # asked again at the next look, it would stop this worker once more
+                self._peers.remove(other)
+                self._left.add(other.name)
+                continue
+            if reached <= near:
                 continue
             if itself_ahead:  # its line may be slow, or this worker's own
                 self._begin_taste(other, file, rate)
