@@ -25,7 +25,7 @@ REGIONS = ("east", "west")
 MISSED = 8
 """Versions, which one difference spans."""
 SERVING_S = PUBLISHED_S = 300.0
-WARM_SHARE = 0.25
+WARM_SHARE = 0.5
 """Of the usual bytes: enough to measure rates by."""
 
 

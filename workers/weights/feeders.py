@@ -122,6 +122,7 @@ class Feeders:
         self._rate = Rate(time.monotonic())
         self._began = self._looked = time.monotonic()
         self._looked_bytes = 0
+        self._looking = False
         self._fed = time.monotonic()
         self._store_trouble = 0
         self._busy = 0
@@ -147,11 +148,13 @@ class Feeders:
             self._looked_bytes += length
             if length:
                 self._fed, self._store_trouble, self._busy = now, 0, 0
-            elif now - self._fed > self._patience_s():
-                self.leave(source, Left(f"{source.name} has had nothing to give for {now - self._fed:.1f} s"))
+            else:  # who waits for its own source is not slow: patience, not a rate, says when it is enough
+                self._looked, self._looked_bytes = now, 0
+                if now - self._fed > self._patience_s():
+                    self.leave(source, Left(f"{source.name} has had nothing to give for {now - self._fed:.1f} s"))
             if self._taste is not None and source is self._taste.source:
                 self._judge(self._taste, length, now)
-            elif now - self._looked >= LOOK_S and source is self.first:
+            elif now - self._looked >= LOOK_S and source is self.first and not self._looking:
                 self._look(source, file, now)
             return source is self.first
 
@@ -179,6 +182,7 @@ class Feeders:
             self._peers.remove(peer)
             self._left.add(peer.name)
             self._busy, self._fed = 0, time.monotonic()
+            self._looked, self._looked_bytes = self._fed, 0
             if why.bad:
                 self._memory.liars.add(peer.name)
                 self._complain(peer.name, "bad")
@@ -217,37 +221,67 @@ class Feeders:
         return (2 + len(self._peers)) * self._chunk_deadline_s
 
     def _look(self, source: Source, file: PartFile, now: float) -> None:
+        """Whether there is better than `source`: asked in a thread beside, so that the bytes go on coming meanwhile."""
         rate = self._looked_bytes / (now - self._looked)
         self._looked, self._looked_bytes = now, 0
-        if source is self._store:
-            self._look_for_peers()
-        elif not self._usual or rate < self._usual / 2:
-            self._look_for_better(source, file, rate)
+        settled = self._usual and rate >= self._usual / 2 and (self._tasted or now - self._began < STRANGE_S)
+        if source is self._store or not settled:
+            self._looking = True
+            threading.Thread(target=self._look_beside, args=(source, file, rate), name="look", daemon=True).start()
+
+    def _look_beside(self, source: Source, file: PartFile, rate: float) -> None:
+        try:
+            if source is self._store:
+                self._look_for_peers()
+            else:
+                self._look_for_better(source, file, rate)
+        except DeadlineError as error:
+            log.debug("too late to look for better: %s", error)
+        finally:
+            self._looking = False
 
     def _look_for_peers(self) -> None:
         if self._join is None:
             return
+        with self._lock:
+            avoided = self._memory.avoided() | self._left
         try:
-            self._take(self._join(self._memory.avoided() | self._left))
+            joined = self._join(avoided)
         except ServiceError as error:
             log.debug("the store it is: %s", error)
+            return
+        with self._lock:
+            if self.first is self._store:
+                self._take(joined)
 
     def _look_for_better(self, source: Source, file: PartFile, rate: float) -> None:
-        lag = max(LAG_CHUNKS, int(LAG_S * rate / file.part.chunk_bytes))
-        near = file.next + lag
+        with self._lock:
+            others = self._peers[1:]
+        near = file.next + max(LAG_CHUNKS, int(LAG_S * rate / file.part.chunk_bytes))
         itself_ahead = (source.landed(file) or 0) > near
-        for other in self._peers[1:]:
-            if (other.landed(file) or 0) <= near:
-                continue
-            if itself_ahead:  # its line may be slow, or this worker's own
-                self._begin_taste(other, file, rate)
-            else:
-                self.leave(source, Left(f"{source.name} is slow ({rate:.3g} bytes/s), {other.name} is ahead of it"))
-                self._prefer(other)
-            return
-        strange = not self._usual and time.monotonic() - self._began < STRANGE_S
-        if len(self._peers) == 1 and not strange:
-            self._begin_taste(self._store, file, rate)
+        reached = {other.name: other.landed(file) for other in others}
+        with self._lock:
+            if source is not self.first:
+                return
+            for other in [other for other in self._peers[1:] if other.name in reached]:
+                has = reached[other.name]
+                if has is None:
+                    self._peers.remove(other)
+                    self._left.add(other.name)
+                elif has > near:
+                    self._turn_to(other, source, file, rate, itself_ahead)
+                    return
+            # Where nobody knows what is usual, or it is what a slow one taught: time tells who may be slow.
+            strange = (not self._usual or rate >= self._usual / 2) and time.monotonic() - self._began < STRANGE_S
+            if len(self._peers) == 1 and not strange:
+                self._begin_taste(self._store, file, rate)
+
+    def _turn_to(self, other: Peer, source: Source, file: PartFile, rate: float, itself_ahead: bool) -> None:
+        if itself_ahead:  # its line may be slow, or this worker's own
+            self._begin_taste(other, file, rate)
+        else:
+            self.leave(source, Left(f"{source.name} is slow ({rate:.3g} bytes/s), {other.name} is ahead of it"))
+            self._prefer(other)
 
     def _begin_taste(self, source: Source, file: PartFile, rate: float) -> None:
         """Each source once, and not for the end of a part."""
