@@ -103,12 +103,17 @@ class Publisher(threading.Thread):
             try:
                 self._publish(snapshot.version, snapshot.weights)
                 self._published(snapshot)
+                self._settle()
                 self._follow(snapshot.version, self._hurried)
             except BaseException as error:
                 self._failure = error
-            with self._changed:
-                self._under_way = None
-                self._changed.notify_all()
+                self._settle()
+
+    def _settle(self) -> None:
+        """Who waits for the version need not wait for what follows it."""
+        with self._changed:
+            self._under_way = None
+            self._changed.notify_all()
 
     def _hurried(self) -> bool:
         return self._waiting is not None or self._closed

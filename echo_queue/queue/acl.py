@@ -84,7 +84,7 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
         case "learner":
             return f"~{prefix}* ~{trust} -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
         case "monitor":
-            look = "+info +client|list +slowlog|get +latency|latest +memory|usage +command|docs"
+            look = "+info +client|list +latency|latest +memory|usage +command|docs"
             return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {BLIND} +fcall_ro {look}"
         case "celery":
             base = f"{celery_prefix}/{celery_db}."

@@ -2,7 +2,8 @@
 
 - What is stored is verified before it is decrypted; relays and the store need no key.
 - Every part has a key of its own, derived from the run's chunk key and the part's salt, so a nonce is only the chunk's
-  number. The salt is a keyed digest of the content: the same content is stored as the same bytes again.
+  number. The salt is a keyed digest of the content and of how it is cut: the same is stored as the same bytes again,
+  and no key meets two contents.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def cut(
     """The part that holds `data`, and its bytes as they are to be stored."""
     salt = ""
     if chunk_key is not None:
-        salt = _salt(data, chunk_key)
+        salt = _salt(data, chunk_bytes, chunk_key)
         data = _encrypted(data, chunk_bytes - TAG_BYTES, _part_cipher(chunk_key, salt))
     chunks = tuple(digest(chunk) for chunk in _cut(memoryview(data), chunk_bytes))
     return Part(part_key(version, base, chunks), len(data), chunk_bytes, chunks, salt), data
@@ -64,9 +65,9 @@ def _cut(data: memoryview, step: int) -> Iterator[memoryview]:
     return (data[start : start + step] for start in range(0, len(data), step))
 
 
-def _salt(data: bytes, chunk_key: bytes) -> str:
+def _salt(data: bytes, chunk_bytes: int, chunk_key: bytes) -> str:
     key = HKDF(SHA256(), 32, None, SALT_PURPOSE).derive(chunk_key)
-    return blake3(data, key=key).hexdigest()[:32]
+    return blake3(chunk_bytes.to_bytes(8, "big"), key=key).update(data).hexdigest()[:32]
 
 
 def _part_cipher(chunk_key: bytes, salt: str) -> AESGCM:
