@@ -73,6 +73,26 @@ def test_a_worker_that_begins_anew_is_fed_by_those_behind_its_old_place(region: 
     assert region.fed_by("a")[0] == "c"
 
 
+def test_a_head_that_became_a_leaf_is_not_fed_by_those_it_feeds(region: Region) -> None:
+    region.join("a", 10)
+    for worker in "bcd":
+        region.join(worker)
+    for worker in "xy":
+        region.join(worker, 100, route="another")
+    joined = region.join("a", 10)
+    assert (joined.leaf, joined.upstreams) == ("slow", ()), "b is fed by it, and so are c and d, over b"
+    assert region.fed_by("leaf", leaf="price")[0] == "d"
+
+
+def test_a_leaf_that_becomes_a_relay_closes_no_circle(region: Region) -> None:
+    for worker in "abc":
+        region.join(worker)
+    assert region.fed_by("b", leaf="price", left=["a"]) == [], "c is fed by it"
+    region.join("c", left=["b"])
+    assert region.fed_by("b", leaf="price", left=["a"]) == ["c"], "not any more"
+    assert region.fed_by("c") == ["a"], "and so the other way round"
+
+
 def test_regions_and_routes_have_chains_of_their_own(region: Region) -> None:
     region.join("a")
     there = Region(region.queue, "there")
@@ -115,6 +135,41 @@ def test_a_leaf_is_told_to_hold_on_while_a_head_is_still_to_come(region: Region)
     region.join("a")
     assert not region.join("leaf", leaf="price").hold
     assert not Region(region.queue, "alone").join("other", leaf="price").hold
+
+
+def rates(region: Region) -> set[bytes]:
+    return set(region.queue.client.zrange(f"{region.queue.keys.prefix}rates:here", 0, -1))
+
+
+@pytest.mark.parametrize("rate", [0, MB, 100 * MB])
+def test_the_killed_are_forgotten_and_neither_hide_a_head_nor_say_what_is_usual(region: Region, rate: int) -> None:
+    for number in range(200):
+        region.join(f"dead{number}", rate, route="before")
+        region.queue.client.delete(region.queue.keys.worker(f"dead{number}"))
+    region.join("head", 10 * MB, route="before")
+    joined = region.join("leaf", leaf="price")
+    assert joined.hold and joined.rate == 10 * MB
+    assert rates(region) == {b"head", b"leaf"}
+
+
+def test_the_killed_are_forgotten_behind_many_who_are_faster(region: Region) -> None:
+    for number in range(100):
+        region.join(f"fast{number}", 100 * MB + number)
+    for number in range(100):
+        region.join(f"dead{number}", number)
+        region.queue.client.delete(region.queue.keys.worker(f"dead{number}"))
+    for _ in range(1000):
+        region.join("fast0", 100 * MB)
+        if len(rates(region)) == 100:
+            break
+    assert not any(name.startswith(b"dead") for name in rates(region))
+
+
+def test_who_leaves_is_not_counted_again_by_what_it_still_fetches(region: Region) -> None:
+    region.join("a", 50 * MB)
+    region.queue.withdraw("a")
+    region.join("a", 50 * MB, leaf="leaving")
+    assert rates(region) == set()
 
 
 def test_leaves_spread_over_the_relays(region: Region) -> None:

@@ -8,6 +8,7 @@ local REPORTS_MAX = 64
 local ENOUGH_REPORTS = 2
 local UPSTREAMS_MAX = 8
 local LOOK_BACK = 64
+local SWEEPS_MAX = 4
 
 local function check_word(text, form, what)
   refuse_unless(#text <= WORD_MAX_BYTES and text:match(form), what)
@@ -48,21 +49,69 @@ local function lives(run, worker)
   return redis.call('EXISTS', run.K['worker:' .. worker]) == 1
 end
 
+-- Forgets the dead among names[…] of the region. How many these were.
+local function forget_dead(run, key, names)
+  local dead = 0
+  for _, name in ipairs(names) do
+    if not lives(run, name) then dead = dead + redis.call('ZREM', key, name) end
+  end
+  return dead
+end
+
+-- Killed workers say no farewell: those at the top are found at each call, the others as a window moves with the time.
+local function sweep_rates(run, region)
+  local key = run.K['rates:' .. region]
+  for _ = 1, SWEEPS_MAX do
+    if forget_dead(run, key, redis.call('ZRANGE', key, 0, LOOK_BACK - 1, 'REV')) == 0 then break end
+  end
+  local begin = run.now % math.max(1, redis.call('ZCOUNT', key, '-inf', '+inf'))
+  forget_dead(run, key, redis.call('ZRANGE', key, begin, begin + LOOK_BACK - 1))
+end
+
+-- Who was sent to whom. One that begins anew has nothing to give: whoever was sent to it has left it.
+local function feeds_of(key, worker, anew)
+  local feeds = hash(key)
+  for child, upstream in pairs(feeds) do
+    if anew and upstream == worker then
+      redis.call('HSET', key, child, 'store')
+      feeds[child] = 'store'
+    end
+  end
+  return feeds
+end
+
 -- How many workers were sent to each upstream, apart from `worker` itself.
-local function children_of(run, feeds, worker)
+local function children_of(feeds, worker)
   local children = {}
-  for child, upstream in pairs(hash(feeds)) do
+  for child, upstream in pairs(feeds) do
     if child ~= worker then children[upstream] = (children[upstream] or 0) + 1 end
   end
   return children
 end
 
+-- Names -> whether what they are sent comes from `worker`, over however many. Each name is looked at once.
+local function descendants_of(feeds, worker)
+  local known = { [worker] = true }
+  for child in pairs(feeds) do
+    local path, name = {}, child
+    while name and known[name] == nil do
+      known[name] = false
+      path[#path + 1] = name
+      name = feeds[name]
+    end
+    if name and known[name] then
+      for _, one in ipairs(path) do known[one] = true end
+    end
+  end
+  return known
+end
+
 -- Those of chain[1 … last] that may feed `worker`, nearest first; of two, the one that feeds fewer.
-local function upstreams_of(run, worker, chain, last, usual, refused, children)
-  local found = {}
+local function upstreams_of(run, worker, chain, last, usual, refused, feeds)
+  local found, children, fed_by_it = {}, children_of(feeds, worker), descendants_of(feeds, worker)
   for place = last, math.max(1, last - LOOK_BACK + 1), -1 do
     local name = chain[place]
-    if name ~= worker and not refused[name] and lives(run, name) and not leaf_reason(run, name, usual) then
+    if not fed_by_it[name] and not refused[name] and lives(run, name) and not leaf_reason(run, name, usual) then
       found[#found + 1] = { name, redis.call('HGET', run.K['peer:' .. name], 'address'), children[name] or 0, place }
       if #found == UPSTREAMS_MAX then break end
     end
@@ -74,9 +123,9 @@ local function upstreams_of(run, worker, chain, last, usual, refused, children)
   return found
 end
 
--- Whether the region has a worker that could be fed from and has not joined this chain yet.
+-- Whether the region has a worker that could be fed from and has not joined this chain yet; the fast ones tell.
 local function head_to_come(run, region, joined, usual)
-  for _, name in ipairs(redis.call('ZRANGE', run.K['rates:' .. region], 0, LOOK_BACK - 1)) do
+  for _, name in ipairs(redis.call('ZRANGE', run.K['rates:' .. region], 0, LOOK_BACK - 1, 'REV')) do
     if not joined[name] and lives(run, name) and not leaf_reason(run, name, usual) then return true end
   end
   return false
@@ -98,7 +147,8 @@ local function append(key, worker, anew)
 end
 
 -- args: worker region route anew address rate leaf price, then the names of upstreams that it has left.
--- A relay is fed by one before it in the chain, so nobody waits in a circle; a leaf, which feeds nobody, by any relay.
+-- A relay is fed by one before it in the chain; a leaf, which feeds nobody new, by any relay. Nobody is fed by whom it
+-- feeds, not even over others: who is a leaf now may have been a relay, and nobody may wait in a circle.
 local function join(keys, args)
   local run = open_run(keys)
   local K, worker = run.K, check_worker(args[1])
@@ -111,7 +161,12 @@ local function join(keys, args)
   redis.call('HSET', K['peer:' .. worker], 'region', region, 'address', address, 'rate', rate, 'leaf', own,
     'usd_per_gb', args[8])
   redis.call('PEXPIRE', K['peer:' .. worker], CHAIN_KEPT_MS)
-  redis.call('ZADD', K['rates:' .. region], rate, worker)
+  sweep_rates(run, region)
+  if own == 'leaving' then
+    redis.call('ZREM', K['rates:' .. region], worker)
+  else
+    redis.call('ZADD', K['rates:' .. region], rate, worker)
+  end
   redis.call('PEXPIRE', K['rates:' .. region], CHAIN_KEPT_MS)
 
   local chain, place, joined = append(K['chain:' .. region .. ':' .. route], worker, args[4] == '1')
@@ -119,11 +174,11 @@ local function join(keys, args)
   for position = 9, #args do refused[args[position]] = true end
   local usual = usual_rate(run, region)
   local leaf = leaf_reason(run, worker, usual) or ''
-  local feeds = K['feeds:' .. region .. ':' .. route]
-  local children = children_of(run, feeds, worker)
-  local found = upstreams_of(run, worker, chain, leaf == '' and place - 1 or #chain, usual, refused, children)
-  redis.call('HSET', feeds, worker, found[1] and found[1][1] or 'store')
-  redis.call('PEXPIRE', feeds, CHAIN_KEPT_MS)
+  local key = K['feeds:' .. region .. ':' .. route]
+  local feeds = feeds_of(key, worker, args[4] == '1')
+  local found = upstreams_of(run, worker, chain, leaf == '' and place - 1 or #chain, usual, refused, feeds)
+  redis.call('HSET', key, worker, found[1] and found[1][1] or 'store')
+  redis.call('PEXPIRE', key, CHAIN_KEPT_MS)
   local hold = leaf ~= '' and not found[1] and head_to_come(run, region, joined, usual)
   return { run.now, math.floor(usual), leaf, hold and 1 or 0, found }
 end
