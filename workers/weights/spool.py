@@ -4,14 +4,15 @@
 - Room is looked for before the first byte, so a full disk is one clear error; nothing is zeroed only to be overwritten.
 - What does not fit into `most_bytes` makes the routes leave that were used longest ago, unless someone holds them;
   who has such a part open keeps it, as its file ends with its last user.
-- A spool lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept.
+- A spool lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. What
+  it did not make itself it never removes: a folder counts as a spool by its lock alone, and a part by its name in one.
 """
 
 import errno
 import fcntl
 import mmap
 import os
-import shutil
+import re
 import threading
 import time
 import weakref
@@ -26,8 +27,10 @@ from echo_queue import doors
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.manifest import Part, Route
 
-LOCK = "lock"
+LOCK = ".echo-queue-spool"
+"""A name that nothing else gives a file: who has it in its folder has a spool."""
 PART = "{number:06}.part"
+OURS = re.compile(r"[0-9]{6,}\.part")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -172,7 +175,8 @@ class Spool:
                 return
             self._closed = True
             self._parts.clear()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            with suppress(OSError):
+                _remove(self.folder)
             os.close(self._guard)
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -190,9 +194,7 @@ class Spool:
             what = f"{self.folder} belongs to another process that lives"
             raise ServiceError(Problem("weights.spool_dir", what, "give each worker a name of its own"))
         self._guard = guard
-        for left in self.folder.iterdir():
-            if left.name != LOCK:
-                left.unlink()
+        _wipe(self.folder)
 
     def _sweep(self) -> None:
         """Removes spools beside this one whose process is gone."""
@@ -261,6 +263,8 @@ def _lock(folder: Path, make: bool) -> int | None:
         if make:
             folder.mkdir(parents=True, exist_ok=True)
         try:
+            if make:
+                _refuse_foreign(folder)
             guard = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600)
         except FileNotFoundError:
             if make:
@@ -278,10 +282,32 @@ def _lock(folder: Path, make: bool) -> int | None:
         os.close(guard)  # a sweep took the folder away between the two calls
 
 
+def _refuse_foreign(folder: Path) -> None:
+    names = os.listdir(folder)
+    if names and LOCK not in names:
+        what = f"{folder} holds {min(names)}, and is no spool: there is no {LOCK} in it"
+        raise ServiceError(Problem("weights.spool_dir", what, "name another folder, or empty this one"))
+
+
 def _remove_dead(folder: Path) -> None:
     guard = _lock(folder, make=False)
     if guard is not None:
         try:
-            shutil.rmtree(folder)
+            _remove(folder)
         finally:
             os.close(guard)
+
+
+def _remove(folder: Path) -> None:
+    """For who has its lock. With something foreign in it the folder stays, and stays a spool."""
+    _wipe(folder)
+    if os.listdir(folder) == [LOCK]:
+        (folder / LOCK).unlink()
+        folder.rmdir()
+
+
+def _wipe(folder: Path) -> None:
+    """Removes the parts."""
+    for name in filter(OURS.fullmatch, os.listdir(folder)):
+        with suppress(IsADirectoryError, PermissionError):
+            (folder / name).unlink()

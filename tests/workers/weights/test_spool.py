@@ -14,7 +14,7 @@ from echo_queue.errors import ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.workers.weights.scene import CHUNK, cargo, part_of
-from workers.weights.spool import Spool
+from workers.weights.spool import LOCK, Spool
 
 MB = 1 << 20
 
@@ -131,6 +131,7 @@ def test_files_are_closed_with_their_last_user(tmp_path: Path) -> None:
 def test_a_spool_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "w1"
     folder.mkdir()
+    (folder / LOCK).touch()
     (folder / "000001.part").write_bytes(b"of an earlier life")
     spool = Spool(folder, MB)
     assert not list(folder.glob("*.part"))
@@ -186,6 +187,40 @@ def test_spools_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: 
         for holder in holders:
             holder.kill()
             holder.wait(timeout=10)
+
+
+def test_a_folder_of_others_beside_the_spool_is_never_touched(tmp_path: Path) -> None:
+    for lock in ("lock", "LOCK", "000001.part"):
+        (tmp_path / f"with {lock}").mkdir()
+        (tmp_path / f"with {lock}" / lock).touch()
+        (tmp_path / f"with {lock}" / "precious.db").write_text("theirs")
+    before = sorted(tmp_path.rglob("*"))
+    Spool(tmp_path / "w1", MB).close()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_is_no_spool_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    for name in ("lock", "000001.part", "notes.txt"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("theirs")
+        with pytest.raises(ServiceError, match=rf"weights\.spool_dir.*{name}.*no spool"):
+            Spool(tmp_path / name, MB)
+        assert [path.name for path in (tmp_path / name).iterdir()] == [name]
+
+
+def test_what_others_put_into_a_spool_outlives_it(tmp_path: Path) -> None:
+    for folder in (tmp_path / "dead", tmp_path / "w1"):
+        folder.mkdir()
+        (folder / LOCK).touch()
+        (folder / "000001.part").write_bytes(b"of an earlier life")
+        (folder / "notes.txt").write_text("theirs")
+        (folder / "000002.part").mkdir()
+    spool = Spool(tmp_path / "w1", MB)
+    spool.open(part_of(b"something"))
+    spool.close()
+    for folder in (tmp_path / "dead", tmp_path / "w1"):
+        assert sorted(path.name for path in folder.iterdir()) == [LOCK, "000002.part", "notes.txt"]
+    Spool(tmp_path / "w1", MB).close()
 
 
 FILLER = """
