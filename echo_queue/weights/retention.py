@@ -31,8 +31,8 @@ def expendable(
 
     Workers fetch only what is latest when they look, and may be slow to finish: the `keep` newest stay. A worker
     within `s` updates may still be asked for any version down to `newest` − s: they stay too, and so do those that are
-    `leased`. With them stays what their way may lead over: all back to the newest whole one. What is newer than
-    `newest` is not ours to judge.
+    `leased`. With them stays what their way may lead over: all back to the newest whole one but one, since who comes
+    late may be under way from that. What is newer than `newest` is not ours to judge.
     """
     ours = sorted(version for version in versions if version <= newest)
     needed = {version for version in ours if version in leased} | set(ours[max(0, len(ours) - keep) :])
@@ -40,7 +40,8 @@ def expendable(
     floors: dict[int, Version] = {}
     for version in sorted(needed, reverse=True):
         older = [one for one in ours if one.lineage == version.lineage and one <= version]
-        floors[version.lineage] = max((one for one in older if versions[one]), default=older[0])
+        whole = [one for one in older if versions[one]]
+        floors[version.lineage] = whole[-2] if len(whole) > 1 else older[0]
     return [one for one in ours if one.lineage not in floors or one < floors[one.lineage]]
 
 
