@@ -13,7 +13,6 @@ ALLOWED = {
     "workers/leaving.py:Leaver.run": "a thread that is idle until the worker is asked to leave",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
     "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
-    "workers/weights/courier.py:Courier._fetch": "parts of it, each with the route's deadline",
     "workers/weights/server.py:PeerServer._accept": "its listener has a timeout",
     "workers/weights/server.py:PeerServer._answer": "it does not wait",
     "workers/weights/wire.py:Wire.head": "its socket has a timeout of the kernel's, set right before",

@@ -4,14 +4,16 @@
 - Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
   that no line is idle in between.
 - `bring` returns when every part is whole and verified, or raises by its deadline; what has landed stays.
+- Once closed it brings nothing more, and nothing that is still on its way holds up the end of the process.
 """
 
 import logging
 import socket
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +25,7 @@ from echo_queue.queue.types import Complaint
 from echo_queue.store import ObjectStore
 from echo_queue.weights.manifest import Route
 from workers.weights import upstream
-from workers.weights.feeders import Feeders, Memory
+from workers.weights.feeders import Feeders, Memory, leaving
 from workers.weights.server import PeerServer
 from workers.weights.spool import PartFile, Spool
 from workers.weights.tokens import Tokens
@@ -37,7 +39,12 @@ AHEAD_CHUNKS = 16
 HOLD_S = 2.0
 HOLD_PAUSE_S = 0.2
 WAIT_S = 0.5
+LINGER_S = 2.0
+"""So long the end waits for threads that are still fetching; one that hears nothing is left to its own deadline."""
 PEER = "peer"
+
+Turns = deque[tuple[PartFile, PartFile | None]]
+"""Parts to be fetched, each with the one before it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,9 @@ class Courier:
         self._settings = settings
         self._memory = Memory()
         self._leaving = False
+        self._closed = threading.Event()
+        self._lanes: set[threading.Thread] = set()
+        self._failed: set[str] = set()
         self._tokens = Tokens(secret) if settings.peers and secret else None
         self._server: PeerServer | None = None
         if self._tokens is not None and settings.reachable:
@@ -79,7 +89,8 @@ class Courier:
         return self._server.sent if self._server else 0
 
     def bring(self, route: Route, deadline_s: float) -> Brought:
-        """Raises `DeadlineError`, `ServiceError` if there is no room, `Damaged` if the store's own bytes are wrong."""
+        """Raises `DeadlineError`, `Damaged` if the store's own bytes are wrong, `ServiceError` if there is no room, or
+        once this worker is leaving."""
         began, before = time.monotonic(), self.fetched.copy()
         with ExitStack() as stack:
             stack.enter_context(self._spool.hold(route))
@@ -89,8 +100,13 @@ class Courier:
                 file.expect(True)
                 stack.callback(file.expect, False)
             if missing:
-                feeders = self._feeders(route, deadline_s, anew=all(not file.next for file in files))
+                # Who fails and tries again keeps its place: others may be waiting behind it.
+                anew = all(not file.next for file in files) and route.name not in self._failed
+                feeders = self._feeders(route, deadline_s, anew)
+                self._failed.add(route.name)
+                stack.callback(lambda: self._memory.keep(feeders.peers()))
                 self._fetch(missing, feeders)
+                self._failed.discard(route.name)
                 self._memory.learn(feeders.rate())
         counts = self.fetched - before
         return Brought(route.name, counts[STORE], counts[PEER], time.monotonic() - began)
@@ -103,19 +119,25 @@ class Courier:
                 self._queue.withdraw(self._worker)
 
     def close(self) -> None:
-        """Ends what it serves. Who is sent here until its heartbeat has expired finds nobody, and goes on."""
+        """Ends what it serves and what it fetches. Who is sent here afterwards goes on elsewhere."""
+        self._closed.set()
         if self._server is not None:
             self._server.close()
-        for peer in self._memory.peers.values():
-            peer.close()
+        give_up = time.monotonic() + LINGER_S
+        for lane in tuple(self._lanes):
+            lane.join(timeout=max(0.0, give_up - time.monotonic()))
+        self._memory.keep(())
 
     # Sources ----------------------------------------------------------------------------------------------------------
 
     def _feeders(self, route: Route, deadline_s: float, anew: bool) -> Feeders:
+        if self._closed.is_set():
+            raise leaving(route.name)
         joined = self._join(route.name, self._memory.avoided(), anew) if self._tokens is not None else None
         give_up = time.monotonic() + HOLD_S
         while joined is not None and joined.hold and time.monotonic() < give_up:
-            time.sleep(HOLD_PAUSE_S)
+            if self._closed.wait(HOLD_PAUSE_S):
+                raise leaving(route.name)
             joined = self._join(route.name, self._memory.avoided())
         return Feeders(
             route.name,
@@ -127,6 +149,7 @@ class Courier:
             complain=self._complain,
             deadline_s=deadline_s,
             chunk_deadline_s=self._settings.chunk_deadline_s,
+            closed=self._closed,
         )
 
     def _join(self, route: str, left: set[str], anew: bool = False) -> Joined:
@@ -140,6 +163,8 @@ class Courier:
             settings.upload_usd_per_gb,
         )
         joined = self._queue.join(itself, route, left, anew=anew)
+        if self._leaving and itself.leaf != "leaving":  # it was asked to leave in between
+            self.retire()
         if self._tokens is not None:
             self._tokens.tune(joined.now_s)
         return joined
@@ -154,12 +179,12 @@ class Courier:
 
     def _peer(self, one: Upstream) -> upstream.Peer:
         known = Upstream(one.worker, one.address)
-        if known not in self._memory.peers:
+        peer = self._memory.peers.get(known)
+        if peer is None:
             assert self._tokens is not None
-            self._memory.peers[known] = upstream.Peer(
-                known, self._worker, self._tokens, self._settings.chunk_deadline_s
-            )
-        return self._memory.peers[known]
+            peer = upstream.Peer(known, self._worker, self._tokens, self._settings.chunk_deadline_s)
+            self._memory.peers[known] = peer
+        return peer
 
     def _complain(self, peer: str, reason: Complaint) -> None:
         log.warning("peer %s: %s", peer, reason)
@@ -169,34 +194,61 @@ class Courier:
     # Parts ------------------------------------------------------------------------------------------------------------
 
     def _fetch(self, files: Sequence[PartFile], feeders: Feeders) -> None:
-        with ThreadPoolExecutor(LANES, thread_name_prefix="courier") as pool:
-            stop: list[bool] = []
-            turns = [
-                pool.submit(self._fill, file, before, feeders, stop)
-                for file, before in zip(files, [None, *files], strict=False)
-            ]
-            try:
-                for turn in turns:
-                    turn.result()
-            except BaseException:
-                stop.append(True)
-                raise
+        turns = deque(zip(files, [None, *files], strict=False))
+        stop = threading.Event()
+        ends: list[Future[None]] = []
+        try:
+            for _ in files[:LANES]:
+                ends.append(self._start_lane(turns, feeders, stop))
+            waiting = set(ends)
+            while waiting:
+                done, waiting = wait(waiting, WAIT_S, FIRST_EXCEPTION)
+                for end in done:
+                    end.result(timeout=0)
+                if waiting:
+                    feeders.check()
+        except BaseException:
+            stop.set()
+            wait(ends, LINGER_S)
+            raise
 
-    def _fill(self, file: PartFile, before: PartFile | None, feeders: Feeders, stop: list[bool]) -> None:
+    def _start_lane(self, turns: Turns, feeders: Feeders, stop: threading.Event) -> "Future[None]":
+        """A daemon: the interpreter's own pools are waited for when it exits, whatever they wait for themselves."""
+        end: Future[None] = Future()
+        lane = threading.Thread(target=self._run_lane, args=(turns, feeders, stop, end), name="courier", daemon=True)
+        self._lanes.add(lane)
+        lane.start()
+        return end
+
+    def _run_lane(self, turns: Turns, feeders: Feeders, stop: threading.Event, end: "Future[None]") -> None:
+        try:
+            while not stop.is_set() and (turn := _next(turns)) is not None:
+                self._fill(*turn, feeders, stop)
+            end.set_result(None)
+        except BaseException as error:
+            stop.set()
+            end.set_exception(error)
+        finally:
+            self._lanes.discard(threading.current_thread())
+
+    def _fill(self, file: PartFile, before: PartFile | None, feeders: Feeders, stop: threading.Event) -> None:
         while before is not None and before.next < len(before.part.chunks) - AHEAD_CHUNKS:
             before.wait(before.next, WAIT_S)
             feeders.check()
-            if stop:
+            if stop.is_set():
                 return
         while not file.filling.acquire(timeout=WAIT_S):
             feeders.check()
+            if stop.is_set():
+                return
         try:
-            while not file.whole and not stop:
+            while not file.whole and not stop.is_set():
+                feeders.check()
                 self._draw(file, feeders, stop)
         finally:
             file.filling.release()
 
-    def _draw(self, file: PartFile, feeders: Feeders, stop: list[bool]) -> None:
+    def _draw(self, file: PartFile, feeders: Feeders, stop: threading.Event) -> None:
         """From one source, until it ends or another is the first."""
         source: Source = feeders.first
         kind = STORE if source.name == STORE else PEER
@@ -205,10 +257,10 @@ class Courier:
             try:
                 for length in chunks:
                     self.fetched[kind] += length
-                    if not feeders.took(source, file, length) or stop:
+                    if not feeders.took(source, file, length) or stop.is_set():
                         return
             except Left as why:
-                time.sleep(feeders.leave(source, why))
+                self._closed.wait(feeders.leave(source, why))
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
@@ -231,6 +283,13 @@ class Courier:
         server.start()
         self.address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
         return server
+
+
+def _next(turns: Turns) -> tuple[PartFile, PartFile | None] | None:
+    try:
+        return turns.popleft()
+    except IndexError:
+        return None
 
 
 def own_host(queue: Queue) -> str:

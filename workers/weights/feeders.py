@@ -5,12 +5,13 @@
 - A peer that is slow is left only for one that is really further, or has proved twice as fast: it is *tasted*, a few
   chunks. The store is tasted once, where no other peer is: so a slow store is not made slower by everybody.
 - Who reads the store asks now and then whether a peer has come that could feed it instead.
+- A busy peer is asked again when it says, within one deadline of a chunk; then the next one is.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from echo_queue.errors import DeadlineError, Problem, ServiceError
@@ -34,6 +35,7 @@ STORE_TRIES = 3
 STORE_PAUSE_S = 0.2
 BUSY_TRIES = 3
 BUSY_PAUSE_S = 0.5
+"""For a peer that does not say itself when to come again."""
 SHUN_S = 60.0
 """A peer that could not be reached is not asked again for so long."""
 FADE = 0.75
@@ -59,6 +61,13 @@ class Memory:
         """A better rate counts at once, a lower one bit by bit: it may have been the source that was slow."""
         if rate:
             self.rate = max(rate, FADE * self.rate)
+
+    def keep(self, peers: Collection[Peer]) -> None:
+        """Forgets all others, and ends their connections: most of them will never be asked again."""
+        for known, peer in tuple(self.peers.items()):
+            if peer not in peers:
+                self.peers.pop(known, None)
+                peer.close()
 
     def avoided(self) -> set[str]:
         now = time.monotonic()
@@ -90,7 +99,7 @@ class Rate:
 class Feeders:
     """The sources of one route, first the one that is fetched from now. For the threads of one courier.
 
-    `joined`: what the queue answered; None: the store alone.
+    `joined`: what the queue answered; None: the store alone. `closed`: once set, this worker fetches nothing more.
     """
 
     def __init__(
@@ -105,8 +114,10 @@ class Feeders:
         complain: Callable[[str, Complaint], None],
         deadline_s: float,
         chunk_deadline_s: float,
+        closed: threading.Event,
     ) -> None:
         self.route = route
+        self._closed = closed
         self._store = store
         self._memory = memory
         self._join = join if joined is not None else None
@@ -126,6 +137,7 @@ class Feeders:
         self._fed = time.monotonic()
         self._store_trouble = 0
         self._busy = 0
+        self._busy_s = 0.0
         self._taste: Taste | None = None
         self._tasted: set[str] = set()
         self._last: Exception | None = None
@@ -147,7 +159,8 @@ class Feeders:
             self._rate.count(length, now)
             self._looked_bytes += length
             if length:
-                self._fed, self._store_trouble, self._busy = now, 0, 0
+                self._fed, self._store_trouble = now, 0
+                self._busy, self._busy_s = 0, 0.0
             else:  # who waits for its own source is not slow: patience, not a rate, says when it is enough
                 self._looked, self._looked_bytes = now, 0
                 if now - self._fed > self._patience_s():
@@ -175,14 +188,14 @@ class Feeders:
             peer = next((peer for peer in self._peers if peer is source), None)
             if peer is None:
                 return 0.0
-            if isinstance(why, Busy) and self._busy < BUSY_TRIES:
-                self._busy += 1
-                return BUSY_PAUSE_S
+            if isinstance(why, Busy) and (pause_s := self._bear(why)):
+                return pause_s
             log.info("left a peer for the next: %s", why)
             self._peers.remove(peer)
             self._left.add(peer.name)
-            self._busy, self._fed = 0, time.monotonic()
-            self._looked, self._looked_bytes = self._fed, 0
+            self._busy, self._busy_s = 0, 0.0
+            self._fed = self._looked = time.monotonic()
+            self._looked_bytes = 0
             if why.bad:
                 self._memory.liars.add(peer.name)
                 self._complain(peer.name, "bad")
@@ -192,11 +205,18 @@ class Feeders:
             return 0.0
 
     def check(self) -> None:
-        """Raises `DeadlineError` when it is too late."""
+        """Raises `DeadlineError` when it is too late, `ServiceError` when this worker is leaving."""
+        if self._closed.is_set():
+            raise leaving(self.route)
         if time.monotonic() > self._give_up:
             last = f"; the last failure: {self._last}" if self._last else ""
             what = f"{self.route} did not arrive within {self._deadline_s:.0f} s{last}"
             raise DeadlineError(Problem("weights", what, "see that the object store can be reached from here"))
+
+    def peers(self) -> tuple[Peer, ...]:
+        """Who could be asked further."""
+        with self._lock:
+            return tuple(self._peers)
 
     def rate(self) -> float:
         """The best that was reached; 0 if too little came to say."""
@@ -207,6 +227,16 @@ class Feeders:
     def _take(self, joined: Joined) -> None:
         self._usual = joined.rate or self._memory.rate
         self._peers = [self._make(upstream) for upstream in joined.upstreams]
+
+    def _bear(self, why: Busy) -> float:
+        """Seconds until a busy peer is asked again; 0: it has been long enough."""
+        left_s = self._chunk_deadline_s - self._busy_s
+        if self._busy == BUSY_TRIES or left_s <= 0:
+            return 0.0
+        pause_s = min(why.retry_s or BUSY_PAUSE_S, left_s)
+        self._busy += 1
+        self._busy_s += pause_s
+        return pause_s
 
     def _endure(self, why: Left) -> float:
         """The store is tried again, after a pause; what it has wrong time after time is damaged."""
@@ -235,7 +265,7 @@ class Feeders:
                 self._look_for_peers()
             else:
                 self._look_for_better(source, file, rate)
-        except DeadlineError as error:
+        except (DeadlineError, ServiceError) as error:
             log.debug("too late to look for better: %s", error)
         finally:
             self._looking = False
@@ -308,6 +338,11 @@ class Feeders:
             self.leave(slow, Left(f"{slow.name} is slow ({taste.rate:.3g} bytes/s), {taste.source.name} is not"))
             if isinstance(taste.source, Peer):
                 self._prefer(taste.source)
+
+
+def leaving(route: str) -> ServiceError:
+    what = f"{route} was not fetched: this worker is leaving"
+    return ServiceError(Problem("weights", what, "another worker fetches it for itself"))
 
 
 @dataclass

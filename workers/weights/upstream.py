@@ -40,7 +40,11 @@ class Unreached(Left):
 
 
 class Busy(Left):
-    """It may have time a little later."""
+    """It may have time a little later: after `retry_s`, if it said so; else 0."""
+
+    def __init__(self, why: str, retry_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.retry_s = retry_s
 
 
 class Source(Protocol):
@@ -150,7 +154,7 @@ class Peer:
 
     def _good(self, answer: Answer) -> Answer:
         if answer.status == 503:
-            raise Busy(f"{self.name} feeds as many as it can")
+            raise Busy(f"{self.name} feeds as many as it can", answer.retry_s)
         if answer.status != 200:
             raise Left(f"{self.name} answered {answer.status}")
         return answer

@@ -1,14 +1,19 @@
 """Routes through a region of real workers: read from the store once, and never wrong, whoever is in the chain."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from echo_queue.errors import DeadlineError, ServiceError
-from echo_queue.queue import Peer
+from echo_queue.queue import Joined, Peer
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.reading import Damaged
 from tests.workers.weights.scene import CHUNK, CHUNK_DEADLINE_S, Conversation, Member, Region, cargo
@@ -94,6 +99,151 @@ def test_who_is_retired_feeds_nobody_new(region: Region) -> None:
     first.bring(route)
     first.courier.retire()
     assert region.member("b").bring(route) == (route.size, 0)
+
+
+# Leaving --------------------------------------------------------------------------------------------------------------
+
+
+def crawling(region: Region, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
+    stream = region.store.stream
+
+    def slowly(*place: Any) -> Iterator[bytes]:
+        for piece in stream(*place):
+            time.sleep(pause_s)
+            yield piece
+
+    monkeypatch.setattr(region.store, "stream", slowly)
+
+
+def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawling(region, monkeypatch, 0.1)
+    route = region.publish(*cargo(64, parts=4))
+    member = region.member("a")
+    errors: list[ServiceError] = []
+
+    def go() -> None:
+        with pytest.raises(ServiceError, match="this worker is leaving") as caught:
+            member.bring(route)
+        errors.append(caught.value)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    member.courier.close()
+    assert time.monotonic() - began < 2.0
+    thread.join(timeout=2.0)
+    assert len(errors) == 1
+    assert not [lane for lane in threading.enumerate() if lane.name == "courier"]
+    with pytest.raises(ServiceError, match="this worker is leaving"):
+        member.bring(route)
+
+
+EXIT = """
+import sys, threading, time
+from pathlib import Path
+from tests.workers.weights.scene import cargo, route_of
+from echo_queue.config import Weights
+from workers.weights.courier import Courier
+from workers.weights.spool import Spool
+
+class Away:
+    def stream(self, *place):
+        began.set()
+        time.sleep(300)
+        yield b""
+
+began = threading.Event()
+spool = Spool(Path(sys.argv[1]), 1 << 30)
+courier = Courier(None, Away(), spool, "a", Weights(peers=False), secret=b"")
+route = route_of(*cargo(8, parts=4))
+threading.Thread(target=courier.bring, args=(route, 600.0), daemon=True).start()
+assert began.wait(10)
+courier.close()
+spool.close()
+print(time.monotonic(), flush=True)
+"""
+
+
+def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_silent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "spool")]
+    environment = {**os.environ, "PYTHONPATH": "."}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - float(done.stdout) < 2.0, "from its last line to its end"
+
+
+def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    data = region.store.get(route.parts[0].key, 1 << 20)
+    region.store.put(route.parts[0].key, bytes(len(data)))
+    member = region.member("a")
+    for _ in range(2):
+        with pytest.raises(Damaged):
+            member.bring(route)
+        region.beat("b")
+        region.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
+    chain = region.queue.client.lrange(f"{region.queue.keys.prefix}chain:default:{route.name}", 0, -1)
+    assert chain == [b"a", b"b"]
+
+
+def test_who_was_asked_to_leave_while_it_joined_is_withdrawn(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    route, member, join = region.publish(*cargo(4)), region.member("a"), region.queue.join
+
+    def late(*about: Any, **more: Any) -> Joined:
+        member.courier.retire()
+        return join(*about, **more)
+
+    monkeypatch.setattr(region.queue, "join", late)
+    member.bring(route)
+    monkeypatch.undo()
+    assert not region.queue.client.zrange(f"{region.queue.keys.prefix}rates:default", 0, -1)
+    assert region.member("b").bring(route) == (route.size, 0)
+
+
+# Connections ----------------------------------------------------------------------------------------------------------
+
+
+def sockets() -> int:
+    open_files = Path("/proc/self/fd")
+    return sum(os.path.realpath(place).rpartition("/")[2].startswith("socket:") for place in open_files.iterdir())
+
+
+def test_no_connection_is_kept_to_who_feeds_no_more(region: Region) -> None:
+    member = region.member("reader")
+    kept = []
+    for number in range(8):
+        route = region.publish(*cargo(4))
+        route = Route("run", route.version._replace(number=number), None, route.root, None, route.parts)
+        other = region.member(f"m{number}")
+        other.bring(route)
+        assert member.bring(route) == (0, route.size)
+        other.close()
+        kept.append(sockets())
+    assert kept[-1] == kept[0]
+
+
+# Peers that are busy --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked_s", "waited_s"), [(None, 0.5), (1, 1.0), (999, 2.0)])
+def test_a_busy_peer_is_asked_again_when_it_says_within_one_deadline(
+    region: Region, asked_s: int | None, waited_s: float
+) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    times: list[float] = []
+
+    def converse(connection: socket.socket, head: bytes) -> None:
+        times.append(time.monotonic())
+        more = {} if asked_s is None else {"retry_after": asked_s}
+        connection.sendall(answer_head(503, **more) if len(times) == 1 else whole(route, datas[0]))
+
+    region.liar("busy", route, converse)
+    assert region.member("b", chunk_deadline_s=2.0).bring(route) == (0, route.size)
+    assert len(times) == 2 and waited_s <= times[1] - times[0] < waited_s + 0.4
 
 
 # Peers that fail ------------------------------------------------------------------------------------------------------
