@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import suppress
 
+from echo_queue.errors import ServiceError
 from workers.weights.spool import PartFile, Spool
 from workers.weights.tokens import Refused, Tokens
 from workers.weights.wire import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
@@ -186,7 +187,12 @@ class PeerServer:
                 continue
             start, count = part.start(at), part.start(end - 1) + part.length(end - 1) - part.start(at)
             self._meter.take(count, self._stop)
-            wire.send_file(file.file, start, count, READER_S)
+            try:
+                with file.opened() as opened:
+                    wire.send_file(opened, start, count, READER_S)
+            except ServiceError as error:
+                log.warning("cannot serve %s: %s", part.key, error)
+                return False
             self.sent += count
             at = end
         return True

@@ -2,8 +2,9 @@
 
 - `write` compares a chunk with the part's digest before a byte of it is kept: what does not match never was here.
 - Room is looked for before the first byte, so a full disk is one clear error; nothing is zeroed only to be overwritten.
-- What does not fit into `most_bytes` makes the routes leave that were used longest ago, unless someone holds them;
-  who has such a part open keeps it, as its file ends with its last user.
+- What does not fit into `most_bytes`, or on the disk, makes the routes leave that were used longest ago, unless someone
+  holds them; who refers to such a part keeps it, as its file ends with its last user.
+- A part that nobody reads or writes just now costs no descriptor: there may be more parts than files may be open.
 - A spool lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. What
   it did not make itself it never removes: a folder counts as a spool by its lock alone, and a part by its name in one.
 """
@@ -13,6 +14,7 @@ import fcntl
 import mmap
 import os
 import re
+import shutil
 import threading
 import time
 import weakref
@@ -47,9 +49,14 @@ class PartFile:
         self._missing_bytes = part.size
         self._expected = 0
         self._changed = threading.Condition()
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._end = weakref.finalize(self, os.close, self.file)
-        os.ftruncate(self.file, part.size)
+        self._kept: int | None = None
+        """Once it has left the spool: what its last user reads it from."""
+        self._moving = threading.Lock()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(file, part.size)
+        finally:
+            os.close(file)
 
     @property
     def whole(self) -> bool:
@@ -79,17 +86,38 @@ class PartFile:
         end = self._landed.find(0, index)
         return len(self._landed) if end < 0 else end
 
+    @property
+    def there(self) -> bool:
+        """Whether its file is still where it was made."""
+        return self._path.exists()
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Its file, to read and write at a place that is named, until the end of the block. Raises `ServiceError`."""
+        try:
+            with self._moving:
+                file = os.dup(self._kept) if self._kept is not None else os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            what = f"{self._path} cannot be opened: {error.strerror}"
+            mend = "see that nothing else removes files there, and that enough files may be open (ulimit -n)"
+            raise ServiceError(Problem("weights.spool_dir", what, mend)) from None
+        try:
+            yield file
+        finally:
+            os.close(file)
+
     def write(self, index: int, data: bytes | memoryview) -> bool:
         """Whether `data` is chunk `index`; then it is kept, and everyone may have it. `ServiceError`: no room."""
         if len(data) != self.part.length(index) or blake3(data).hexdigest() != self.part.chunks[index]:
             return False
         view, start = memoryview(data), self.part.start(index)
-        try:
-            while view:
-                written = os.pwrite(self.file, view, start)
-                view, start = view[written:], start + written
-        except OSError as error:
-            raise _no_room(self._path.parent, len(view), error) from None
+        with self.opened() as file:
+            try:
+                while view:
+                    written = os.pwrite(file, view, start)
+                    view, start = view[written:], start + written
+            except OSError as error:
+                raise _no_room(self._path.parent, len(view), error) from None
         with self._changed:
             self._missing_bytes -= 0 if self._landed[index] else len(data)
             self._landed[index] = 1
@@ -110,10 +138,15 @@ class PartFile:
             raise ServiceError(Problem("weights", missing, "fetch the route before it is used"))
         if not self.part.size:
             return memoryview(b"")
-        return memoryview(mmap.mmap(self.file, self.part.size, access=mmap.ACCESS_READ))
+        with self.opened() as file:
+            return memoryview(mmap.mmap(file, self.part.size, access=mmap.ACCESS_READ))
 
     def remove(self) -> None:
-        with suppress(FileNotFoundError):
+        """Takes its file away; for who still refers to this part it stays."""
+        with self._moving, suppress(FileNotFoundError):
+            with suppress(OSError):
+                self._kept = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._kept)
             self._path.unlink()
 
 
@@ -137,11 +170,14 @@ class Spool:
         with self._lock:
             self._used[route_of(part.key)] = time.monotonic()
             known = self._parts.get(part.key)
-            if known is not None and known.part == part:
-                return known
-            if known is not None:
+            if known is not None and (known.part != part or not known.there):
                 self._drop(part.key)
-            self._make_room(part)
+                known = None
+            if known is not None:
+                if not known.whole:
+                    self._make_room(part, 0)
+                return known
+            self._make_room(part, part.size)
             return doors.take("allocate part", lambda: self._allocate(part), part.key)
 
     def find(self, key: str) -> PartFile | None:
@@ -174,7 +210,8 @@ class Spool:
             if self._closed:
                 return
             self._closed = True
-            self._parts.clear()
+            for key in tuple(self._parts):
+                self._drop(key)
             with suppress(OSError):
                 _remove(self.folder)
             os.close(self._guard)
@@ -203,39 +240,47 @@ class Spool:
                 with suppress(OSError):
                     _remove_dead(lock.parent)
 
-    def _make_room(self, part: Part) -> None:
+    def _make_room(self, part: Part, more: int) -> None:
+        """For `more` bytes of this part, and for all that has its place and is still to come."""
         if self._closed:
             raise ServiceError(Problem("weights.spool_dir", f"{self.folder} is closed", "this worker is leaving"))
-        used = self.bytes
-        for route in sorted(self._used, key=lambda route: self._used[route]):
-            if used + part.size <= self.most_bytes:
-                return
+        oldest: Iterator[str] | None = None
+        while (shortage := self._shortage(part, more)) is not None:
+            if oldest is None:
+                oldest = iter(sorted(self._used, key=lambda route: self._used[route]))
+            route = next(oldest, None)
+            if route is None:
+                raise shortage
             if route != route_of(part.key) and not self._held[route]:
-                used -= self._evict(route)
-        if used + part.size > self.most_bytes:
-            what = f"{part.size} bytes do not fit beside {used} that are in use; it may have {self.most_bytes}"
-            raise ServiceError(Problem("weights.spool_max_bytes", what, "raise it: one route must fit whole"))
+                self._evict(route)
 
-    def _evict(self, route: str) -> int:
+    def _shortage(self, part: Part, more: int) -> ServiceError | None:
+        used = self.bytes
+        if used + more > self.most_bytes:
+            what = f"{part.size} bytes do not fit beside {used} that are in use; it may have {self.most_bytes}"
+            return ServiceError(Problem("weights.spool_max_bytes", what, "raise it: one route must fit whole"))
+        promised = more + sum(file.missing_bytes for file in self._parts.values())
+        try:
+            if promised <= shutil.disk_usage(self.folder).free:
+                return None
+            return _no_room(self.folder, part.size, OSError(errno.ENOSPC, "No space left on device"))
+        except OSError as error:
+            return _no_room(self.folder, part.size, error)
+
+    def _evict(self, route: str) -> None:
         keys = [key for key, file in self._parts.items() if route_of(key) == route and not file.expected]
-        freed = sum(self._drop(key) for key in keys)
+        for key in keys:
+            self._drop(key)
         if not any(route_of(key) == route for key in self._parts):
             del self._used[route]
-        return freed
 
-    def _drop(self, key: str) -> int:
-        file = self._parts.pop(key)
-        doors.take("drop part", file.remove, key)
-        return file.part.size
+    def _drop(self, key: str) -> None:
+        doors.take("drop part", self._parts.pop(key).remove, key)
 
     def _allocate(self, part: Part) -> PartFile:
         self._made += 1
         path = self.folder / PART.format(number=self._made)
         try:
-            promised = sum(file.missing_bytes for file in self._parts.values())
-            disk = os.statvfs(self.folder)
-            if promised + part.size > disk.f_bavail * disk.f_frsize:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             file = PartFile(path, part)
         except OSError as error:
             with suppress(OSError):
@@ -283,7 +328,7 @@ def _lock(folder: Path, make: bool) -> int | None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    names = os.listdir(folder)
+    names = [path.name for path in folder.iterdir()]
     if names and LOCK not in names:
         what = f"{folder} holds {min(names)}, and is no spool: there is no {LOCK} in it"
         raise ServiceError(Problem("weights.spool_dir", what, "name another folder, or empty this one"))
@@ -301,13 +346,14 @@ def _remove_dead(folder: Path) -> None:
 def _remove(folder: Path) -> None:
     """For who has its lock. With something foreign in it the folder stays, and stays a spool."""
     _wipe(folder)
-    if os.listdir(folder) == [LOCK]:
+    if list(folder.iterdir()) == [folder / LOCK]:
         (folder / LOCK).unlink()
         folder.rmdir()
 
 
 def _wipe(folder: Path) -> None:
     """Removes the parts."""
-    for name in filter(OURS.fullmatch, os.listdir(folder)):
-        with suppress(IsADirectoryError, PermissionError):
-            (folder / name).unlink()
+    for path in list(folder.iterdir()):
+        if OURS.fullmatch(path.name):
+            with suppress(IsADirectoryError, PermissionError):
+                path.unlink()

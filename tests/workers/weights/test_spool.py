@@ -13,8 +13,9 @@ import pytest
 from echo_queue.errors import ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
+from tests.services.conftest import small_disk  # noqa: F401
 from tests.workers.weights.scene import CHUNK, cargo, part_of
-from workers.weights.spool import LOCK, Spool
+from workers.weights.spool import LOCK, PartFile, Spool
 
 MB = 1 << 20
 
@@ -30,6 +31,11 @@ def numbered(part: Part, number: int) -> Part:
     return Part(key, part.size, part.chunk_bytes, part.chunks)
 
 
+def bytes_of(file: PartFile, count: int) -> bytes:
+    with file.opened() as opened:
+        return os.pread(opened, count, 0)
+
+
 def fill(spool: Spool, part: Part, data: bytes) -> None:
     file = spool.open(part)
     for index in range(len(part.chunks)):
@@ -42,10 +48,10 @@ def test_a_chunk_that_is_not_the_published_one_leaves_no_trace(spool: Spool) -> 
     file = spool.open(part)
     for wrong in (data[1 : CHUNK + 1], data[: CHUNK - 1], b"", data[: CHUNK + 1], data[CHUNK : 2 * CHUNK]):
         assert not file.write(0, wrong)
-    assert file.landed(0) == 0 and os.pread(file.file, part.size, 0) == bytes(part.size)
+    assert file.landed(0) == 0 and bytes_of(file, part.size) == bytes(part.size)
     assert file.write(0, data[:CHUNK]) and file.next == 1
     assert not file.write(0, data[CHUNK : 2 * CHUNK])
-    assert os.pread(file.file, CHUNK, 0) == data[:CHUNK]
+    assert bytes_of(file, CHUNK) == data[:CHUNK]
 
 
 def test_chunks_may_land_in_any_order(spool: Spool) -> None:
@@ -126,6 +132,54 @@ def test_files_are_closed_with_their_last_user(tmp_path: Path) -> None:
     for number in range(20):
         fill(spool, numbered(part_of(data), number), data)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+MANY = """
+import os, resource, sys
+from pathlib import Path
+from tests.workers.weights.scene import part_of
+from workers.weights.spool import Spool
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+spool, parts = Spool(Path(sys.argv[1]), 300_000), [part_of(number.to_bytes(1000, "big")) for number in range(600)]
+files = []
+for part in parts:
+    files.append(spool.open(part))
+    if len(files) == 300:  # all that fit, in one route, and each in use
+        for number, file in enumerate(files):
+            assert file.write(0, number.to_bytes(1000, "big"))
+        kept = files[7]
+        files = [file.memory()[999] for file in files[:5]]
+        break
+print(len(list(spool.folder.glob("*.part"))), *files, len(os.listdir("/proc/self/fd")) < 16)
+spool.close()
+assert kept.memory()[999] == 7
+"""
+
+
+def test_there_may_be_more_parts_than_files_may_be_open(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MANY, str(tmp_path / "w1")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "300 0 1 2 3 4 True\n"), done.stderr
+
+
+def test_what_is_sent_goes_on_when_its_part_is_dropped(tmp_path: Path) -> None:
+    (data,) = cargo(2)
+    spool = Spool(tmp_path / "w1", len(data))
+    fill(spool, part_of(data), data)
+    file = spool.open(part_of(data))
+    with file.opened() as opened:
+        spool.open(numbered(part_of(data), 8))
+        assert spool.find(part_of(data).key) is None
+        assert os.pread(opened, len(data), 0) == data
+    assert bytes_of(file, len(data)) == data
+
+
+def test_a_part_that_somebody_deleted_is_made_anew(spool: Spool) -> None:
+    (data,) = cargo(2)
+    fill(spool, part_of(data), data)
+    next(spool.folder.glob("*.part")).unlink()
+    fill(spool, part_of(data), data)
+    assert spool.open(part_of(data)).memory() == data
 
 
 def test_a_spool_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) -> None:
@@ -239,6 +293,26 @@ except ServiceError as error:
     spool.open(part_of(bytes(1000)))
     print(error.problems[0].where, error.problems[0].what)
 """
+
+
+def test_old_routes_make_room_on_a_full_disk_also_for_what_has_its_place(
+    small_disk: Path,  # noqa: F811
+) -> None:
+    spool, data = Spool(small_disk / "w1", 1 << 40), os.urandom(7 * MB)
+    parts = [numbered(part_of(data), number) for number in range(6)]
+    for part in parts[:4]:  # three fit
+        fill(spool, part, data)
+    assert [spool.find(part.key) is not None for part in parts] == [False, True, True, True, False, False]
+    route = Route("run", Version(1, 0), None, "0" * 64, None, (parts[3],))
+    with spool.hold(route):
+        file = spool.open(parts[4])
+        (small_disk / "somebody's").write_bytes(bytes(5 * MB))
+        fill(spool, parts[4], data)
+        assert [spool.find(part.key) is not None for part in parts] == [False, False, False, True, True, False]
+        file.expect(True)
+        with pytest.raises(ServiceError, match=r"weights\.spool_dir.*no room"):
+            spool.open(parts[5])
+        assert spool.open(parts[3]).memory() == data and file.memory() == data
 
 
 @pytest.mark.parametrize("how", ["quota", "disk"])
