@@ -209,6 +209,21 @@ def test_what_is_taken_stays_as_it_is_until_it_is_released(stage: Begin, folder:
             assert holds(dict(newer.tensors), newer.manifest)
 
 
+def test_a_way_that_does_not_fit_into_the_spool_at_once_comes_route_by_route(
+    stage: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    published = run.publish(1, changed(tensors, 1))
+    routes = following.intake._routes(read_manifest(run.store, published, following.intake._pinned.verifier))
+    assert len(routes) == 2
+    following.spool.most_bytes = sum(route.size for route in routes) - 1
+    with following as follower, awaited(follower, Version(1, 1)) as staged:
+        assert holds(dict(staged.tensors), staged.manifest)
+    assert following.brought == list(routes), "each of them once"
+
+
 def test_a_copy_that_was_damaged_comes_anew_from_an_anchor(stage: Begin, folder: Path, tmp_path: Path) -> None:
     run, tensors = stage(), tensors_of(folder)
     run.begin(["1"], tensors)

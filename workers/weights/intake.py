@@ -2,14 +2,13 @@
 
 - Only what is signed with the key that was pinned when this worker joined is ever read; another key ends the worker.
 - Where something is staged, all of a way is here before the stage is touched; where nothing is, parts are decoded as
-  they come, so that a worker that joins serves a moment after its last byte.
+  they come, so that a worker that joins serves a moment after its last byte. A way that the spool cannot hold whole
+  comes route by route in either case.
 - The cheapest way is taken from what is staged; the base model that this worker brought along counts as staged, if it
   is bit for bit the version 0 that the learner published. It is read only while that one is in the store.
 """
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,16 +17,13 @@ from echo_queue.records import Published, Version
 from echo_queue.store import MissingObject, ObjectStore
 from echo_queue.weights import reading
 from echo_queue.weights.manifest import Manifest, Route, manifest_key
-from workers.weights.spool import PartFile, Spool
+from workers.weights.coming import Bring, Fetcher
+from workers.weights.spool import Spool
 from workers.weights.staging import Stage, Whole
 from workers.weights.trusting import Pinned
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Bring = Callable[[Route], object]
-"""Afterwards every part of the route is whole in the spool, and verified."""
-WAIT_S = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,22 +33,7 @@ class Arrived:
     published: Published
     manifest: Manifest
     routes: tuple[Route, ...]
-    parts: Mapping[str, Whole]
-
-
-class Coming:
-    """A part that is on its way."""
-
-    def __init__(self, file: PartFile, fetching: "Future[None]") -> None:
-        self._file, self._fetching = file, fetching
-
-    def memory(self) -> memoryview:
-        """Once it is whole. Raises what its fetching raised; that has a deadline."""
-        while not self._file.whole and not self._fetching.done():
-            self._file.wait(self._file.next, WAIT_S)
-        if not self._file.whole:
-            self._fetching.result(timeout=0)
-        return self._file.memory()
+    parts: dict[str, Whole]
 
 
 class Intake:
@@ -73,6 +54,7 @@ class Intake:
         self._pinned = pinned
         self._bring = bring
         self._spool = spool
+        self._fetcher = Fetcher(bring, spool)
         self._base = base
 
     def bring(self, published: Published) -> Arrived:
@@ -86,8 +68,8 @@ class Intake:
         except EchoQueueError:
             self._pinned.check()
             raise
-        if self.stage.have is None and routes:
-            return Arrived(published, manifest, routes, self._on_their_way(routes))
+        if self.stage.have is None and routes and sum(route.size for route in routes) <= self._spool.most_bytes:
+            return Arrived(published, manifest, routes, dict(self._fetcher.start(routes)))
         parts: dict[str, Whole] = {}
         for route in routes:
             with self._spool.hold(route):
@@ -95,26 +77,13 @@ class Intake:
                 parts |= {part.key: self._spool.open(part) for part in route.parts}  # these stay, whatever leaves it
         return Arrived(published, manifest, routes, parts)
 
-    def _on_their_way(self, routes: Sequence[Route]) -> Mapping[str, Whole]:
-        """With nothing staged there is nothing to spoil: parts are decoded while those after them are fetched."""
-        files = {part.key: self._spool.open(part) for route in routes for part in route.parts}
-        fetching: Future[None] = Future()
-        threading.Thread(target=self._fetch, args=(routes, fetching), name="intake", daemon=True).start()
-        return {key: Coming(file, fetching) for key, file in files.items()}
-
-    def _fetch(self, routes: Sequence[Route], fetching: "Future[None]") -> None:
-        try:
-            with self._spool.hold(*routes):
-                for route in routes:
-                    self._bring(route)
-            fetching.set_result(None)
-        except BaseException as error:
-            fetching.set_exception(error)
-
     def apply(self, arrived: Arrived) -> None:
-        """For who holds the stage."""
+        """For who holds the stage. Once: the parts are let go, so that the spool can give their room to others."""
         self._base = None  # the engine may be given something else from now on
-        self.stage.apply(arrived.routes, arrived.manifest, arrived.parts, self._pinned.chunk_key)
+        try:
+            self.stage.apply(arrived.routes, arrived.manifest, arrived.parts, self._pinned.chunk_key)
+        finally:
+            arrived.parts.clear()
 
     def _routes(self, manifest: Manifest) -> tuple[Route, ...]:
         """The cheapest; an anchor that would bring what is here already, whatever that is called, is left out."""
