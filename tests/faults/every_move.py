@@ -6,7 +6,7 @@ from typing import Any
 
 from echo_queue.codec import CodecError
 from echo_queue.errors import Problem
-from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue
+from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
 from echo_queue.records import Published, Shard, Version
 from tests.queue.scene import POLICY, Scene, group_of
 
@@ -37,6 +37,9 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
 
     lineage = meet(spoiled.resume).lineage
     assert lineage == 1
+    trust = Trust("key", b"secret", b"")
+    meet(lambda: spoiled.entrust(lineage, trust))
+    assert spoiled.trust() == trust
     drained = [group.task for group in meet(lambda: spoiled.drain(lineage, 2)).groups]
     assert len(set(drained)) == 2
     left, bad = (task.id for task in tasks[:4] if task.id not in drained)
