@@ -71,9 +71,9 @@ class Stage:
         if tensors is not None:
             self.publish(0, tensors)
 
-    def learner_begins(self, version: int = 0) -> None:
-        """A new lineage, from `version` on."""
-        self.lineage = self.queue.resume(version).lineage
+    def learner_begins(self) -> None:
+        """A new lineage."""
+        self.lineage = self.queue.resume().lineage
         trust = keys.trust(self.signer)
         self.queue.entrust(self.lineage, trust)
         chunk_key = trust.chunk_key if self.config.weights.encrypt else None
