@@ -209,7 +209,8 @@ class Courier:
                     feeders.check()
         except BaseException:
             stop.set()
-            wait(ends, LINGER_S)
+            if not self._closed.is_set():  # else `close` waits for them
+                wait(ends, LINGER_S)
             raise
 
     def _start_lane(self, turns: Turns, feeders: Feeders, stop: threading.Event) -> "Future[None]":

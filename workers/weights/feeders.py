@@ -236,6 +236,7 @@ class Feeders:
         pause_s = min(why.retry_s or BUSY_PAUSE_S, left_s)
         self._busy += 1
         self._busy_s += pause_s
+        self._looked, self._looked_bytes = time.monotonic() + pause_s, 0  # a pause is no slowness
         return pause_s
 
     def _endure(self, why: Left) -> float:
