@@ -45,6 +45,8 @@ ALLOWED: Mapping[str, str] = {
     "workers/weights/spool.py:_remove_dead": "what a dead worker left, which whoever comes next sweeps",
     "workers/weights/spool.py:_remove": "likewise",
     "workers/weights/spool.py:_wipe": "the parts in a folder that is this process's own, or a dead one's",
+    "workers/weights/server.py:PeerServer": "answers peers with what was verified, and keeps nothing",
+    "workers/weights/wire.py:Wire": "what peers say to each other, of which nothing lasts",
     "workers/weights/upstream.py:Peer": "reads from a peer, into a spool that ends with the process",
     "workers/weights/upstream.py:Store.chunks": "writes into a spool that ends with the process",
     "learner/base_model/__init__.py:make": "the folder of its drafts, removed at the end",
@@ -55,10 +57,10 @@ ALLOWED: Mapping[str, str] = {
 """File and function (or class) → why what it does outside of a door does not matter."""
 
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "os": ("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath", "_exit"),
+    "os": ("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath", "urandom", "_exit"),
     "shutil": ("which", "disk_usage"),
     "subprocess": ("TimeoutExpired",),
-    "socket": ("socket", "socketpair", "gethostname"),
+    "socket": ("socket", "socketpair", "gethostname", "getaddrinfo"),
     "signal": ("signal", "Signals"),
     "fcntl": (),
     "tempfile": ("gettempdir",),
@@ -81,7 +83,7 @@ CELERY = ("apply_async", "delay")
 METHODS = (*PATHS, *CELERY, "flush", "truncate", "download_file")
 WRITERS = ("save", "copy", "send", "write", "dump", "upload", "put_", "create_", "delete_")
 """How the names of foreign functions begin that write or send, wherever they come from."""
-NO_WRITERS = ("dumps", "copy_", "create_dataset", "write_whole")
+NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_whole")
 """Into memory; and what passes doors itself."""
 OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")
 """What is defined here: it is looked at where it stands."""
