@@ -57,7 +57,10 @@ ALLOWED: Mapping[str, str] = {
 """File and function (or class) → why what it does outside of a door does not matter."""
 
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "os": ("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath", "urandom", "_exit"),
+    "os": (
+        *("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath"),
+        *("urandom", "_exit"),
+    ),
     "shutil": ("which", "disk_usage"),
     "subprocess": ("TimeoutExpired",),
     "socket": ("socket", "socketpair", "gethostname", "getaddrinfo"),
