@@ -39,7 +39,6 @@ ALLOWED: Mapping[str, str] = {
     "workers/environments/pipe.py:Pipe": "the frames of the doors `ask scorer` and `hear scorer`",
     "learner/base_model/__init__.py:make": "the folder of its drafts, removed at the end",
     "learner/base_model/build.py:build": "its draft, at the door `build base`",
-    "learner/rewind.py:_act": "an operator's command, given again if it was interrupted",
     "learner/train.py:export": "removes an old draft, which nobody reads",
 }
 """File and function (or class) → why what it does outside of a door does not matter."""

@@ -45,6 +45,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         *(f"learner/{name}.py" for name in ("rewind", "following")),
         *(f"learner/checkpoint.py:{name}" for name in ("state", "read", "_keys", "_put_manifest")),
         "echo_queue/weights/retention.py:_keys",
+        "echo_queue/cli/results.py:reopen",
         CONNECT,
     ),
     "base model": ("learner/base_model/*.py",),
