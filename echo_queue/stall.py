@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from echo_queue import staleness
 from echo_queue.queue import Lease, Queue, Status
 from echo_queue.queue.types import WorkerStatus
 from echo_queue.records import Version
@@ -142,7 +143,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
 def _due(status: Status) -> int:
     """The oldest version that may generate the group to be admitted next (docs/architecture.md, *Staleness*)."""
     untrained = status.tasks + status.retry + status.replay - status.uncommitted
-    return max(0, status.learner.number + untrained // status.policy.batch - status.policy.s)
+    return staleness.min_pv(status.learner.number, untrained, status.policy.batch, status.policy.s)
 
 
 def _living(status: Status) -> list[WorkerStatus]:

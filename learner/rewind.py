@@ -18,13 +18,11 @@ from echo_queue.config import Config, load
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Queue
 from echo_queue.services.connect import connect_store
+from echo_queue.stall import SILENT_MS
 from echo_queue.store import MissingObject, ObjectStore
 from learner import checkpoint
 from learner.checkpoint import Manifest
 from learner.following import resume
-
-SILENT_MS = 5_000
-"""A learner's housekeeper sweeps at least once a second."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,8 @@ def _act(config: Config, name: str | None) -> None:
     if name is None:
         show(store)
         return
+    results.reopen(config)
     groups = rewind(Queue.connect(config, "learner", store), store, name)
-    results.marker(config).unlink(missing_ok=True)
     print(f"at {name} again: {groups} groups are to be trained anew; start the learner to go on")
 
 

@@ -31,6 +31,15 @@ def learner_was_heard(queue: Queue, seconds_ago: int = 0) -> None:
     queue.client.hset(queue.keys.state, "swept_ms", swept - 1000 * seconds_ago)
 
 
+def after_two_updates_unpublished(queue: Queue) -> Scene:
+    scene = Scene(queue, prompts=20)
+    scene.complete(scene.lease(4))
+    scene.update(publish=False)
+    scene.update(publish=False)
+    learner_was_heard(queue)
+    return scene
+
+
 def test_a_worker_that_went_silent_with_tasks_is_named(queue: Queue) -> None:
     scene = Scene(queue, prompts=20)
     learner_was_heard(queue)
@@ -67,11 +76,7 @@ def test_a_run_without_workers_says_so(queue: Queue) -> None:
 
 
 def test_workers_that_wait_for_weights_name_the_version(queue: Queue) -> None:
-    scene = Scene(queue, prompts=20)
-    scene.complete(scene.lease(4))
-    scene.update(publish=False)
-    scene.update(publish=False)
-    learner_was_heard(queue)
+    scene = after_two_updates_unpublished(queue)
     alive(scene, "w1", "w2")
     assert said(queue) == (
         f"all workers wait for version {queue.status().learner.lineage}.1, which the learner has not published "
@@ -106,11 +111,7 @@ def test_workers_that_lease_nothing_are_named(queue: Queue) -> None:
 
 
 def test_a_backlog_that_nobody_admits_is_named(queue: Queue) -> None:
-    scene = Scene(queue, prompts=20)
-    scene.complete(scene.lease(4))
-    scene.update(publish=False)
-    scene.update(publish=False)
-    learner_was_heard(queue)
+    scene = after_two_updates_unpublished(queue)
     queue.configure(replace(POLICY, s=5))
     alive(scene, "w1")
     assert "16 prompts wait in the backlog, and none is admitted at 0.2" in said(queue)

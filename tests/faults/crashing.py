@@ -8,6 +8,7 @@ lives in processes of its own (`lives`); the other side of the queue is played h
 import shutil
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
@@ -112,7 +113,7 @@ class Site:
         return self.nursery.begin(Birth(role, about, log, crash_at, record, self.environ))
 
 
-class Other(threading.Thread):
+class Other(threading.Thread, ABC):
     """Another role of the run: `turn` is called again and again until `close`. What it raises, `close` raises."""
 
     def __init__(self, name: str) -> None:
@@ -120,9 +121,9 @@ class Other(threading.Thread):
         self._closed = threading.Event()
         self._error: BaseException | None = None
 
+    @abstractmethod
     def turn(self) -> bool:
         """Whether there was anything to do."""
-        raise NotImplementedError
 
     def run(self) -> None:
         try:

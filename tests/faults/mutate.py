@@ -62,7 +62,7 @@ def control(mutations: Sequence[Mutation]) -> str:
         check_imports(copy, environment)
         tests = sorted({test for mutation in mutations for test in mutation.caught_by})
         passed, said = _run(tests, copy, environment, CONTROL_DEADLINE_S)
-        return "" if passed else said
+        return "" if passed else _end(said)
 
 
 def try_out(mutation: Mutation) -> Verdict:
@@ -79,7 +79,7 @@ def try_out(mutation: Mutation) -> Verdict:
             check_imports(copy, environment)
             _, said = _run(mutation.caught_by, copy, environment, DEADLINE_S)
             noticed = noticed_by(said, mutation)
-    return Verdict(mutation, noticed, said, time.monotonic() - began)
+    return Verdict(mutation, noticed, _end(said), time.monotonic() - began)
 
 
 def noticed_by(said: str, mutation: Mutation) -> str:
@@ -91,13 +91,18 @@ def noticed_by(said: str, mutation: Mutation) -> str:
     return ""
 
 
+def _end(said: str) -> str:
+    """Enough to see why; pytest's summary alone may have any length where `CI` is set."""
+    return "\n".join(said.splitlines()[-15:])
+
+
 def _environment(copy: Path) -> dict[str, str]:
     own = {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(copy.parent), "COLUMNS": "240"}
     return os.environ | own
 
 
 def _run(tests: Sequence[str], copy: Path, environment: Mapping[str, str], deadline_s: float) -> tuple[bool, str]:
-    """Whether they passed, and the end of what pytest said."""
+    """Whether they passed, and what pytest said."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider"]
     command += [f"--basetemp={copy.parent}/pytest", *tests]
     try:
@@ -106,7 +111,7 @@ def _run(tests: Sequence[str], copy: Path, environment: Mapping[str, str], deadl
         )
     except subprocess.TimeoutExpired:
         return False, f"no verdict within {deadline_s} s"
-    return run.returncode == 0, "\n".join(run.stdout.splitlines()[-15:]) + run.stderr
+    return run.returncode == 0, run.stdout + run.stderr
 
 
 def _unloadable(path: Path, copy: Path, environment: Mapping[str, str]) -> str:

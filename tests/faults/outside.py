@@ -51,7 +51,6 @@ ALLOWED: Mapping[str, str] = {
     "workers/weights/upstream.py:Store.chunks": "writes into a spool that ends with the process",
     "learner/base_model/__init__.py:make": "the folder of its drafts, removed at the end",
     "learner/base_model/build.py:build": "its draft, at the door `build base`",
-    "learner/rewind.py:_act": "an operator's command, given again if it was interrupted",
     "learner/train.py:export": "removes an old draft, which nobody reads",
 }
 """File and function (or class) → why what it does outside of a door does not matter."""

@@ -6,6 +6,7 @@ its last life nothing is mended by hand, and after it `verdict` must hold.
 
 import os
 import signal
+from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
@@ -33,7 +34,7 @@ from tests.faults.nursery import Life
 Places = tuple[str, ...]
 
 
-class Case:
+class Case(ABC):
     """Entered, then led; what it started ends with it."""
 
     role = ""
@@ -51,16 +52,16 @@ class Case:
     def __exit__(self, *error: object) -> None:
         self.ends.close()
 
-    def prepare(self, point: str) -> None:
+    def prepare(self, point: str) -> None:  # noqa: B027 — most cases need nothing
         """Makes what is needed for a life to come to `point`."""
 
+    @abstractmethod
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
         """The exit code of one life, which is led to its end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def verdict(self) -> None:
         """What must hold after the last life."""
-        raise NotImplementedError
 
     def told(self) -> str:
         return self.log.read_text(errors="replace")[-6_000:] if self.log.exists() else ""

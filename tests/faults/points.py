@@ -46,6 +46,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         *(f"learner/{name}.py" for name in ("rewind", "following")),
         *(f"learner/checkpoint.py:{name}" for name in ("state", "read", "_keys", "_put_manifest")),
         "echo_queue/weights/catalogue.py",
+        "echo_queue/cli/results.py:reopen",
         CONNECT,
     ),
     "base model": ("learner/base_model/*.py",),

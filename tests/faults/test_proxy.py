@@ -29,7 +29,7 @@ from tests.faults.every_move import every_move
 from tests.faults.proxy import Always, Fault, Next, OfEach, Proxy, Request
 from tests.servers.s3 import BUCKET, Server
 
-SILENCE_S = 0.08
+SILENCE_S = 0.3
 """How long a client of these tests waits for an answer."""
 NEVER_CALLED = {"confirm"}
 """Only when moves wait for replicas: `test_replicas`."""
