@@ -45,6 +45,7 @@ SIMPLE = {
 }
 UNREACHED = {
     ("learner", "get weights/manifest.json"): "a version that is there already: a lineage publishes each only once",
+    ("learner", "get weights"): "likewise, a way to one",
     ("learner", "turn"): "a second process that goes on with a lineage that another began",
     ("operator", "turn"): "likewise",
     ("operator", "put checkpoints"): "tensors: a rewind marks those that are there",
