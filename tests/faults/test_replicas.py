@@ -30,6 +30,8 @@ from tests.queue.scene import POLICY, Scene, group_of
 from tests.servers.redis import KINDS
 
 ONE = Replicas(1, wait_ms=100)
+CHUNKS = Chunk(0, 0, 16), Chunk(1, 16, 12), Chunk(2, 28, 32)
+"""Four updates before the link is cut, three that the replica does not see, eight after the fail-over."""
 PROMPTS = 60
 KEYS = StoreKeys("A" * 20, "b" * 40)
 
@@ -116,7 +118,7 @@ def test_an_embedded_server_has_no_replicas_to_wait_for(tmp_path: Path) -> None:
 
 @pytest.fixture
 def run_at(pair: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Config]]:
-    """`run_at(wait_replicas=1)`: a run's configuration, with prompts submitted and a store beside the pair."""
+    """`run_at(wait_replicas=1)`: a run's configuration, with prompts declared and a store beside the pair."""
     torch.set_num_threads(1)
     monkeypatch.setenv("ECHO_QUEUE_STORE_ACCESS_KEY", KEYS.access_key)
     monkeypatch.setenv("ECHO_QUEUE_STORE_SECRET_KEY", KEYS.secret_key)
@@ -139,8 +141,7 @@ def run_at(pair: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         config = Config.model_validate(values)
         queue = Queue.connect(config, "submitter")
         queue.configure(QueuePolicy.of(config))
-        queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, PROMPTS)])
-        queue.submit("set", 0, Shard("nowhere", 0, PROMPTS))
+        queue.declare(PromptSet("set", "made up"), CHUNKS)
         return config
 
     yield make
@@ -174,16 +175,25 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
     for thread in (*workers, learner):
         thread.start()
 
+    def submit(chunk: Chunk) -> None:
+        Queue.connect(config, "submitter").submit("set", chunk.number, Shard("nowhere", chunk.first, chunk.count))
+
     def version() -> int:
         return Queue(pair.client(), "run", deadline_s=20.0).status().learner.number
 
-    wait_until(lambda: version() >= 4, "four updates")
+    first, unseen, last = CHUNKS
+    submit(first)
+    wait_until(lambda: version() == 4, "four updates")
+    if wait:  # what is under way then is acknowledged to nobody
+        submit(unseen)
     pair.stall()
     if not wait:
-        held = version()
-        wait_until(lambda: version() >= held + 3, "updates that the replica does not see")
+        submit(unseen)
+        wait_until(lambda: version() == 7, "updates that the replica does not see")
     pair.fail_over()
     pair.attach()
+    submit(unseen)
+    submit(last)
     learner.join(60)
     assert not learner.is_alive()
     for worker in workers:
