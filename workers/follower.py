@@ -125,11 +125,15 @@ class Follower(threading.Thread):
 
     def rebuild(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
         """Forgets what was staged: weights of `needed` or newer, anew from an anchor. Else as `wait_for`."""
-        if self._stage.wait_turn(lambda: not leaving.is_set()):
-            with self._changed:
-                self._stage.forget()
-                self._staged = self._have = None
-            self._stage.release()
+        give_up = time.monotonic() + deadline_s
+        if not self._stage.wait_turn(lambda: not leaving.is_set() and time.monotonic() < give_up):
+            if not leaving.is_set():
+                self._give_up(needed, deadline_s)
+            return None
+        with self._changed:
+            self._stage.forget()
+            self._staged = self._have = None
+        self._stage.release()
         return self.wait_for(needed, deadline_s, leaving)
 
     def close(self) -> None:

@@ -251,6 +251,18 @@ def test_a_rebuild_forgets_what_is_here(stage: Begin, folder: Path, tmp_path: Pa
             assert holds(dict(anew.tensors), anew.manifest)
 
 
+def test_a_rebuild_does_not_wait_for_ever_for_its_turn(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = stage(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as follower, awaited(follower, Version(1, 0)):
+        with pytest.raises(DeadlineError, match=r"version 1\.0 or newer did not arrive within 0 s"):
+            follower.rebuild(Version(1, 0), 0.3, STAYING)
+        leaving = threading.Event()
+        leaving.set()
+        assert follower.rebuild(Version(1, 0), DEADLINE_S, leaving) is None
+
+
 def test_weights_signed_by_another_key_are_never_staged_and_end_the_worker(
     stage: Begin, folder: Path, tmp_path: Path
 ) -> None:
