@@ -13,8 +13,9 @@ from functools import cached_property
 
 from echo_queue import staleness
 from echo_queue.queue import Audit
-from echo_queue.records import Version
+from echo_queue.records import BASE, Version
 from tests.faults.history import Event, Made
+from tests.faults.served import Served
 
 SHOWN_IDS, SHOWN_LINES = 10, 40
 UNTOLD = 3
@@ -60,7 +61,7 @@ class Evidence:
 
     `final`, `dead` (id → reason) and `counts` (by cause) are what the queue says once nothing moves any more.
     `poison`: prompts that no environment can score. Tokens from `vocabulary` on are spoiled. `stamped`: the tensors
-    tell their version (`stamps`), and a group says which made it.
+    tell their version (`stamps`), and a group says which made it. `served`: what the workers loaded, if that was seen.
     """
 
     events: tuple[Event, ...]
@@ -76,6 +77,7 @@ class Evidence:
     vocabulary: int
     poison: Callable[[str], bool]
     stamped: bool
+    served: Served | None
 
     @cached_property
     def trained(self) -> tuple[str, ...]:
@@ -127,6 +129,7 @@ class Verdict:
     beyond_s: int
     snapshots: int
     kept: int
+    served: Served | None
     violations: tuple[Violation, ...]
 
     @property
@@ -147,6 +150,8 @@ class Verdict:
             f"beyond S    {self.beyond_s:,}",
             f"snapshots   {self.snapshots:,} taken, identity held in {self.kept:,}",
         ]
+        if self.served:
+            lines.append(f"weights     {self.served}")
         if self.violations:
             lines += ["VIOLATIONS", *map(str, self.violations)]
         return "\n".join(lines)
@@ -163,6 +168,7 @@ def judge(evidence: Evidence) -> Verdict:
         *trained_twice(evidence),
         *lags.violations(),
         *stamped(evidence),
+        *loaded(evidence),
         *records(evidence),
         *checkpoints(evidence),
         *identity(evidence),
@@ -184,6 +190,7 @@ def judge(evidence: Evidence) -> Verdict:
         beyond_s=sum(len(violation.ids) for violation in found if violation.kind == "beyond S"),
         snapshots=len(evidence.snapshots),
         kept=sum(keeps(snapshot.audit) for snapshot in evidence.snapshots),
+        served=evidence.served,
         violations=tuple(found),
     )
 
@@ -373,6 +380,24 @@ def stamped(evidence: Evidence) -> Iterator[Violation]:
         first = wrong[0]
         what = f"{len(wrong)} groups, the first of {first.lineage}.{first.newest} by tensors of {first.stamp or 'none'}"
         yield _violation(evidence, "other weights", what, [made.id for made in wrong])
+
+
+def loaded(evidence: Evidence) -> Iterator[Violation]:
+    """Nothing generates but what is, to the last tensor, what the learner signed; by differences, and from peers."""
+    if evidence.served is None:
+        return
+    if evidence.served.wrong:
+        what = f"{len(evidence.served.wrong)} swaps left other tensors in the engine than were published"
+        yield Violation("loaded", what, evidence.served.wrong)
+    known = {str(BASE), *evidence.served.swaps}
+    groups = [made for made in evidence.completed.values() if made.stamp not in known]
+    if groups:
+        what = f"{len(groups)} groups were made by weights that no worker was seen to load whole"
+        yield _violation(evidence, "loaded", what, [made.id for made in groups])
+    unused = [what for what in ("anchors", "differences") if not evidence.served.ways[what]]
+    unused += [f"bytes from a {source}" for source in ("store", "peer") if not evidence.served.bytes[source]]
+    if unused:
+        yield Violation("nothing shown", f"the weights came without {', '.join(unused)}")
 
 
 def _taken(evidence: Evidence) -> defaultdict[tuple[str | None, str], list[tuple[float, Made]]]:

@@ -11,8 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from functools import partial, partialmethod
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,14 @@ from echo_queue.store import ObjectStore
 from echo_queue.submission import submit
 from echo_queue.submission.application import build
 from echo_queue.supervisor import Role, Supervisor
-from echo_queue.weights import Manifest
-from echo_queue.weights.tensors import digest_of
 from learner import rewind
 from learner.base_model import make
 from learner.train import train
+from tests.faults import served
 from workers import rollout
 from workers.environments import child
 from workers.environments.scorer import Scorer
 from workers.leaving import on_signals
-from workers.weights import gate
 from workers.worker import work
 
 REFUSED = 2
@@ -89,20 +86,11 @@ def worker(config: Config, name: str = "w1") -> None:
     on_signals(leaving)
     rollout.IDLE_S = 0.05  # no event tells of a task that came back
     scorer = ForkedScorer(config.environment)
-    gate.Gate.swap = partialmethod(recorded_swap, config.run.dir / "served", gate.Gate.swap)  # type: ignore[assignment]
+    served.watch(config.run.dir)
     try:
         work(config, name, scorer, leaving)
     finally:
         scorer.close()
-
-
-def recorded_swap(self: gate.Gate, served: Path, swap: Callable[..., None], manifest: Manifest, tensors: Any) -> None:
-    """Notes of every version that may generate whether all of the live engine's tensors are those of its manifest."""
-    swap(self, manifest, tensors)
-    wrong = [info.name for info in manifest.tensors if digest_of(self.engine.weight(info.name)) != info.digest]
-    line = f"{manifest.version} " + (f"differs in {wrong}" if wrong else "as published") + "\n"
-    with served.open("a") as file:
-        file.write(line)
 
 
 def learner(config: Config) -> None:

@@ -28,6 +28,7 @@ from echo_queue.submission.opening import open_source
 from learner import checkpoint
 from learner.base_model import MADE_FROM
 from learner.rewind import choices
+from tests.faults import served
 from tests.faults.crashing import DEADLINE_S, Committer, Maker, Site, until
 from tests.faults.nursery import Life
 
@@ -214,8 +215,8 @@ class WorkerCase(Case):
         assert sorted(checkpoint.trained_ledger(self.store)) == expected
         assert [task.id for task in self.queue.dead()] == [f"set/0/{self.POISON}"]
         assert self.queue.status().finished
-        served = (self.config.run.dir / "served").read_text().splitlines()
-        assert served and all(line.endswith(" as published") for line in served), served
+        seen = served.read(self.config.run.dir)
+        assert seen.swaps and not seen.wrong, seen
 
 
 # Submission -----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
 from echo_queue.services.connect import connect_store
-from echo_queue.store import ObjectStore
 from tests.faults import stamps
 from tests.faults.history import Recorder
 from workers.engines import Completion, Prompt, Sampling
@@ -37,7 +36,9 @@ from workers.environments.scorer import ScoringError
 if TYPE_CHECKING:
     from torch import Tensor
 
-Publish = Callable[[ObjectStore, Version, "Mapping[str, Tensor]", str], Published]
+    from echo_queue.weights import Press
+
+Publish = Callable[["Press", Version, "Mapping[str, Tensor]", str], Published]
 
 VOCABULARY = 40
 SHORT, LONG = 4, 64
@@ -84,24 +85,26 @@ def celery(directory: Path, config: Config, name: str) -> int:
 
 
 def learner(directory: Path, config: Config, name: str) -> int:
-    from echo_queue import weights
+    from echo_queue.weights import Press
     from learner.__main__ import main
 
-    weights.publish = stamped(weights.publish)
+    Press.publish = stamped(Press.publish)  # type: ignore[method-assign]
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
 
 
 def stamped(publish: Publish) -> Publish:
-    return lambda store, version, tensors, dtype: publish(store, version, stamps.on(version, tensors), dtype)
+    return lambda press, version, tensors, dtype: publish(press, version, stamps.on(version, tensors), dtype)
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
+    from tests.faults import served
     from workers.leaving import on_signals
     from workers.worker import work
 
     leaving = threading.Event()
     on_signals(leaving)
+    served.watch(config.run.dir)
     work(config, name, Parity(), leaving, Drawing)  # type: ignore[arg-type]
     return 0
 
@@ -209,11 +212,19 @@ class Drawing:
     name = "drawing"
 
     def __init__(self, config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> None:
-        self.version = self.loaded = version
+        from safetensors.torch import load_file
+
+        self.version = version
         self.sampled = 0
+        self._tensors = stamps.on(version, load_file(f"{folder}/model.safetensors"))
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None:
-        self.version, self.loaded = version, stamps.of(tensors)
+        for name, tensor in self._tensors.items():
+            tensor.copy_(tensors[name])
+        self.version = version
+
+    def weight(self, name: str) -> "Tensor":
+        return self._tensors[name]
 
     def generate(
         self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, stop: threading.Event
@@ -234,7 +245,7 @@ class Drawing:
     ) -> Completion:
         length = longest if longest == LONG else int(draw.integers(1, longest + 1))
         tokens = (draw.integers(0, VOCABULARY, length) + beyond).astype(np.int32)
-        logprobs = stamps.logprobs(place, length, self.loaded)
+        logprobs = stamps.logprobs(place, length, stamps.of(self._tensors))
         return Completion(tokens, logprobs, "abort" if stop.is_set() else "stop")
 
 

@@ -39,7 +39,7 @@ from echo_queue.queue import Audit, Chunk, PromptSet, Queue, QueuePolicy, Status
 from echo_queue.services.connect import connect_redis, connect_store
 from echo_queue.submission.opening import open_source
 from echo_queue.supervisor import Role
-from tests.faults import history, keeper, roles
+from tests.faults import history, keeper, roles, served
 from tests.faults.checker import Evidence, Link, Snapshot, Update, Verdict, judge
 from tests.faults.keeper import Forked, Process
 
@@ -405,6 +405,7 @@ class Storm:
             vocabulary=roles.VOCABULARY,
             poison=roles.is_poison,
             stamped=True,
+            served=served.read(self.config.run.dir),
         )
 
     def _surprises(self) -> Counter[str]:
@@ -459,6 +460,13 @@ def configure(directory: Path, seed: int) -> Config:
         "queue": {"lease_s": LEASE_S, "max_attempts": 6, "stall_deadline_s": 40.0, "inline_max_bytes": 800},
         "submission": {"reconcile_s": 0.5, "deadline_s": 120.0},
         "telemetry": {"heartbeat_s": 0.25},
+        "weights": {
+            "part_bytes": 4_096,
+            "chunk_bytes": 1_024,
+            "anchor_every": draw.choice((2, 4, 16)),
+            "skips": [2, 4],
+            "encrypt": draw.random() < 0.5,
+        },
     }
     lines = []
     for section, values in sections.items():

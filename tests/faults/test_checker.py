@@ -1,5 +1,6 @@
 """A check that cannot fail is none: each promise of `checker` is broken here in a hand-made history, and noticed."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from echo_queue import doors
 from echo_queue.codec import decode, encode
 from echo_queue.queue import Audit
 from echo_queue.records import Group, Sample, Span
+from tests.faults import served
 from tests.faults.checker import Evidence, Link, Snapshot, Update, Verdict, judge, keeps
 from tests.faults.history import Event, Facts, Made, Part, Recorder, read
+from tests.faults.served import Served
 
 FINAL = Audit(
     submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1, flying=0, leased=0, lost=0
@@ -76,6 +79,7 @@ def a_good_run() -> Evidence:
         vocabulary=40,
         poison=lambda task: task == "a/0/3",
         stamped=True,
+        served=Served(Counter({"1.0": 2, "1.1": 1}), (), Counter(anchors=1, differences=1), Counter(store=2, peer=1)),
     )
 
 
@@ -232,8 +236,32 @@ def test_tensors_under_the_wrong_label_are_noticed() -> None:
     for stamp in ("1.1", "2.0", ""):
         groups = (made(IDS[0])._replace(stamp=stamp), *map(made, IDS[1:]))
         other = changed(a_good_run(), "complete", False, lambda facts, now=groups: replace(facts, groups=now))  # type: ignore[misc]
-        assert kinds(other) == {"other weights"}
-        assert not kinds(replace(other, stamped=False))
+        assert kinds(other) - {"loaded"} == {"other weights"}
+        assert not kinds(replace(other, stamped=False, served=None))
+
+
+def test_weights_that_are_not_what_was_published_are_noticed() -> None:
+    evidence = a_good_run()
+    assert evidence.served
+    torn = replace(evidence.served, wrong=("1.0 differs in embed",))
+    assert kinds(replace(evidence, served=torn)) == {"loaded"}
+    unseen = replace(evidence.served, swaps=Counter({"1.1": 1}))
+    assert kinds(replace(evidence, served=unseen)) == {"loaded"}
+
+
+@pytest.mark.parametrize("idle", [{"ways": Counter(anchors=3)}, {"bytes": Counter(store=3)}], ids=["ways", "bytes"])
+def test_a_storm_without_differences_or_peers_shows_nothing(idle: dict[str, Counter[str]]) -> None:
+    evidence = a_good_run()
+    assert evidence.served
+    assert kinds(replace(evidence, served=replace(evidence.served, **idle))) == {"nothing shown"}
+
+
+def test_what_a_worker_loads_and_fetches_is_read_back(tmp_path: Path) -> None:
+    (tmp_path / "served").write_text("1.0 as published\n1.1 as published\n1.1 as published\n1.2 differs in a, b\n")
+    (tmp_path / "brought").write_text("0001.00000000/full 900 0\n0001.00000001/from-0001.00000000 20 80\n")
+    seen = served.read(tmp_path)
+    assert seen.swaps == {"1.0": 1, "1.1": 2} and seen.wrong == ("1.2 differs in a, b",)
+    assert seen.ways == {"anchors": 1, "differences": 1} and seen.bytes == {"store": 920, "peer": 80}
 
 
 def test_an_id_that_was_never_submitted_is_unheard_of() -> None:

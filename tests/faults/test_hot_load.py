@@ -1,7 +1,7 @@
 """Two workers that are killed again and again while versions come: only what was published ever generates.
 
 The learner's weights drift with every version; workers feed one another. After each swap a worker notes whether every
-tensor of its live engine has the digest that the manifest names (`lives.recorded_swap`).
+tensor of its live engine has the digest that the manifest names (`served`).
 """
 
 import os
@@ -16,6 +16,7 @@ from echo_queue.queue import Chunk, PromptSet, QueuePolicy
 from echo_queue.records import PromptRow
 from echo_queue.submission import shards
 from learner import checkpoint
+from tests.faults import served
 from tests.faults.crashing import Committer, Site, until
 from tests.faults.nursery import Life
 
@@ -73,15 +74,13 @@ def test_whatever_is_killed_only_published_weights_generate(
         until(lambda: len(learner.trained) == PROMPTS, "all groups", told, DEADLINE_S)
         queue.finish(learner.lineage)
         until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
-    served = (config.run.dir / "served").read_text().splitlines()
-    wrong = [line for line in served if not line.endswith(" as published")]
-    assert not wrong, told()
-    whole = {line.split()[0] for line in served}
-    assert learner.generated <= whole, "nothing else has generated"
+    seen = served.read(config.run.dir)
+    assert not seen.wrong, told()
+    assert learner.generated <= seen.swaps.keys(), "nothing else has generated"
     assert sorted(checkpoint.trained_ledger(store)) == sorted(f"set/0/{index}" for index in range(PROMPTS))
     assert queue.audit().ok
     with capsys.disabled():
-        print(f" [{len(served)} swaps, {len(learner.generated)} versions generated, CRASH_SEED={SEED}]", end="")
+        print(f" [{seen.swaps.total()} swaps, {len(learner.generated)} versions generated, CRASH_SEED={SEED}]", end="")
 
 
 def test_the_spools_of_the_killed_are_swept(site: Site) -> None:
