@@ -26,7 +26,7 @@ dir = "{directory}"
 [staleness]
 s = 0
 [weights]
-anchor_every = 4
+anchor_every = 2
 encrypt = true
 """
 VERSIONS = history(9, share=0.3)
