@@ -341,19 +341,22 @@ class Queue:
 
         def read() -> list[Any]:
             pipe = self.client.pipeline(transaction=False)
-            pipe.hgetall(self.keys.published)
+            # In this order: what is not announced any more because it is published by now, is seen to be published.
             pipe.hmget(self.keys.coming, "route", "last")
+            pipe.hgetall(self.keys.published)
             return pipe.execute()
 
         return replies.news_of(*self.caller.persist("news", read))
 
-    def announced(self, announced: Announced, first: int) -> list[bytes]:
-        """The documents of its parts from place `first` on, those that are still kept; none once it was replaced."""
-        first = max(first, announced.last + 1 - ANNOUNCED_KEPT)
-        places = [str(place) for place in range(first, announced.last + 1)]
-        words = self.caller.persist("announced", lambda: self.client.hmget(self.keys.coming, "route", *places))
+    def announced(self, announced: Announced, first: int) -> dict[int, bytes]:
+        """The documents of its parts by their places, from `first` on, those that are kept; none once it is gone."""
+        places = range(max(first, announced.last + 1 - ANNOUNCED_KEPT), announced.last + 1)
+        words = self.caller.persist(
+            "announced", lambda: self.client.hmget(self.keys.coming, "route", *map(str, places))
+        )
         route, *documents = words
-        return [document for document in documents if document] if route == announced.route.encode() else []
+        found = dict(zip(places, documents, strict=True)) if route == announced.route.encode() else {}
+        return {place: document for place, document in found.items() if document is not None}
 
     def audit(self) -> Audit:
         """The conservation identity, from one read-only snapshot."""

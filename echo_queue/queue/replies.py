@@ -163,7 +163,7 @@ def beat_of(words: Mapping[str, str]) -> Beat:
     )
 
 
-def news_of(published: Mapping[bytes, bytes], announced: Sequence[bytes | None]) -> News:
+def news_of(announced: Sequence[bytes | None], published: Mapping[bytes, bytes]) -> News:
     words = {text(name): text(value) for name, value in published.items()}
     route, last = announced
     return News(published_of(words), None if route is None or last is None else Announced(text(route), int(last)))

@@ -123,7 +123,7 @@ def test_workers_and_monitors_read_what_the_learner_announces(queue: Queue, acti
     assert acting("learner").announce(0, Version(0, 1), "0000.00000001/full", 0, b"document")
     for role in ("worker", "monitor"):
         announced = acting(role).news().announced
-        assert announced and acting(role).announced(announced, 0) == [b"document"]
+        assert announced and acting(role).announced(announced, 0) == {0: b"document"}
 
 
 def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Queue, acting: As) -> None:

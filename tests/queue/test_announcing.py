@@ -34,9 +34,9 @@ def test_workers_read_documents_in_order_from_where_they_are(learner: Queue) -> 
     for place in range(5):
         assert learner.announce(1, VERSION, DELTA, place, document(place))
     assert announced(learner) == Announced(DELTA, 4)
-    assert learner.announced(announced(learner), 0) == [document(place) for place in range(5)]
-    assert learner.announced(announced(learner), 3) == [document(3), document(4)]
-    assert learner.announced(announced(learner), 5) == []
+    assert learner.announced(announced(learner), 0) == {place: document(place) for place in range(5)}
+    assert learner.announced(announced(learner), 3) == {3: document(3), 4: document(4)}
+    assert learner.announced(announced(learner), 5) == {}
 
 
 def test_who_waits_hears_of_each(learner: Queue) -> None:
@@ -50,8 +50,8 @@ def test_another_route_takes_its_place(learner: Queue) -> None:
     learner.announce(1, VERSION, DELTA, 0, document(0))
     before = announced(learner)
     learner.announce(1, VERSION, ANCHOR, 0, document(9))
-    assert learner.announced(before, 0) == []
-    assert learner.announced(announced(learner), 0) == [document(9)]
+    assert learner.announced(before, 0) == {}
+    assert learner.announced(announced(learner), 0) == {0: document(9)}
 
 
 def test_it_is_gone_when_the_pointer_moves_and_does_not_come_back(learner: Queue) -> None:
@@ -76,11 +76,13 @@ def test_it_never_grows_beyond_its_bound(learner: Queue) -> None:
     for place in range(ANNOUNCED_KEPT + 20):
         learner.announce(1, VERSION, DELTA, place, document(place))
     assert learner.client.hlen(learner.keys.coming) == 2 + ANNOUNCED_KEPT
-    assert learner.announced(announced(learner), 0)[0] == document(20)
+    assert learner.announced(announced(learner), 0) == {
+        place: document(place) for place in range(20, ANNOUNCED_KEPT + 20)
+    }
     assert not learner.announce(1, VERSION, DELTA, ANNOUNCED_KEPT + 20, bytes(65_537))
 
 
 def test_an_announcement_made_again_changes_nothing(learner: Queue) -> None:
     for _ in range(2):
         assert learner.announce(1, VERSION, DELTA, 0, document(0))
-    assert learner.announced(announced(learner), 0) == [document(0)]
+    assert learner.announced(announced(learner), 0) == {0: document(0)}
