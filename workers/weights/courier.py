@@ -91,10 +91,10 @@ class Courier:
             with self._spool.hold(route), self._delivery(route.name) as delivery:
                 delivery.add(route.parts)
                 delivery.complete()
-                fetched = self._take_over(route, deadline_s)
+                before = self._take_over(route, deadline_s)
                 if not delivery.whole:
                     self._carry(delivery, deadline_s - (time.monotonic() - began))
-                fetched += delivery.fetched
+                fetched = before + delivery.fetched
         finally:
             with self._lock:
                 self._bringing -= 1
