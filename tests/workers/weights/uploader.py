@@ -1,10 +1,10 @@
-"""A learner that publishes two versions, as a process that dies at a named step: `… uploader SPEC`.
+"""A learner that publishes two versions, as a process: `python -m tests.workers.weights.uploader SPEC`.
 
-The second version has several parts, which it announces as the product does.
+It waits for a line of input after each. The second has several parts, which it announces as the product does; where it
+dies, its environment says (`echo_queue.doors`).
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -32,5 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[3]))
     main()
