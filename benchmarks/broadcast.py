@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from benchmarks.laboratory import machine, scenarios, system
-from benchmarks.laboratory.figures import Late, Series
+from benchmarks.laboratory.figures import Late, Series, Uploaded
 from benchmarks.laboratory.network import Network
 from benchmarks.laboratory.table import HEADING, Table
 from benchmarks.laboratory.trial import CHUNK_DEADLINE_S, Laboratory
@@ -29,6 +29,8 @@ RATIO = {4: 1.05, 8: 1.10}
 ORIGIN = 1.05
 TROUBLE = 1.10
 LATE = 1.10
+BEHIND = 0.25
+"""F/B from the pointer's move until all have what was announced; how long the upload itself takes is the learner's."""
 CARRIES = 0.98
 """If all hops at once get less than this share of one alone, this machine is too small to tell."""
 
@@ -59,6 +61,7 @@ class Figures:
     peers: tuple[Series, ...]
     trouble: tuple[Series, ...]
     late: Late | None
+    uploads: tuple[Uploaded, ...]
 
 
 Experiment = Callable[[Laboratory, int, int], Series]
@@ -70,6 +73,9 @@ TROUBLE_WITH: Mapping[str, Experiment] = {
     "slow-known": lambda lab, peers, rounds: scenarios.slow(lab, peers, rounds, known=True),
     "regions": scenarios.regions,
 }
+
+
+UPLOADS = ("told", "announced")
 
 
 def measure(settings: Settings, table: Table) -> Figures:
@@ -101,6 +107,11 @@ def measure(settings: Settings, table: Table) -> Figures:
             if wanted(name)
         )
         late = table.show_late(scenarios.late(lab, fewest, settings.rounds)) if wanted("late") else None
+        uploads = tuple(
+            table.show_uploaded(scenarios.uploaded(lab, fewest, settings.rounds, announcing=name == "announced"))
+            for name in UPLOADS
+            if wanted(name)
+        )
         return Figures(
             machine=told,
             others_busy=round(others, 3),
@@ -113,18 +124,22 @@ def measure(settings: Settings, table: Table) -> Figures:
             peers=peers,
             trouble=trouble,
             late=late,
+            uploads=uploads,
         )
 
 
 def targets_of(figures: Figures, timed: bool) -> dict[str, bool]:
     """Promise → kept. Without `timed` only those that do not depend on time: a short broadcast is all beginnings."""
-    every = (*figures.baselines, *figures.peers, *figures.trouble, *((figures.late,) if figures.late else ()))
+    late = (figures.late,) if figures.late else ()
+    every = (*figures.baselines, *figures.peers, *figures.trouble, *late, *figures.uploads)
     targets = {"every delivered part is what was sent": not any(each.wrong_parts for each in every)}
     for each in figures.peers:
         targets[f"origin sends at most {ORIGIN} F to {each.nodes} peers"] = each.origin.median <= ORIGIN
     for each in figures.trouble:
         if each.what == "two regions":
             targets[f"origin sends at most {ORIGIN} F per region"] = each.origin.median <= ORIGIN
+    for upload in figures.uploads:
+        targets[f"{upload.what}: origin sends at most {ORIGIN} F"] = upload.origin.median <= ORIGIN
     return targets | (_timed(figures) if timed else {})
 
 
@@ -142,6 +157,10 @@ def _timed(figures: Figures) -> dict[str, bool]:
             targets[promise] = each.ratio.median <= most
     if figures.late:
         targets[f"who comes late has all within {LATE} (anchor + skip delta)/B"] = figures.late.ratio.median <= LATE
+    for upload in figures.uploads:
+        if upload.what == "uploaded, announced":
+            promise = f"what is announced is everywhere {BEHIND} F/B after the pointer has moved"
+            targets[promise] = upload.behind.median <= BEHIND
     return targets
 
 
@@ -167,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=float, help="F")
     parser.add_argument("--rounds", type=int, help="of each experiment; the baselines have at most 3")
     parser.add_argument("--peers", type=int, nargs="+", help="how many")
-    experiments = ", ".join(("store", "star", "peers", *TROUBLE_WITH, "late"))
+    experiments = ", ".join(("store", "star", "peers", *TROUBLE_WITH, "late", *UPLOADS))
     parser.add_argument("--only", default="", help=f"experiments, with commas between: {experiments}")
     args = parser.parse_args(arguments)
     if reasons := system.missing():

@@ -29,7 +29,8 @@ from echo_queue.records import Group, Published, Version
 from echo_queue.services.connect import connect_store
 from echo_queue.store import INDEX, ObjectStore
 from echo_queue.telemetry import MetricsLog
-from learner import checkpoint, keys
+from learner import announcer, checkpoint, keys
+from learner.announcer import Announcer
 from learner.following import resume
 from learner.gathering import Batch, Gathering
 from learner.housekeeper import Housekeeper
@@ -61,11 +62,13 @@ def train(config: Config, leaving: threading.Event) -> None:
     housekeeper = Housekeeper(_connect_queue(config, store), store, config.queue.lease_s, learner.observe)
     housekeeper.start()
     learner.publisher.start()
+    learner.announcer.start()
     try:
         learner.run(leaving)
     finally:
         housekeeper.close()
         learner.publisher.close()
+        learner.announcer.close()
 
 
 class Learner:
@@ -84,9 +87,11 @@ class Learner:
         signer = keys.signer(config)
         self.lineage, self.saved = resume(queue, store, self.saved)
         queue.entrust(self.lineage, keys.trust(signer))
+        self.announcer = Announcer(Queue(queue.client, queue.run, deadline_s=announcer.DEADLINE_S))
         self.press = weights.Press(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
             chunk_key=keys.trust(signer).chunk_key if config.weights.encrypt else None,
+            announce=self.announcer.announce,
         )
         self.trained: list[str] = []
         self.t_train_s = 0.0

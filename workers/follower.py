@@ -5,6 +5,7 @@
 - `take` never waits for weights that are just being staged; after a take that came too early, what is staged next stays
   until it was taken.
 - `wait_for` ends at its deadline with an error that names the version waited for and the last failure.
+- What is announced of the next version is looked at between versions, so that its parts come while they are uploaded.
 - A run whose key has changed ends the worker: `check` raises it in the main thread.
 """
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
-from echo_queue.queue import Queue
+from echo_queue.queue import Announced, Queue
 from echo_queue.records import Published, Version
 from echo_queue.weights.manifest import Manifest
 from workers.weights.intake import Arrived, Intake
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LISTEN_S = 2.0
+KINDS = ("published", "resumed", "announced")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -53,14 +55,22 @@ class Staged:
 
 
 class Follower(threading.Thread):
-    """`have`: what is served, if nothing else was published the worker needs nothing."""
+    """`have`: what is served, if nothing else was published the worker needs nothing. `look_ahead` is told what is
+    announced, and returns at once."""
 
-    def __init__(self, queue: Queue, intake: Intake, have: Version | None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        intake: Intake,
+        have: Version | None,
+        look_ahead: Callable[[Announced | None], object] = lambda announced: None,
+    ) -> None:
         super().__init__(name="follower", daemon=True)
         self._queue = queue
         self._intake = intake
         self._stage = intake.stage
         self._have = have
+        self._look_ahead = look_ahead
         self._staged: Arrived | None = None
         self._needed: Version | None = None
         self._missed = False
@@ -72,10 +82,11 @@ class Follower(threading.Thread):
         cursor, pause_s = "0-0", FIRST_PAUSE_S
         while not self._closed:
             try:
-                published = self._queue.published()
-                if published is not None and published.version != self._have:
-                    self._follow(published)
-                cursor, pause_s = self._queue.wait(cursor, LISTEN_S, ("published", "resumed")), FIRST_PAUSE_S
+                news = self._queue.news()
+                if news.published is not None and news.published.version != self._have:
+                    self._follow(news.published)
+                self._look_ahead(news.announced)
+                cursor, pause_s = self._queue.wait(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
             except Exception as error:
                 if self._closed:
                     return

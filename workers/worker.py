@@ -17,6 +17,7 @@ from workers.heart import Heart
 from workers.leaving import Leaver
 from workers.prompts import Prompts
 from workers.rollout import Rollout
+from workers.weights.ahead import Ahead
 from workers.weights.courier import Courier
 from workers.weights.gate import Gate
 from workers.weights.intake import Intake
@@ -48,8 +49,10 @@ def work(
     spool = Spool((settings.spool_dir or config.run.dir / "spool") / name, settings.spool_max_bytes)
     courier = Courier(queue, store, spool, name, settings, secret=pinned.trust.token_secret)
     bring = partial(courier.bring, deadline_s=deadline_s)
-    intake = Intake(store, pinned, Stage(), bring=bring, spool=spool, base=engine.weight)
-    follower = Follower(queue, intake, engine.version)
+    stage = Stage()
+    intake = Intake(store, pinned, stage, bring=bring, spool=spool, base=engine.weight, make_way=courier.make_way)
+    ahead = Ahead(queue, pinned.verifier, stage, courier, deadline_s)
+    follower = Follower(queue, intake, engine.version, ahead.follow)
     heart = Heart(queue, name, engine, config.telemetry.heartbeat_s, courier.fetched)
     leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s, retire=courier.retire)
     for thread in (heart, leaver, follower):

@@ -105,3 +105,20 @@ class Late:
     origin: Spread
     catching_up: Spread
     wrong_parts: int
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A version that its learner uploads over a link like the workers' own. F: bytes of its route.
+
+    `ratio`: seconds from the call of `publish` until the last worker has all, over F/B. `behind`: those of them after
+    the pointer had moved. `wrong_parts`: workers whose staged tensors are not those that were published.
+    """
+
+    what: str
+    peers: int
+    megabytes: float
+    ratio: Spread
+    behind: Spread
+    origin: Spread
+    wrong_parts: int

@@ -13,6 +13,8 @@ from echo_queue.records import Published, Version
 from echo_queue.store import ObjectStore
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.signing import Verifier
+from workers import follower
+from workers.weights.ahead import Ahead
 from workers.weights.courier import Brought, Courier
 from workers.weights.intake import Intake
 from workers.weights.spool import Spool
@@ -35,10 +37,10 @@ class Member:
         self.queue.beat(name, Beat("laboratory", Version(0, 0), "ready"), BEAT_S)
         threading.Thread(target=self._beat, daemon=True).start()
         self.spool = Spool(folder, SPOOL_BYTES)
-        self._courier = Courier(queue, store, self.spool, name, settings, secret=SECRET)
+        self.courier = Courier(queue, store, self.spool, name, settings, secret=SECRET)
 
     def bring(self, route: Route) -> Brought:
-        return self._courier.bring(route, DEADLINE_S)
+        return self.courier.bring(route, DEADLINE_S)
 
     def parts(self, route: Route) -> Sequence[memoryview]:
         return [self.spool.open(part).memory() for part in route.parts]
@@ -66,8 +68,7 @@ class Follower:
         self._arrived_s = 0.0
 
     def serve(self, published: Published, public_key: str) -> None:
-        pinned = Pinned(Verifier(public_key), Trust(public_key, SECRET, bytes(32)), self._member.queue)
-        intake = Intake(self._store, pinned, self._stage, bring=self._bring, spool=self._member.spool)
+        intake = self._intake(self._pinned(public_key))
         self._routes.clear()
         arrived = intake.bring(published)
         self._stage.hold()
@@ -75,9 +76,35 @@ class Follower:
             intake.apply(arrived)
         finally:
             self._stage.release()
+        self._say(self._stage.have == (arrived.manifest.version, arrived.manifest.root))
+
+    def follow(self, public_key: str) -> None:
+        """From now on by itself, as a worker does: what is announced is prefetched, what is published is staged."""
+        pinned = self._pinned(public_key)
+        ahead = Ahead(self._member.queue, pinned.verifier, self._stage, self._member.courier, DEADLINE_S)
+        follower.Follower(self._member.queue, self._intake(pinned), None, ahead.follow).start()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        """A stage has a version only if all of its tensors are those of the manifest."""
+        said = None
+        while True:
+            have = self._stage.have
+            if have is not None and have != said:
+                self._say(staged=True)
+                said = have
+            time.sleep(LOOK_S)
+
+    def _say(self, staged: bool) -> None:
         sizes = {route.name: route.size for route in self._routes}
-        staged = self._stage.have == (arrived.manifest.version, arrived.manifest.root)
         say("serving", arrived_s=self._arrived_s, routes=sizes, staged=staged, store_bytes=self._store_bytes)
+
+    def _pinned(self, public_key: str) -> Pinned:
+        return Pinned(Verifier(public_key), Trust(public_key, SECRET, bytes(32)), self._member.queue)
+
+    def _intake(self, pinned: Pinned) -> Intake:
+        way = self._member.courier.make_way
+        return Intake(self._store, pinned, self._stage, bring=self._bring, spool=self._member.spool, make_way=way)
 
     def _bring(self, route: Route) -> None:
         self._store_bytes += self._member.bring(route).store_bytes

@@ -2,7 +2,7 @@
 
 Says "ready", then does what each line on its input tells it. "bring": it says when "half" of a route's chunks are here,
 "whole" once all are, verified, and after that the digests of what lies in its folder. "serve": it fetches and stages a
-published version, as a worker does, and says "serving".
+published version, as a worker does, and says "serving". "follow": it does so by itself with each version from now on.
 """
 
 import importlib
@@ -82,6 +82,8 @@ def main() -> None:
         order = orjson.loads(line)
         if order["do"] == "bring":
             carry_out(bring, Route.decode(order["route"].encode(), spec.name))
+        elif order["do"] == "follow" and follower is not None:
+            follower.follow(order["key"])
         elif follower is not None:
             follower.serve(Published(Version(*order["version"]), order["manifest"], order["digest"]), order["key"])
 

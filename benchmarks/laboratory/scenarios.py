@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.laboratory.crew import Node
-from benchmarks.laboratory.figures import Late, Series, series, spread
+from benchmarks.laboratory.figures import Late, Series, Uploaded, series, spread
 from benchmarks.laboratory.origin import client
-from benchmarks.laboratory.trial import ORIGIN, Event, Laboratory, Nodes, Plan
+from benchmarks.laboratory.trial import LEARNER, ORIGIN, Event, Laboratory, Nodes, Plan
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue.keys import Keys
 
@@ -25,6 +25,8 @@ REGIONS = ("east", "west")
 MISSED = 8
 """Versions, which one difference spans."""
 SERVING_S = PUBLISHED_S = 300.0
+UPLOADED_PART_BYTES = 4 << 20
+"""A model of 14 GB has some 200 parts of the usual size; here that would be one or two."""
 WARM_SHARE = 0.5
 """Of the usual bytes: enough to measure rates by."""
 
@@ -140,6 +142,56 @@ def _late(lab: Laboratory, plan: Plan) -> _Late:
             origin_bytes=lab.network.sent_bytes(ORIGIN) - sent,
             wrong=sum(not each.figures["staged"] for each in (event, *served)),
         )
+
+
+def uploaded(lab: Laboratory, peers: int, rounds: int, announcing: bool) -> Uploaded:
+    """The learner has a link of the workers' rate, and uploads a difference of many parts to the version they serve.
+
+    `announcing`: they are told of each part as it is stored; else of the version alone, when all of it is.
+    """
+    run, names = lab.new_run(), lab.names[:peers]
+    plan = Plan(names, special={name: {"serves": True} for name in names})
+    settings = {"redis": str(lab.redis), "announces": announcing, "part_bytes": UPLOADED_PART_BYTES}
+    with lab.crew(run, plan) as nodes, lab.press(run, LEARNER, **settings) as (press, key):
+        _publish(press, 1)
+        for node in nodes.values():
+            node.tell("follow", key=key)
+        for node in nodes.values():
+            node.hear("serving", SERVING_S)
+        taken = [_uploaded(lab, nodes, press) for _ in range(rounds)]
+    return Uploaded(
+        what="uploaded, announced" if announcing else "uploaded, then told",
+        peers=peers,
+        megabytes=round(taken[-1].size / 1e6, 3),
+        ratio=spread(each.last_s / (each.size / lab.goodput) for each in taken),
+        behind=spread(each.behind_s / (each.size / lab.goodput) for each in taken),
+        origin=spread(each.origin_bytes / each.size for each in taken),
+        wrong_parts=sum(each.wrong for each in taken),
+    )
+
+
+@dataclass(frozen=True)
+class _Upload:
+    size: int
+    last_s: float
+    behind_s: float
+    origin_bytes: int
+    wrong: int
+
+
+def _uploaded(lab: Laboratory, nodes: Nodes, press: Node) -> _Upload:
+    sent = lab.network.sent_bytes(ORIGIN)
+    press.tell("publish", versions=1)
+    said = press.hear("published", PUBLISHED_S).figures
+    served = [node.hear("serving", SERVING_S).figures for node in nodes.values()]
+    last_s = max(each["arrived_s"] for each in served)
+    return _Upload(
+        size=said["size"],
+        last_s=last_s - said["began_s"],
+        behind_s=last_s - said["pointed_s"],
+        origin_bytes=lab.network.sent_bytes(ORIGIN) - sent,
+        wrong=sum(not each["staged"] for each in served),
+    )
 
 
 def _publish(press: Node, versions: int) -> dict[str, Any]:

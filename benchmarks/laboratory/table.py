@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from benchmarks.laboratory.figures import Late, Series
+from benchmarks.laboratory.figures import Late, Series, Uploaded
 
 HEADING = (
     "                        peers  T_last/(F/B)  (least … most, rounds)  first  origin/F"
@@ -36,3 +36,9 @@ class Table:
         )
         self.say(f"many versions, after {late.catching_up.median:.2f} s\n")
         return late
+
+    def show_uploaded(self, each: Uploaded) -> Uploaded:
+        origin, behind = f"{each.origin.median:10.3f}", each.behind
+        self.say(f"  {each.what:<22}{each.peers:5}  {each.ratio!s:<37}{'':6}{origin}{each.wrong_parts:41}\n")
+        self.say(f"    after publish() was called for {each.megabytes:g} MB; after the pointer had moved: {behind}\n")
+        return each

@@ -19,7 +19,7 @@ from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
 from echo_queue.queue import Queue, QueuePolicy
 
-ORIGIN = "origin"
+ORIGIN, LEARNER = "origin", "learner"
 READY_S = 30.0
 DIGESTS_S = 60.0
 SPARE_S = 60.0
@@ -47,12 +47,12 @@ class Plan:
 
 
 class Laboratory:
-    """`size` bytes to at most `most` nodes n1, n2, … on links of `mbit` Mbit/s."""
+    """`size` bytes to at most `most` nodes n1, n2, … on links of `mbit` Mbit/s, as a learner's is."""
 
     def __init__(self, network: Network, mbit: float, most: int, size: int, chunk_bytes: int) -> None:
         self.network, self.mbit, self.size, self.chunk_bytes = network, mbit, size, chunk_bytes
         self.names = tuple(f"n{number}" for number in range(1, most + 1))
-        for name in (ORIGIN, *self.names):
+        for name in (ORIGIN, LEARNER, *self.names):
             network.add(name, mbit)
         self.objects = network.directory / "objects"
         self.goodput = 0.0
@@ -111,12 +111,12 @@ class Laboratory:
             shutil.rmtree(self.objects / origin.BUCKET / run, ignore_errors=True)
 
     @contextmanager
-    def press(self, run: str) -> Iterator[tuple[Node, str]]:
-        """A learner's press at the origin, with a model of the laboratory's bytes, and its public key."""
+    def press(self, run: str, place: str = ORIGIN, **more: Any) -> Iterator[tuple[Node, str]]:
+        """A learner's press at `place`, with a model of the laboratory's bytes, and its public key."""
         folder = self.network.directory / f"{run}.press"
         folder.mkdir()
         spec = {"run": run, "origin": self.network.address(ORIGIN), "elements": self.size // 2, "folder": str(folder)}
-        press = Node(ORIGIN, folder, spec, PRESS)
+        press = Node(place, folder, spec | more, PRESS)
         try:
             yield press, press.hear("ready", READY_S).figures["public_key"]
         finally:

@@ -2,6 +2,7 @@
 
 from echo_queue.queue.client import Queue
 from echo_queue.queue.types import (
+    Announced,
     Arrival,
     Audit,
     Beat,
@@ -12,6 +13,7 @@ from echo_queue.queue.types import (
     Joined,
     Lease,
     Ledger,
+    News,
     Order,
     Outcome,
     Peer,
@@ -26,6 +28,7 @@ from echo_queue.queue.types import (
 )
 
 __all__ = [
+    "Announced",
     "Arrival",
     "Audit",
     "Beat",
@@ -36,6 +39,7 @@ __all__ = [
     "Joined",
     "Lease",
     "Ledger",
+    "News",
     "Order",
     "Outcome",
     "Peer",

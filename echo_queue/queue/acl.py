@@ -30,7 +30,7 @@ WORKER_CALLS = (
     *("join", "report", "withdraw"),
 )
 WORKER: tuple[Grant, ...] = (
-    ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
+    ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "coming", "forks")),
     ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
     ("~", "+xrange +xdel", ("dead",)),
     ("%W~", "+xadd", ("replay", "events")),

@@ -20,6 +20,7 @@ from echo_queue.queue.calls import NO_REPLICAS, Caller, Replicas, answers
 from echo_queue.queue.keys import Keys
 from echo_queue.queue.payloads import Payloads, Spill
 from echo_queue.queue.types import (
+    Announced,
     Arrival,
     Audit,
     Beat,
@@ -30,6 +31,7 @@ from echo_queue.queue.types import (
     Joined,
     Lease,
     Ledger,
+    News,
     Outcome,
     Peer,
     PromptSet,
@@ -50,6 +52,8 @@ DEADLINE_S = 60.0
 BLOCK_S = 2.0
 """Longest single blocking read; a connection's socket timeout must be above it."""
 SWEEP_MAX = 64
+ANNOUNCED_KEPT = 256
+"""Parts of the version under way of which Redis has the documents, as `library/learner.lua` says."""
 BEATS_MISSED = 5
 
 
@@ -263,6 +267,13 @@ class Queue:
             raise ValueError(f"lineage {lineage} cannot publish {published.version}")
         return bool(self._call("publish", lineage, published.version.number, published.manifest, published.digest))
 
+    def announce(self, lineage: int, version: Version, route: str, place: int, document: bytes) -> bool:
+        """A part of a route to `version`, which is not published yet, is stored: its signed document. Parts in order.
+
+        Replaces what was announced of another route. False if the version is published, or the document too large.
+        """
+        return bool(self._call("announce", lineage, version.number, route, place, document))
+
     def entrust(self, lineage: int, trust: Trust) -> None:
         """Tells workers whose weights to trust. It does not change during a lineage."""
         self._call("entrust", lineage, trust.public_key, trust.token_secret.hex(), trust.chunk_key.hex())
@@ -325,6 +336,28 @@ class Queue:
         words = self.caller.persist("published", lambda: self.client.hgetall(self.keys.published))
         return replies.published_of({replies.text(name): replies.text(value) for name, value in words.items()})
 
+    def news(self) -> News:
+        """The newest weights that may be fetched, and what is announced of those after them, in one round trip."""
+
+        def read() -> list[Any]:
+            pipe = self.client.pipeline(transaction=False)
+            # In this order: what is not announced any more because it is published by now, is seen to be published.
+            pipe.hmget(self.keys.coming, "route", "last")
+            pipe.hgetall(self.keys.published)
+            return pipe.execute()
+
+        return replies.news_of(*self.caller.persist("news", read))
+
+    def announced(self, announced: Announced, first: int) -> dict[int, bytes]:
+        """The documents of its parts by their places, from `first` on, those that are kept; none once it is gone."""
+        places = range(max(first, announced.last + 1 - ANNOUNCED_KEPT), announced.last + 1)
+        words = self.caller.persist(
+            "announced", lambda: self.client.hmget(self.keys.coming, "route", *map(str, places))
+        )
+        route, *documents = words
+        found = dict(zip(places, documents, strict=True)) if route == announced.route.encode() else {}
+        return {place: document for place, document in found.items() if document is not None}
+
     def audit(self) -> Audit:
         """The conservation identity, from one read-only snapshot."""
         return replies.audit_of(self._read("audit"))
@@ -337,7 +370,8 @@ class Queue:
         """Blocks until an event after `cursor` (of one of `kinds`, if given) or `timeout_s`; returns the new cursor.
 
         Begin with "0-0", and look at the queue before each wait: then nothing is missed. Kinds: declared, submitted,
-        admitted, completed, advanced, entrusted, published, committed, resumed, returned, buried, revived, finished.
+        admitted, completed, advanced, entrusted, announced, published, committed, resumed, returned, buried, revived,
+        finished.
         """
         give_up = time.monotonic() + timeout_s
         wanted = {kind.encode() for kind in kinds}

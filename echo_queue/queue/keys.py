@@ -16,6 +16,7 @@ class Keys:
         self.state = self.prefix + "state"
         self.policy = self.prefix + "policy"
         self.published = self.prefix + "published"
+        self.coming = self.prefix + "coming"
         self.forks = self.prefix + "forks"
         self.stats = self.prefix + "stats"
         self.tallies = self.prefix + "tallies"

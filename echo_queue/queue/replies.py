@@ -5,6 +5,7 @@ from typing import Any
 
 from echo_queue.codec import GROUP_MAX_BYTES
 from echo_queue.queue.types import (
+    Announced,
     Audit,
     Beat,
     Chunk,
@@ -14,6 +15,7 @@ from echo_queue.queue.types import (
     Joined,
     Lease,
     Ledger,
+    News,
     QueuePolicy,
     Status,
     Trust,
@@ -159,6 +161,12 @@ def beat_of(words: Mapping[str, str]) -> Beat:
         peer_bytes=int(words.get("peer_bytes", 0)),
         arrived_ms=int(words.get("arrived_ms", -1)),
     )
+
+
+def news_of(announced: Sequence[bytes | None], published: Mapping[bytes, bytes]) -> News:
+    words = {text(name): text(value) for name, value in published.items()}
+    route, last = announced
+    return News(published_of(words), None if route is None or last is None else Announced(text(route), int(last)))
 
 
 def joined_of(reply: Sequence[Any]) -> Joined:

@@ -200,6 +200,22 @@ class Trust:
 
 
 @dataclass(frozen=True)
+class Announced:
+    """What is announced of the version under way: a route by its name, and the place of its newest part."""
+
+    route: str
+    last: int
+
+
+@dataclass(frozen=True)
+class News:
+    """What a worker that follows the weights looks at."""
+
+    published: Published | None
+    announced: Announced | None
+
+
+@dataclass(frozen=True)
 class Beat:
     """A worker's heartbeat: what it runs and how fast. `state` is one word for a person to read."""
 

@@ -7,7 +7,7 @@ from the manifests. The formats are in docs/weights.md.
 
 from typing import TYPE_CHECKING, Any
 
-from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo
+from echo_queue.weights.manifest import Announcement, Manifest, Part, Route, TensorInfo
 from echo_queue.weights.reading import Damaged, fetch, read_manifest, ways
 from echo_queue.weights.retention import latest, lineages, prune
 from echo_queue.weights.signing import Forged, Signer, Verifier
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from echo_queue.weights.publishing import Press
 
 __all__ = [
-    "Damaged", "Forged", "Manifest", "Part", "Press", "Route", "Signer", "TensorInfo", "Verifier", "fetch", "latest",
-    "lineages", "prune", "read_manifest", "ways",
+    "Announcement", "Damaged", "Forged", "Manifest", "Part", "Press", "Route", "Signer", "TensorInfo", "Verifier",
+    "fetch", "latest", "lineages", "prune", "read_manifest", "ways",
 ]  # fmt: skip
 
 

@@ -37,7 +37,7 @@ ITEM_BYTES = {
     "BOOL": 1,
 }  # fmt: skip
 """By the names that safetensors gives to types."""
-T = TypeVar("T", "Manifest", "Route")
+T = TypeVar("T", "Manifest", "Route", "Announcement")
 PLACE = re.compile(rf"{FOLDER}(\d{{4,}})/(\d{{8,}})/(?:(full|from-\d{{4,}}\.\d{{8,}})/)?([^/]+)")
 
 
@@ -88,12 +88,10 @@ class Route:
 
     @property
     def name(self) -> str:
-        """Unique in the run: `0001.00000007/full`, `0001.00000007/from-0001.00000006`."""
-        return f"{_dotted(self.version)}/{way(self.base)}"
+        return route_name(self.version, self.base)
 
     def body(self) -> dict[str, Any]:
-        base = self.base and {"lineage": self.base.lineage, "number": self.base.number, "root": self.base_root}
-        return {"base": base, "parts": [part.body() for part in self.parts]}
+        return {"base": _base_body(self.base, self.base_root), "parts": [part.body() for part in self.parts]}
 
     def encode(self) -> bytes:
         """As a document of its own, still to be signed."""
@@ -103,6 +101,33 @@ class Route:
     def decode(cls, body: bytes, where: str) -> "Route":
         """Raises `Damaged` for what is not a whole route, `ServiceError` for a format that is unknown here."""
         return _decode(body, where, "route", _route_of)
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A part that is stored before its version stands: number `place`, from 0 on, of a route that is still growing."""
+
+    run: str
+    version: Version
+    base: Version | None
+    base_root: str | None
+    place: int
+    part: Part
+
+    @property
+    def route(self) -> str:
+        return route_name(self.version, self.base)
+
+    def encode(self) -> bytes:
+        """The document, still to be signed."""
+        base = _base_body(self.base, self.base_root)
+        more = {"base": base, "place": self.place, "part": self.part.body()}
+        return canonical(_head("part", self.run, self.version) | more)
+
+    @classmethod
+    def decode(cls, body: bytes, where: str) -> "Announcement":
+        """Raises `Damaged` for what is not a whole announcement, `ServiceError` for a format that is unknown here."""
+        return _decode(body, where, "part", _announcement_of)
 
 
 @dataclass(frozen=True)
@@ -209,6 +234,11 @@ def part_key(version: Version, base: Version | None, chunks: Iterable[str]) -> s
     return f"{folder(version)}{way(base)}/{_over(chunks)[:32]}{PART}"
 
 
+def route_name(version: Version, base: Version | None) -> str:
+    """Unique in the run: `0001.00000007/full`, `0001.00000007/from-0001.00000006`."""
+    return f"{_dotted(version)}/{way(base)}"
+
+
 def way(base: Version | None) -> str:
     return f"from-{_dotted(base)}" if base else "full"
 
@@ -236,6 +266,10 @@ def _dotted(version: Version) -> str:
 
 def _head(kind: str, run: str, version: Version) -> dict[str, Any]:
     return {"format": FORMAT, "kind": kind, "run": run, "lineage": version.lineage, "number": version.number}
+
+
+def _base_body(base: Version | None, root: str | None) -> dict[str, Any] | None:
+    return base and {"lineage": base.lineage, "number": base.number, "root": root}
 
 
 def _decode(body: bytes, where: str, kind: str, make: Callable[[Any], T]) -> T:
@@ -278,16 +312,32 @@ def _tensor(values: Any) -> TensorInfo:
 
 
 def _route_of(values: Any) -> Route:
-    version = Version(_count(values["lineage"]), _count(values["number"]))
-    base = base_root = None
-    if (named := values["route"]["base"]) is not None:
-        base, base_root = Version(_count(named["lineage"]), _count(named["number"])), _digest(named["root"])
-        if base >= version:
-            _refuse(f"{base} is not before {version}")
+    version = _version(values)
+    base, base_root = _base(version, values["route"]["base"])
     parts = tuple(_part(version, base, one) for one in values["route"]["parts"])
     if len({part.key for part in parts}) != len(parts):
         _refuse("a part stands twice")
     return Route(_text(values["run"]), version, base, _digest(values["root"]), base_root, parts)
+
+
+def _announcement_of(values: Any) -> Announcement:
+    version = _version(values)
+    base, base_root = _base(version, values["base"])
+    part = _part(version, base, values["part"])
+    return Announcement(_text(values["run"]), version, base, base_root, _count(values["place"]), part)
+
+
+def _version(values: Any) -> Version:
+    return Version(_count(values["lineage"]), _count(values["number"]))
+
+
+def _base(version: Version, values: Any) -> tuple[Version, str] | tuple[None, None]:
+    if values is None:
+        return None, None
+    base = _version(values)
+    if base >= version:
+        _refuse(f"{base} is not before {version}")
+    return base, _digest(values["root"])
 
 
 def _part(version: Version, base: Version | None, values: Any) -> Part:

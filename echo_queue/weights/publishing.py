@@ -4,6 +4,8 @@
   with others it is a `FencedError`, because only another learner can have done it.
 - A version's own route is the difference to the one published before, unless that is hardly smaller than the whole.
   `further` adds differences that span several publications, aligned like a skip list, and whole versions (anchors).
+- Parts of a version's own route are announced as they are stored, apart from the first version of a lineage, whose
+  weights most workers have from elsewhere.
 - Of each version that a later difference starts from there is one copy, in a file; of parts, a few are in memory.
 """
 
@@ -12,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +23,10 @@ from echo_queue.errors import FencedError, Problem
 from echo_queue.records import Published, Version
 from echo_queue.store import ObjectStore
 from echo_queue.weights import delta
+from echo_queue.weights.announcing import Announce, InOrder
 from echo_queue.weights.ciphers import cut
 from echo_queue.weights.manifest import (
+    Announcement,
     Manifest,
     Part,
     Route,
@@ -69,7 +74,10 @@ class Publication:
 
 
 class Press:
-    """One learner's publications of run `run`, in ascending order; `folder` gets the copies. For one thread."""
+    """One learner's publications of run `run`, in ascending order; `folder` gets the copies. For one thread.
+
+    `announce` is called in threads of its uploads.
+    """
 
     def __init__(
         self,
@@ -80,9 +88,10 @@ class Press:
         folder: Path,
         *,
         chunk_key: bytes | None = None,
+        announce: Announce = lambda announcement, document: None,
     ) -> None:
         self._store, self._run, self._signer, self._settings = store, run, signer, settings
-        self._folder, self._chunk_key = folder, chunk_key
+        self._folder, self._chunk_key, self._announce = folder, chunk_key, announce
         self._codec = delta.Settings(shard_bytes=settings.part_bytes)
         self.stored: Counter[str] = Counter()
         """Bytes of routes ("anchor", "delta"), since the start."""
@@ -171,11 +180,12 @@ class Press:
                 yield shard.data
 
         parts, base = None, self._bases.get(self._place)
+        known = base is not None
         if base is not None and self._anchor is not None:
             ours, theirs = _side_by_side(base.tensors, given, copy)
-            parts = self._upload(version, base.version, shards(ours, theirs), WORTHWHILE * self._anchor[1])
+            parts = self._upload(version, base, shards(ours, theirs), WORTHWHILE * self._anchor[1], tell=True)
         if parts is None:
-            base, parts = None, self._upload(version, None, shards({}, copy)) or ()
+            base, parts = None, self._upload(version, None, shards({}, copy), tell=known) or ()
         infos = described(copy, pieces)
         root = root_digest(infos, aliases)
         return self._route(version, base, root, parts), infos
@@ -191,12 +201,12 @@ class Press:
     def _extra(self, base: Publication | None, here: Publication) -> Route | None:
         """A route beside the manifest's own, sealed by a document of its own; None if it is not worth its bytes."""
         tensors: Mapping[str, Tensor] = {}
-        start, limit = None, math.inf
+        limit = math.inf
         if base is not None and self._anchor is not None:
-            tensors, start = base.tensors, base.version
+            tensors = base.tensors
             limit = WORTHWHILE * min(self._anchor[1], self._detour(base.version, here.version))
         shards = (shard.data for shard in delta.encode(tensors, here.tensors, here.aliases, self._codec))
-        parts = self._upload(here.version, start, shards, limit)
+        parts = self._upload(here.version, base, shards, limit)
         if parts is None:
             return None
         route = self._route(here.version, base, here.root, parts)
@@ -223,20 +233,33 @@ class Press:
     # The store --------------------------------------------------------------------------------------------------------
 
     def _upload(
-        self, version: Version, base: Version | None, shards: Iterable[bytes], limit: float = math.inf
+        self,
+        version: Version,
+        base: Publication | None,
+        shards: Iterable[bytes],
+        limit: float = math.inf,
+        *,
+        tell: bool = False,
     ) -> tuple[Part, ...] | None:
-        """Stores parts as they are made. None, and nothing stays, if they come to `limit` bytes or more."""
+        """Stores parts as they are made, and announces them if it is to `tell`.
+
+        None, and nothing stays, if they come to `limit` bytes or more.
+        """
+        start = base.version if base is not None else None
         parts: list[Part] = []
         under_way: deque[Future[None]] = deque()
         size = 0
+        stored = InOrder(partial(self._tell, version, base))
         with ThreadPoolExecutor(UPLOADS) as pool:
             for shard in shards:
-                part, data = cut(version, base, shard, self._settings.chunk_bytes, self._chunk_key)
+                part, data = cut(version, start, shard, self._settings.chunk_bytes, self._chunk_key)
                 size += part.size
                 if size >= limit:
                     break
                 parts.append(part)
                 under_way.append(pool.submit(self._put, part.key, data))
+                if tell:
+                    stored.follow(part, under_way[-1])
                 if len(under_way) > UPLOADS:
                     under_way.popleft().result()
             for upload in under_way:
@@ -245,6 +268,11 @@ class Press:
             return tuple(parts)
         self._store.delete([part.key for part in parts])
         return None
+
+    def _tell(self, version: Version, base: Publication | None, place: int, part: Part) -> None:
+        start, root = (base.version, base.root) if base is not None else (None, None)
+        announcement = Announcement(self._run, version, start, root, place, part)
+        self._announce(announcement, self._signer.sign(announcement.encode()))
 
     def _put(self, key: str, data: bytes) -> None:
         self._store.put(key, data)

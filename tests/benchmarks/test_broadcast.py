@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import broadcast
 from benchmarks.laboratory import system
-from benchmarks.laboratory.figures import Arrival, Late, Outcome, series, spread
+from benchmarks.laboratory.figures import Arrival, Late, Outcome, Uploaded, series, spread
 from benchmarks.laboratory.network import MEMORY, PREFIX, Network, address_of, namespace_of, shaping
 from benchmarks.laboratory.system import CommandError, run
 
@@ -65,6 +65,10 @@ def late(ratio: float, wrong: int = 0) -> Late:
     return Late(4, 220.0, spread([ratio]), spread([1.0]), spread([0.0]), spread([0.5]), wrong)
 
 
+def uploaded(behind: float, origin: float = 1.0) -> Uploaded:
+    return Uploaded("uploaded, announced", 4, 100.0, spread([1.2]), spread([behind]), spread([origin]), 0)
+
+
 def figures(**changes: object) -> broadcast.Figures:
     """All promises kept: 4 peers in 1.04 F/B of 10 s, and troubles that cost 10 % and a deadline at most."""
     peers = replace(series("peers", [FAST], 100, 10.0), nodes=4, ratio=spread([1.04]))
@@ -82,13 +86,14 @@ def figures(**changes: object) -> broadcast.Figures:
         peers=(peers,),
         trouble=(killed, apart),
         late=late(1.05),
+        uploads=(uploaded(0.2),),
     )
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
 def test_promises_that_are_kept_are_said_to_be() -> None:
     targets = broadcast.targets_of(figures(), timed=True)
-    assert len(targets) == 6
+    assert len(targets) == 8
     assert all(targets.values())
 
 
@@ -100,6 +105,8 @@ def test_promises_that_are_kept_are_said_to_be() -> None:
         ("relay killed", {"trouble": (replace(figures().trouble[0], ratio=spread([1.66])),)}),
         ("per region", {"trouble": (replace(figures().trouble[1], origin=spread([1.06])),)}),
         ("who comes late", {"late": late(1.11)}),
+        ("after the pointer has moved", {"uploads": (uploaded(0.26),)}),
+        ("uploaded, announced: origin", {"uploads": (uploaded(0.2, origin=1.06),)}),
     ],
 )
 def test_a_promise_that_is_missed_is_said_to_be(promise: str, changes: dict[str, object]) -> None:

@@ -27,7 +27,7 @@ from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import ROLES, StoreKeys
 from echo_queue.store import ObjectStore
-from echo_queue.weights import Press, Verifier, read_manifest
+from echo_queue.weights import Announcement, Press, Verifier, read_manifest
 from learner import checkpoint, keys
 from learner.checkpoint import Manifest
 from tests.faults.nursery import Birth, Life, Nursery
@@ -200,6 +200,7 @@ class Committer(Other):
         self._press = Press(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
             chunk_key=keys.trust(signer).chunk_key if config.weights.encrypt else None,
+            announce=self._announce,
         )
         self.trained: list[str] = []
         self.generated: set[str] = set()
@@ -212,6 +213,10 @@ class Committer(Other):
         self._publish()
         for _ in range(ahead):
             self._advance(0)
+
+    def _announce(self, announcement: Announcement, document: bytes) -> None:
+        version, route = announcement.version, announcement.route
+        self._queue.announce(self.lineage, version, route, announcement.place, document)
 
     def turn(self) -> bool:
         self._queue.reclaim()

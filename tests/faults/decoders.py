@@ -25,7 +25,7 @@ from echo_queue.store import INDEX, MissingObject, digests
 from echo_queue.submission import rows, shards
 from echo_queue.submission.jsonl import place_in_file
 from echo_queue.submission.shards import BadShard, ShardReader
-from echo_queue.weights import Forged, Manifest, Part, Route, Signer, TensorInfo, Verifier
+from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, Signer, TensorInfo, Verifier
 from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner import checkpoint
 from tests.faults import delta_shards
@@ -208,13 +208,24 @@ def take_route(data: bytes) -> None:
         _look_at(route)
 
 
+def take_part(data: bytes) -> None:
+    with suppress(ServiceError):
+        announced = Announcement.decode(data, "here")
+        assert announced.encode() == data, "what was accepted is not what we would write"
+        _look_at_part(announced.part, announced.version)
+
+
 def _look_at(route: Route) -> None:
-    """Nothing that a route names lies outside its version's folder, and its chunks fill its parts."""
     for part in route.parts:
-        place = place_of(part.key)
-        assert place is not None and place.version == route.version and f"/{place.way}/" in part.key
-        assert sum(part.length(index) for index in range(len(part.chunks))) == part.size
-        assert all(part.length(index) > 0 for index in range(len(part.chunks)))
+        _look_at_part(part, route.version)
+
+
+def _look_at_part(part: Part, version: Version) -> None:
+    """It lies nowhere but in its version's folder, and its chunks fill it."""
+    place = place_of(part.key)
+    assert place is not None and place.version == version and f"/{place.way}/" in part.key
+    assert sum(part.length(index) for index in range(len(part.chunks))) == part.size
+    assert all(part.length(index) > 0 for index in range(len(part.chunks)))
 
 
 def take_envelope(data: bytes) -> None:
@@ -260,6 +271,13 @@ def _route(root: str) -> Route:
     plain = Part(part_key(version, base, chunks), 40, 32, chunks)
     sealed = Part(part_key(version, base, chunks[:1]), 20, 32, chunks[:1], "0f" * 16)
     return Route("run", version, base, root, "01" * 32, (plain, sealed))
+
+
+def _announcements() -> list[bytes]:
+    route = _route("ab" * 32)
+    anchor = Part(part_key(route.version, None, route.parts[0].chunks), 40, 32, route.parts[0].chunks)
+    made = [Announcement("run", route.version, route.base, route.base_root, 1, part) for part in route.parts]
+    return [one.encode() for one in (*made, Announcement("run", route.version, None, None, 0, anchor))]
 
 
 def _manifest() -> bytes:
@@ -349,6 +367,7 @@ DECODERS: dict[str, Decoder] = {
     "route": Decoder(
         take_route, lambda: [_route("ab" * 32).encode()], (b'"chunks":[', b'"base":null', b'"salt":', *JSON_WORDS)
     ),
+    "part": Decoder(take_part, _announcements, (b'"chunks":[', b'"base":null', b'"place":', b'"salt":', *JSON_WORDS)),
     "envelope": Decoder(
         take_envelope, lambda: [SIGNER.sign(b"{}")], (b'{"body":', b',"key":"', b'","signature":"', b'"}')
     ),

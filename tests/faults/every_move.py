@@ -45,6 +45,9 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     left, bad = (task.id for task in tasks[:4] if task.id not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
     meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
+    assert meet(lambda: spoiled.announce(lineage, Version(lineage, 1), "0001.00000001/full", 0, b"document"))
+    announced = queue.news().announced
+    assert announced and queue.announced(announced, 0) == {0: b"document"}
     meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
     meet(lambda: spoiled.commit(lineage, "1/1", drained))
     entry = queue.client.hget(queue.keys.open, bad).split()[1]  # type: ignore[union-attr]

@@ -38,6 +38,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "learner": (
         *(f"learner/{name}.py" for name in ("train", "keys", "following", "checkpoint", "gathering", "housekeeper")),
+        "learner/announcer.py",
         *(f"echo_queue/weights/{name}.py" for name in ("publishing", "signing", "catalogue", "retention")),
         "echo_queue/telemetry.py",
         CONNECT,

@@ -118,6 +118,14 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     acting("admin").install()
 
 
+def test_workers_and_monitors_read_what_the_learner_announces(queue: Queue, acting: As) -> None:
+    Scene(queue)
+    assert acting("learner").announce(0, Version(0, 1), "0000.00000001/full", 0, b"document")
+    for role in ("worker", "monitor"):
+        announced = acting(role).news().announced
+        assert announced and acting(role).announced(announced, 0) == {0: b"document"}
+
+
 def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Queue, acting: As) -> None:
     scene = Scene(queue, POLICY)
     worker = acting("worker")
@@ -140,6 +148,9 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         lambda: worker.submit("a", 0, Shard("shard", 0, 40)),
         worker.admit,
         lambda: worker.publish(0, Published(Version(0, 9), "mine", "digest")),
+        lambda: worker.announce(0, Version(0, 9), "0000.00000009/full", 0, b"mine"),
+        lambda: worker.client.hset(keys.coming, "route", "mine"),
+        lambda: worker.client.delete(keys.coming),
         lambda: worker.entrust(0, TRUST),
         lambda: worker.client.hset(keys.trust, "public_key", "mine"),
         lambda: worker.advance(0, 1, 0, 1.0),

@@ -11,6 +11,7 @@ from torch import Tensor
 from echo_queue import config, weights
 from echo_queue.records import Published, Version
 from echo_queue.store import ObjectStore
+from echo_queue.weights.announcing import Announce
 from echo_queue.weights.manifest import Manifest
 from echo_queue.weights.signing import Signer, Verifier
 
@@ -68,11 +69,14 @@ def _bits(tensor: Tensor, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape), bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def press(store: ObjectStore, signer: Signer = SIGNER, run: str = "", **settings: Any) -> weights.Press:
+def press(
+    store: ObjectStore, signer: Signer = SIGNER, run: str = "", announce: Announce = lambda *_: None, **settings: Any
+) -> weights.Press:
     chosen = config.Weights(**(SMALL | settings))
     folder = Path(tempfile.gettempdir())
     run = run or store.prefix.removesuffix("/")
-    return weights.Press(store, run, signer, chosen, folder, chunk_key=CHUNK_KEY if chosen.encrypt else None)
+    chunk_key = CHUNK_KEY if chosen.encrypt else None
+    return weights.Press(store, run, signer, chosen, folder, chunk_key=chunk_key, announce=announce)
 
 
 FIRST = Version(0, 0)

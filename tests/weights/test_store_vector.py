@@ -95,12 +95,20 @@ def test_the_page_says_enough_to_read_a_store(tmp_path: Path) -> None:
     assert [manifest["route"]["base"] is None for manifest in manifests] == [True, False, False]
 
 
+def test_the_page_says_enough_to_read_an_announcement() -> None:
+    announced, manifest = document(VECTOR / "announced.json"), document(VECTOR / "weights/0001/00000002/manifest.json")
+    assert (announced["kind"], announced["lineage"], announced["number"]) == ("part", 1, 2)
+    assert announced["base"] == manifest["route"]["base"]
+    assert announced["part"] == manifest["route"]["parts"][announced["place"]]
+    shard(VECTOR / "weights/0001/00000002/from-0001.00000001", announced["part"])
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_what_an_older_writer_stored_is_still_read(object_store: ObjectStore, number: int) -> None:
     store = copy(object_store)
     store.prefix = f"{KEYS['run']}/"
     for path in VECTOR.rglob("*"):
-        if path.suffix in (".part", ".json") and path.name != "keys.json":
+        if path.suffix in (".part", ".json") and path.parent != VECTOR:
             store.put(path.relative_to(VECTOR).as_posix(), path.read_bytes())
     version, verifier = Version(1, number), weights.Verifier(KEYS["public_key"])
     key = f"weights/0001/{number:08d}/manifest.json"

@@ -1,9 +1,8 @@
 """Brings routes into the spool, from peers or the store, while its server passes on what has landed already.
 
-- All parts of a route have their place before the first byte is fetched, and before others are told of this worker.
-- Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
-  that no line is idle in between.
+- All parts that are known of a route have their place before others are told of this worker.
 - `bring` returns when every part is whole and verified, or raises by its deadline; what has landed stays.
+- One route at a time may be prefetched, while nothing is brought; once it is to be brought, that goes on from there.
 - Once closed it brings nothing more, and nothing that is still on its way holds up the end of the process.
 """
 
@@ -11,45 +10,36 @@ import logging
 import socket
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import ExitStack, closing, suppress
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from echo_queue.config import Weights
-from echo_queue.errors import Problem, ServiceError
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Joined, Peer, Queue, Upstream
 from echo_queue.queue.types import Complaint
 from echo_queue.store import ObjectStore
-from echo_queue.weights.manifest import Route
+from echo_queue.weights.manifest import Part, Route
 from workers.weights import upstream
+from workers.weights.delivery import LINGER_S, PEER, Delivery
 from workers.weights.feeders import Feeders, Memory, leaving
 from workers.weights.server import PeerServer
-from workers.weights.spool import PartFile, Spool
+from workers.weights.spool import Spool
 from workers.weights.tokens import Tokens
-from workers.weights.upstream import STORE, Left, Source, Store
+from workers.weights.upstream import STORE, Store
 
 log = logging.getLogger(__name__)
 
-LANES = 2
-AHEAD_CHUNKS = 16
-"""So many chunks before the end of a part the next one is asked for."""
 HOLD_S = 2.0
 HOLD_PAUSE_S = 0.2
-WAIT_S = 0.5
-LINGER_S = 2.0
-"""So long the end waits for threads that are still fetching; one that hears nothing is left to its own deadline."""
-PEER = "peer"
-
-Turns = deque[tuple[PartFile, PartFile | None]]
-"""Parts to be fetched, each with the one before it."""
 
 
 @dataclass(frozen=True)
 class Brought:
-    """What one route took: bytes from the store and from peers, and seconds."""
+    """What one route took: bytes from the store and from peers, prefetched ones included, and seconds since it was to
+    be brought."""
 
     route: str
     store_bytes: int
@@ -77,8 +67,11 @@ class Courier:
         self._memory = Memory()
         self._leaving = False
         self._closed = threading.Event()
-        self._lanes: set[threading.Thread] = set()
         self._failed: set[str] = set()
+        self._deliveries: set[Delivery] = set()
+        self._ahead: Delivery | None = None
+        self._bringing = 0
+        self._lock = threading.Lock()
         self._tokens = Tokens(secret) if settings.peers and secret else None
         self._server: PeerServer | None = None
         if self._tokens is not None and settings.reachable:
@@ -91,25 +84,53 @@ class Courier:
     def bring(self, route: Route, deadline_s: float) -> Brought:
         """Raises `DeadlineError`, `Damaged` if the store's own bytes are wrong, `ServiceError` if there is no room, or
         once this worker is leaving."""
-        began, before = time.monotonic(), self.fetched.copy()
-        with ExitStack() as stack:
-            stack.enter_context(self._spool.hold(route))
-            files = [self._spool.open(part) for part in route.parts]
-            missing = [file for file in files if not file.whole]
-            for file in missing:
-                file.expect(True)
-                stack.callback(file.expect, False)
-            if missing:
-                # Who fails and tries again keeps its place: others may be waiting behind it.
-                anew = all(not file.next for file in files) and route.name not in self._failed
-                feeders = self._feeders(route, deadline_s, anew)
-                self._failed.add(route.name)
-                stack.callback(lambda: self._memory.keep(feeders.peers()))
-                self._fetch(missing, feeders)
-                self._failed.discard(route.name)
-                self._memory.learn(feeders.rate())
-        counts = self.fetched - before
-        return Brought(route.name, counts[STORE], counts[PEER], time.monotonic() - began)
+        began = time.monotonic()
+        with self._lock:
+            self._bringing += 1
+        try:
+            with self._spool.hold(route), self._delivery(route.name) as delivery:
+                delivery.add(route.parts)
+                delivery.complete()
+                before = self._take_over(route, deadline_s)
+                if not delivery.whole:
+                    self._carry(delivery, deadline_s - (time.monotonic() - began))
+                fetched = before + delivery.fetched
+        finally:
+            with self._lock:
+                self._bringing -= 1
+        return Brought(route.name, fetched[STORE], fetched[PEER], time.monotonic() - began)
+
+    def prefetch(self, name: str, parts: Sequence[Part], deadline_s: float) -> Delivery | None:
+        """Begins to fetch a route of which these parts are known, one at least; more may be added. None while there is
+        other work.
+
+        It ends when nothing was added for `deadline_s`. Raises `ServiceError` if there is no room.
+        """
+        with self._lock:
+            if self._bringing or self._ahead is not None or self._leaving or self._closed.is_set():
+                return None
+            delivery = self._delivery(name)
+            try:
+                delivery.grow(parts[0])
+                delivery.add(parts)
+                threading.Thread(target=self._run_ahead, args=(delivery, deadline_s), name="ahead", daemon=True).start()
+            except BaseException:
+                delivery.close()
+                self._spool.discard(delivery.keys)
+                raise
+            self._ahead = delivery
+            return delivery
+
+    def make_way(self, routes: Collection[Route]) -> None:
+        """What is prefetched and belongs to none of these routes is given up, and its room in the spool."""
+        with self._lock:
+            ahead = self._ahead
+            wanted = {part.key for route in routes for part in route.parts}
+            if ahead is None or (ahead.keys <= wanted and any(route.name == ahead.name for route in routes)):
+                return
+            self._ahead = None
+        ahead.close()
+        self._spool.discard(ahead.keys - wanted)
 
     def retire(self) -> None:
         """This worker is leaving: nobody is sent to it any more; who is fed from it goes on until `close`."""
@@ -124,27 +145,73 @@ class Courier:
         if self._server is not None:
             self._server.close()
         give_up = time.monotonic() + LINGER_S
-        for lane in tuple(self._lanes):
-            lane.join(timeout=max(0.0, give_up - time.monotonic()))
+        with self._lock:
+            deliveries = tuple(self._deliveries)
+        for delivery in deliveries:
+            delivery.stop()
+            delivery.join(give_up)
         self._memory.keep(())
+
+    # Deliveries -------------------------------------------------------------------------------------------------------
+
+    def _delivery(self, name: str) -> Delivery:
+        return Delivery(name, self._spool, self.fetched, self._closed)
+
+    def _carry(self, delivery: Delivery, deadline_s: float) -> None:
+        # Who fails and tries again keeps its place: others may be waiting behind it.
+        anew = delivery.untouched and delivery.name not in self._failed
+        feeders = self._feeders(delivery.name, deadline_s, anew)
+        self._failed.add(delivery.name)
+        with self._lock:
+            self._deliveries.add(delivery)
+        try:
+            delivery.run(feeders)
+        finally:
+            with self._lock:
+                self._deliveries.discard(delivery)
+            self._memory.keep(feeders.peers())
+        self._failed.discard(delivery.name)
+        self._memory.learn(feeders.rate())
+
+    def _run_ahead(self, delivery: Delivery, deadline_s: float) -> None:
+        with delivery:
+            try:
+                self._carry(delivery, deadline_s)
+            except EchoQueueError as error:
+                log.info("%s is not prefetched any further: %s", delivery.name, error)
+
+    def _take_over(self, route: Route, deadline_s: float) -> "Counter[str]":
+        """Lets what is prefetched of the route come to its end, with all other parts; what it took."""
+        with self._lock:
+            ahead = self._ahead
+        if ahead is None or ahead.name != route.name:
+            return Counter()
+        self.make_way((route,))
+        with self._lock:
+            self._ahead = None
+        ahead.add(route.parts)
+        ahead.complete()
+        if not ahead.over.wait(deadline_s):
+            ahead.close()
+        return ahead.fetched
 
     # Sources ----------------------------------------------------------------------------------------------------------
 
-    def _feeders(self, route: Route, deadline_s: float, anew: bool) -> Feeders:
+    def _feeders(self, route: str, deadline_s: float, anew: bool) -> Feeders:
         if self._closed.is_set():
-            raise leaving(route.name)
-        joined = self._join(route.name, self._memory.avoided(), anew) if self._tokens is not None else None
+            raise leaving(route)
+        joined = self._join(route, self._memory.avoided(), anew) if self._tokens is not None else None
         give_up = time.monotonic() + HOLD_S
         while joined is not None and joined.hold and time.monotonic() < give_up:
             if self._closed.wait(HOLD_PAUSE_S):
-                raise leaving(route.name)
-            joined = self._join(route.name, self._memory.avoided())
+                raise leaving(route)
+            joined = self._join(route, self._memory.avoided())
         return Feeders(
-            route.name,
+            route,
             self._store,
             self._memory,
             joined,
-            join=lambda left: self._join(route.name, left),
+            join=lambda left: self._join(route, left),
             make=self._peer,
             complain=self._complain,
             deadline_s=deadline_s,
@@ -191,78 +258,6 @@ class Courier:
         with suppress(ServiceError):
             self._queue.report(self._worker, peer, reason)
 
-    # Parts ------------------------------------------------------------------------------------------------------------
-
-    def _fetch(self, files: Sequence[PartFile], feeders: Feeders) -> None:
-        turns = deque(zip(files, [None, *files], strict=False))
-        stop = threading.Event()
-        ends: list[Future[None]] = []
-        try:
-            for _ in files[:LANES]:
-                ends.append(self._start_lane(turns, feeders, stop))
-            waiting = set(ends)
-            while waiting:
-                done, waiting = wait(waiting, WAIT_S, FIRST_EXCEPTION)
-                for end in done:
-                    end.result(timeout=0)
-                if waiting:
-                    feeders.check()
-        except BaseException:
-            stop.set()
-            if not self._closed.is_set():  # else `close` waits for them
-                wait(ends, LINGER_S)
-            raise
-
-    def _start_lane(self, turns: Turns, feeders: Feeders, stop: threading.Event) -> "Future[None]":
-        """A daemon: the interpreter's own pools are waited for when it exits, whatever they wait for themselves."""
-        end: Future[None] = Future()
-        lane = threading.Thread(target=self._run_lane, args=(turns, feeders, stop, end), name="courier", daemon=True)
-        self._lanes.add(lane)
-        lane.start()
-        return end
-
-    def _run_lane(self, turns: Turns, feeders: Feeders, stop: threading.Event, end: "Future[None]") -> None:
-        try:
-            while not stop.is_set() and (turn := _next(turns)) is not None:
-                self._fill(*turn, feeders, stop)
-            end.set_result(None)
-        except BaseException as error:
-            stop.set()
-            end.set_exception(error)
-        finally:
-            self._lanes.discard(threading.current_thread())
-
-    def _fill(self, file: PartFile, before: PartFile | None, feeders: Feeders, stop: threading.Event) -> None:
-        while before is not None and before.next < len(before.part.chunks) - AHEAD_CHUNKS:
-            before.wait(before.next, WAIT_S)
-            feeders.check()
-            if stop.is_set():
-                return
-        while not file.filling.acquire(timeout=WAIT_S):
-            feeders.check()
-            if stop.is_set():
-                return
-        try:
-            while not file.whole and not stop.is_set():
-                feeders.check()
-                self._draw(file, feeders, stop)
-        finally:
-            file.filling.release()
-
-    def _draw(self, file: PartFile, feeders: Feeders, stop: threading.Event) -> None:
-        """From one source, until it ends or another is the first."""
-        source: Source = feeders.first
-        kind = STORE if source.name == STORE else PEER
-        chunks: Any = source.chunks(file)
-        with closing(chunks):
-            try:
-                for length in chunks:
-                    self.fetched[kind] += length
-                    if not feeders.took(source, file, length) or stop.is_set():
-                        return
-            except Left as why:
-                self._closed.wait(feeders.leave(source, why))
-
     # Serving ----------------------------------------------------------------------------------------------------------
 
     def _serve(self, tokens: Tokens) -> PeerServer:
@@ -284,13 +279,6 @@ class Courier:
         server.start()
         self.address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
         return server
-
-
-def _next(turns: Turns) -> tuple[PartFile, PartFile | None] | None:
-    try:
-        return turns.popleft()
-    except IndexError:
-        return None
 
 
 def own_host(queue: Queue) -> str:

@@ -79,14 +79,20 @@ class Rate:
 
     def __init__(self, now_s: float) -> None:
         self._best = 0.0
-        self._since = now_s
+        self._since = self._last_s = now_s
         self._bytes = 0
 
     def count(self, length: int, now_s: float) -> None:
         self._bytes += length
+        self._last_s = now_s
         if now_s - self._since >= WINDOW_S:
             self._best = max(self._best, self._over(now_s))
             self._since, self._bytes = now_s, 0
+
+    def rest(self, now_s: float) -> None:
+        """Nothing was to be had since the last bytes: that time does not count."""
+        self._best = max(self._best, self._over(self._last_s))
+        self._since, self._bytes = now_s, 0
 
     def best(self, now_s: float) -> float:
         """0 if too little came to say."""
@@ -203,6 +209,17 @@ class Feeders:
                 self._memory.shunned[peer.name] = time.monotonic() + SHUN_S
                 self._complain(peer.name, "unreachable")
             return 0.0
+
+    def rested(self) -> None:
+        """There was nothing to fetch for a while, for which no source can be blamed."""
+        with self._lock:
+            now = self._fed = self._looked = time.monotonic()
+            self._looked_bytes = 0
+            self._rate.rest(now)
+
+    def renew(self) -> None:
+        """There is more to fetch than was known: the deadline counts from now."""
+        self._give_up = time.monotonic() + self._deadline_s
 
     def check(self) -> None:
         """Raises `DeadlineError` when it is too late, `ServiceError` when this worker is leaving."""

@@ -3,7 +3,7 @@
 - Only what is signed with the key that was pinned when this worker joined is ever read; another key ends the worker.
 - Where something is staged, all of a way is here before the stage is touched; where nothing is, parts are decoded as
   they come, so that a worker that joins serves a moment after its last byte. A way that the spool cannot hold whole
-  comes route by route in either case.
+  comes route by route in either case. What was prefetched on another way has made room before the first byte.
 - The cheapest way is taken from what is staged; the base model that this worker brought along counts as staged, if it
   is bit for bit the version 0 that the learner published. It is read only while that one is in the store.
 """
@@ -37,7 +37,8 @@ class Arrived:
 
 
 class Intake:
-    """`base` gives the tensors of the base model, while the engine serves nothing else."""
+    """`base` gives the tensors of the base model, while the engine serves nothing else. `make_way` is told of routes
+    that are going to be brought."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Intake:
         bring: Bring,
         spool: Spool,
         base: "Callable[[str], Tensor] | None" = None,
+        make_way: Callable[[tuple[Route, ...]], object] = lambda routes: None,
     ) -> None:
         self.stage = stage
         self._store = store
@@ -56,6 +58,7 @@ class Intake:
         self._spool = spool
         self._fetcher = Fetcher(bring, spool)
         self._base = base
+        self._make_way = make_way
 
     def bring(self, published: Published) -> Arrived:
         """Fetches and verifies what leads to `published`; the engine and what is staged stay as they are.
@@ -68,6 +71,7 @@ class Intake:
         except EchoQueueError:
             self._pinned.check()
             raise
+        self._make_way(routes)
         if self.stage.have is None and routes and sum(route.size for route in routes) <= self._spool.most_bytes:
             return Arrived(published, manifest, routes, dict(self._fetcher.start(routes)))
         parts: dict[str, Whole] = {}

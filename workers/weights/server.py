@@ -29,6 +29,8 @@ LOOK_S = 1.0
 READER_S = 30.0
 """A reader that does not take `BURST_BYTES` in this time is dropped."""
 BURST_BYTES = 1 << 20
+COMING_S = 0.25
+"""A part of a route that is still growing is waited for: its reader heard of it a moment before this worker did."""
 RETRY_AFTER_S = 1
 ACCEPT_S = 0.5
 
@@ -158,8 +160,10 @@ class PeerServer:
         except Refused:
             wire.send(answer_head(401), HEAD_DEADLINE_S)
             return False
-        file = self._spool.find(request.key)
-        if file is None or request.start > len(file.part.chunks):
+        file = self._spool.find(request.key, COMING_S)
+        if file is None and self._spool.grows(request.key):
+            wire.send(answer_head(503, retry_after=RETRY_AFTER_S), HEAD_DEADLINE_S)
+        elif file is None or request.start > len(file.part.chunks):
             wire.send(answer_head(404), HEAD_DEADLINE_S)
         elif request.method == "HEAD":
             wire.send(_good(file, request), HEAD_DEADLINE_S)

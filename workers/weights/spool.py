@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -160,7 +160,10 @@ class Spool:
         self._used: dict[str, float] = {}
         self._held: Counter[str] = Counter()
         self._made = 0
+        self._growing: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._more = threading.Condition(self._lock)
+        """Notified when a part has got its place, or a route grows no more."""
         self._closed = False
         doors.take("open spool", self._occupy, folder)
         self._sweep()
@@ -180,13 +183,39 @@ class Spool:
             self._make_room(part, part.size)
             return doors.take("allocate part", lambda: self._allocate(part), part.key)
 
-    def find(self, key: str) -> PartFile | None:
-        """The part of that name, if it is here at all."""
-        with self._lock:
+    def find(self, key: str, patience_s: float = 0.0) -> PartFile | None:
+        """The part of that name, if it is here at all; waits for it so long if its route is still growing."""
+        with self._more:
+            self._more.wait_for(lambda: key in self._parts or not self._growing[route_of(key)], patience_s)
             found = self._parts.get(key)
             if found is not None:
                 self._used[route_of(key)] = time.monotonic()
             return found
+
+    def grows(self, key: str) -> bool:
+        """Whether more parts of that one's route may come."""
+        return self._growing[route_of(key)] > 0
+
+    @contextmanager
+    def growing(self, name: str) -> Iterator[None]:
+        """Keeps that route (`route_of` its parts) meanwhile; more parts of it may come."""
+        with self._more:
+            self._held[name] += 1
+            self._growing[name] += 1
+        try:
+            yield
+        finally:
+            with self._more:
+                self._held[name] -= 1
+                self._growing[name] -= 1
+                self._more.notify_all()
+
+    def discard(self, keys: Iterable[str]) -> None:
+        """Removes these parts, whoever holds them; for who still refers to one it stays."""
+        with self._lock:
+            for key in keys:
+                if key in self._parts:
+                    self._drop(key)
 
     @contextmanager
     def hold(self, *routes: Route) -> Iterator[None]:
@@ -287,6 +316,7 @@ class Spool:
                 path.unlink()
             raise _no_room(self.folder, part.size, error) from None
         self._parts[part.key] = file
+        self._more.notify_all()
         return file
 
 

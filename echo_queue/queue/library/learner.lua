@@ -196,15 +196,38 @@ local function uncommit(keys, args)
   return undone
 end
 
+local ANNOUNCED_KEPT = 256
+local DOCUMENT_MAX_BYTES = 65536
+
+-- Whether the pointer stands at that version, or further.
+local function stands(run, lineage, number)
+  local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
+  return before and (before > lineage or (before == lineage and run.published >= number))
+end
+
+-- args: lineage number route place document. The route's parts come in order; those of another route take its place.
+-- 1 if workers can see it now: what is published need not be announced.
+local function announce(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local coming, route, place = run.K.coming, args[3], tonumber(args[4])
+  if #args[5] > DOCUMENT_MAX_BYTES or stands(run, tonumber(args[1]), tonumber(args[2])) then return 0 end
+  if redis.call('HGET', coming, 'route') ~= route then redis.call('DEL', coming) end
+  redis.call('HSET', coming, 'route', route, 'last', place, place, args[5])
+  redis.call('HDEL', coming, place - ANNOUNCED_KEPT)
+  tell(run, 'announced', route .. ' ' .. place)
+  return 1
+end
+
 -- args: lineage number manifest digest. The pointer only moves forward; 1 if it moved.
 local function publish(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
   local lineage, number = tonumber(args[1]), tonumber(args[2])
-  local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
-  if before and (before > lineage or (before == lineage and run.published >= number)) then return 0 end
+  if stands(run, lineage, number) then return 0 end
   redis.call('HSET', run.K.published, 'lineage', lineage, 'number', number, 'manifest', args[3], 'digest', args[4],
     'ms', run.now)
+  redis.call('DEL', run.K.coming)
   run.published = number
   tell(run, 'published', lineage .. '.' .. number)
   admit(run)
@@ -234,7 +257,7 @@ local function resume(keys, args)
     redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'turn', '0 resume',
       'resume_token', args[4])
     redis.call('HDEL', K.state, 'finished', 'reopened')
-    redis.call('DEL', K.drained)
+    redis.call('DEL', K.drained, K.coming)
     if set_back or (run.published and run.published > version) then
       redis.call('DEL', K.published)
       run.published = nil

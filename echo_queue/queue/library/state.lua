@@ -17,6 +17,8 @@ KEYS
                          committed: the newest checkpoint that `trained` and `ledger` agree with
   policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
+  coming         hash    route (its name), last (place): of the version under way, and place -> the signed document of that
+                         part, which is stored already; the last few. Gone once the version is published
   forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0"
   stats          hash    counters: submitted, trained, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
@@ -65,6 +67,7 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   advance, resume              too late or abandoned in flight: -> retry          learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
   entrust                      what workers need to trust published weights       learner.lua
+  announce                     a part of the version under way is stored          learner.lua
   publish, pending             the pointer; what was drained before a restart     learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
   bury, condemn, revive        any | replay -> dead, dead -> retry                operator.lua

@@ -1,4 +1,4 @@
-"""Writes the vector by a real press into a real store, and copies what it finds there."""
+"""Writes the vector by a real press into a real store, and copies what it finds there; beside it an announcement."""
 
 import shutil
 import tempfile
@@ -13,7 +13,8 @@ from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.services.secrets import StoreKeys
 from echo_queue.store import ObjectStore
-from echo_queue.weights import Press
+from echo_queue.weights import Announcement, Manifest, Press, Verifier
+from echo_queue.weights.manifest import manifest_key
 from tests.weights.scene import CHUNK_KEY, SIGNER
 
 HERE = Path(__file__).parent
@@ -51,7 +52,17 @@ def main() -> None:
         finally:
             server.stop()
     keys = {"run": RUN, "public_key": SIGNER.public_key, "chunk_key": CHUNK_KEY.hex()}
+    announce()
     (HERE / "keys.json").write_bytes(orjson.dumps(keys, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def announce() -> None:
+    """The first part of the newest version's own route, as it was announced before that version stood."""
+    key = manifest_key(Version(1, 2))
+    body = Verifier(SIGNER.public_key).open((HERE / key).read_bytes(), key)
+    route = Manifest.decode(body, key).route
+    first = Announcement(RUN, route.version, route.base, route.base_root, 0, route.parts[0])
+    (HERE / "announced.json").write_bytes(SIGNER.sign(first.encode()))
 
 
 if __name__ == "__main__":

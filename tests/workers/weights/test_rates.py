@@ -28,6 +28,15 @@ def test_what_is_over_before_a_window_is_has_its_own_rate_if_it_is_enough_to_say
     assert small.best(0.1) == 0.0
 
 
+def test_a_rest_does_not_count_and_what_came_before_it_does() -> None:
+    rate = Rate(0.0)
+    rate.count(10 * MB, 0.5)
+    rate.rest(100.0)
+    assert rate.best(100.0) == 10 * MB / 0.5
+    rate.count(30 * MB, 100.0 + WINDOW_S)
+    assert rate.best(200.0) == 30 * MB / WINDOW_S
+
+
 def test_small_routes_teach_nothing_and_slow_ones_bit_by_bit() -> None:
     memory = Memory()
     memory.learn(100.0)

@@ -1,0 +1,72 @@
+"""A worker that follows the weights as the product does, without an engine; also as a process that can be killed:
+`python -m tests.workers.weights.reader SPEC` says "ahead" once it has prefetched two chunks, and follows until it ends.
+"""
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import redis
+
+from echo_queue.queue import Queue, Trust
+from echo_queue.records import Version
+from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.store import ObjectStore
+from echo_queue.weights import Verifier
+from tests.workers.weights.scene import DEADLINE_S, SECRET, Member, Region
+from workers.follower import Follower
+from workers.weights.ahead import Ahead
+from workers.weights.intake import Intake
+from workers.weights.staging import Stage
+from workers.weights.trusting import Pinned
+
+
+class Reader:
+    """`member` fetches and serves; a thread stages what is published, and prefetches what is announced."""
+
+    def __init__(self, member: Member, queue: Queue, store: ObjectStore, key: str, ahead_s: float = DEADLINE_S) -> None:
+        self.member, self.spool, self.courier = member, member.spool, member.courier
+        self.stage = Stage()
+        pinned = Pinned(Verifier(key), Trust(key, SECRET, bytes(32)), queue)
+        self.intake = Intake(
+            store,
+            pinned,
+            self.stage,
+            bring=partial(self.courier.bring, deadline_s=DEADLINE_S),
+            spool=self.spool,
+            make_way=self.courier.make_way,
+        )
+        self.ahead = Ahead(queue, pinned.verifier, self.stage, self.courier, ahead_s)
+        self.follower = Follower(queue, self.intake, None, self.ahead.follow)
+        self.follower.start()
+
+    @property
+    def version(self) -> Version | None:
+        return self.stage.have[0] if self.stage.have else None
+
+    def close(self) -> None:
+        self.follower.close()
+        self.follower.join(timeout=10)
+
+
+def main() -> None:
+    spec: dict[str, Any] = orjson.loads(sys.argv[1])
+    store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
+    queue = Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
+    member = Member(Region(queue, store, Path(spec["folder"]), configure=False), spec["name"], **spec["settings"])
+    reader = Reader(member, queue, store, spec["public_key"])
+    while reader.version is None:
+        time.sleep(0.01)
+    before = sum(member.courier.fetched.values())
+    print("follows", flush=True)
+    while sum(member.courier.fetched.values()) < before + spec["enough"]:
+        time.sleep(0.005)
+    print("ahead", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

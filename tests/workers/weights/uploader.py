@@ -1,0 +1,35 @@
+"""A learner that publishes two versions, as a process: `python -m tests.workers.weights.uploader SPEC`.
+
+It waits for a line of input after each. The second has several parts, which it announces as the product does; where it
+dies, its environment says (`echo_queue.doors`).
+"""
+
+import sys
+from typing import Any
+
+import orjson
+import redis
+
+from echo_queue.queue import Queue
+from echo_queue.records import Version
+from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.store import ObjectStore
+from learner.announcer import Announcer
+from tests.weights.scene import history, press
+
+
+def main() -> None:
+    spec: dict[str, Any] = orjson.loads(sys.argv[1])
+    store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
+    queue = Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
+    announcer = Announcer(queue)
+    announcer.start()
+    learner = press(store, announce=announcer.announce)
+    for number, tensors in enumerate(history(1)):
+        queue.publish(1, learner.publish(Version(1, number), tensors, "float32"))
+        print("published", number, flush=True)
+        sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    main()
