@@ -8,6 +8,7 @@ from tests.faults.points import files, receiver, tree_of
 
 ALLOWED = {
     "learner/publisher.py:Publisher._next": "the publisher's own thread, idle until something is handed over",
+    "learner/announcer.py:Announcer.run": "its own thread, idle until something is handed over",
     "learner/train.py:Learner.run": "`Publisher.wait` has a deadline of its own",
     "learner/train.py:Learner._finish": "likewise",
     "workers/leaving.py:Leaver.run": "a thread that is idle until the worker is asked to leave",

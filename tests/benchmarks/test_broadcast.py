@@ -211,8 +211,9 @@ def test_what_a_killed_laboratory_left_is_swept_by_the_next() -> None:
 
 
 def begun() -> "subprocess.Popen[bytes]":
-    """A laboratory at work."""
-    process = subprocess.Popen((*MODULE, *QUICK), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """A laboratory at work, which hears signals even where this process was started to ignore SIGINT, as by `&`."""
+    command = ("env", "--default-signal=INT", *MODULE, *QUICK)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     give_up = time.monotonic() + BUILT_S
     while not list(MEMORY.glob(f"{PREFIX}*/run*/*.log")):
         assert time.monotonic() < give_up, f"no laboratory was at work within {BUILT_S:g} s"
