@@ -50,8 +50,10 @@ class Life:
         return self.code
 
     def signal(self, number: int) -> None:
-        if not self.over.is_set():
-            os.kill(self.pid, number)
+        """Nothing happens to one that is over, or ends just now."""
+        with suppress(ProcessLookupError):
+            if not self.over.is_set():
+                os.kill(self.pid, number)
 
     def end(self) -> int:
         """SIGKILL to the process and all that it started."""
