@@ -158,7 +158,7 @@ def _timed(figures: Figures) -> dict[str, bool]:
     if figures.late:
         targets[f"who comes late has all within {LATE} (anchor + skip delta)/B"] = figures.late.ratio.median <= LATE
     for upload in figures.uploads:
-        if upload.what == "uploaded, announced":
+        if upload.what == scenarios.ANNOUNCED:
             promise = f"what is announced is everywhere {BEHIND} F/B after the pointer has moved"
             targets[promise] = upload.behind.median <= BEHIND
     return targets

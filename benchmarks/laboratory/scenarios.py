@@ -25,6 +25,7 @@ REGIONS = ("east", "west")
 MISSED = 8
 """Versions, which one difference spans."""
 SERVING_S = PUBLISHED_S = 300.0
+TOLD, ANNOUNCED = "uploaded, then told", "uploaded, announced"
 UPLOADED_PART_BYTES = 4 << 20
 """A model of 14 GB has some 200 parts of the usual size; here that would be one or two."""
 WARM_SHARE = 0.5
@@ -96,14 +97,13 @@ def late(lab: Laboratory, peers: int, rounds: int) -> Late:
     Real weights, of as many bytes as the laboratory broadcasts, and the project's press: the one that joins fetches an
     anchor and the difference that spans what was published since, decodes both and checks every tensor's digest.
     """
-    names = lab.names[:peers]
-    plan = Plan(names, special={name: {"serves": True} for name in names})
+    plan = _serving(lab, peers)
     taken = [_late(lab, plan) for _ in range(rounds)]
     return Late(
         peers=peers,
         megabytes=round(taken[-1].size / 1e6, 3),
-        ratio=spread(each.serving_s / (each.size / lab.goodput) for each in taken),
-        arrived=spread(each.arrived_s / (each.size / lab.goodput) for each in taken),
+        ratio=spread(each.serving_s / lab.bound_of(each.size) for each in taken),
+        arrived=spread(each.arrived_s / lab.bound_of(each.size) for each in taken),
         origin=spread(each.origin_bytes / each.size for each in taken),
         catching_up=spread(each.catching_up_s for each in taken),
         wrong_parts=sum(each.wrong for each in taken),
@@ -149,8 +149,7 @@ def uploaded(lab: Laboratory, peers: int, rounds: int, announcing: bool) -> Uplo
 
     `announcing`: they are told of each part as it is stored; else of the version alone, when all of it is.
     """
-    run, names = lab.new_run(), lab.names[:peers]
-    plan = Plan(names, special={name: {"serves": True} for name in names})
+    run, plan = lab.new_run(), _serving(lab, peers)
     settings = {"redis": str(lab.redis), "announces": announcing, "part_bytes": UPLOADED_PART_BYTES}
     with lab.crew(run, plan) as nodes, lab.press(run, LEARNER, **settings) as (press, key):
         _publish(press, 1)
@@ -160,11 +159,11 @@ def uploaded(lab: Laboratory, peers: int, rounds: int, announcing: bool) -> Uplo
             node.hear("serving", SERVING_S)
         taken = [_uploaded(lab, nodes, press) for _ in range(rounds)]
     return Uploaded(
-        what="uploaded, announced" if announcing else "uploaded, then told",
+        what=ANNOUNCED if announcing else TOLD,
         peers=peers,
         megabytes=round(taken[-1].size / 1e6, 3),
-        ratio=spread(each.last_s / (each.size / lab.goodput) for each in taken),
-        behind=spread(each.behind_s / (each.size / lab.goodput) for each in taken),
+        ratio=spread(each.last_s / lab.bound_of(each.size) for each in taken),
+        behind=spread(each.behind_s / lab.bound_of(each.size) for each in taken),
         origin=spread(each.origin_bytes / each.size for each in taken),
         wrong_parts=sum(each.wrong for each in taken),
     )
@@ -192,6 +191,12 @@ def _uploaded(lab: Laboratory, nodes: Nodes, press: Node) -> _Upload:
         origin_bytes=lab.network.sent_bytes(ORIGIN) - sent,
         wrong=sum(not each["staged"] for each in served),
     )
+
+
+def _serving(lab: Laboratory, peers: int) -> Plan:
+    """So many workers, which decode what they fetch."""
+    names = lab.names[:peers]
+    return Plan(names, special={name: {"serves": True} for name in names})
 
 
 def _publish(press: Node, versions: int) -> dict[str, Any]:

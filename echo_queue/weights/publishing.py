@@ -220,9 +220,8 @@ class Press:
         return math.inf if path is None else sum(edge.size for edge in path)
 
     def _route(self, version: Version, base: Publication | None, root: str, parts: tuple[Part, ...]) -> Route:
-        if base is None:
-            return Route(self._run, version, None, root, None, parts)
-        return Route(self._run, version, base.version, root, base.root, parts)
+        start, start_root = _start(base)
+        return Route(self._run, version, start, root, start_root, parts)
 
     def _note(self, route: Route) -> None:
         self._edges.append(Edge(route.base, route.version, route.size))
@@ -245,7 +244,7 @@ class Press:
 
         None, and nothing stays, if they come to `limit` bytes or more.
         """
-        start = base.version if base is not None else None
+        start, _ = _start(base)
         parts: list[Part] = []
         under_way: deque[Future[None]] = deque()
         size = 0
@@ -270,8 +269,8 @@ class Press:
         return None
 
     def _tell(self, version: Version, base: Publication | None, place: int, part: Part) -> None:
-        start, root = (base.version, base.root) if base is not None else (None, None)
-        announcement = Announcement(self._run, version, start, root, place, part)
+        start, start_root = _start(base)
+        announcement = Announcement(self._run, version, start, start_root, place, part)
         self._announce(announcement, self._signer.sign(announcement.encode()))
 
     def _put(self, key: str, data: bytes) -> None:
@@ -281,6 +280,11 @@ class Press:
         if not self._store.put(key, envelope, once=True):
             what = "other weights were published as this version: another learner trains this run"
             raise FencedError(Problem(key, what, "let only one learner run"))
+
+
+def _start(base: Publication | None) -> tuple[Version, str] | tuple[None, None]:
+    """Version and root of what a route begins at; an anchor begins at nothing."""
+    return (None, None) if base is None else (base.version, base.root)
 
 
 def _side_by_side(
