@@ -90,15 +90,51 @@ class Span(NamedTuple):
     version: int
 
 
+class Observed(NamedTuple):
+    """Tokens from `start` up to `end` were written by the environment: the model reads them, nobody trains on them."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A trajectory without its reward, perhaps under way: T tokens that follow the prompt, sampled or observed.
+
+    `logprobs` [T] are the behaviour log-probabilities, 0 where a token was observed. `spans` begin at token 0; there are
+    none before the first token. `finish`: None while it goes on.
+    """
+
+    tokens: Tokens
+    logprobs: Logprobs
+    spans: tuple[Span, ...]
+    observed: tuple[Observed, ...] = ()
+    finish: Finish | None = None
+
+
+NOTHING = Draft(np.empty(0, np.int32), np.empty(0, np.float32), ())
+"""Of a sample that was not begun."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drafts:
+    """How far the G samples of one task are. `lineage` is that of the newest weights used."""
+
+    task: str
+    lineage: int
+    samples: tuple[Draft, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One trajectory: T sampled tokens, their behaviour log-probabilities (both [T]), its reward."""
+    """One trajectory: T tokens, their behaviour log-probabilities (both [T], as in `Draft`), its reward."""
 
     tokens: Tokens
     logprobs: Logprobs
     spans: tuple[Span, ...]
     reward: float
     finish: Finish
+    observed: tuple[Observed, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

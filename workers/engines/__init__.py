@@ -1,20 +1,23 @@
-"""Engines turn prompts into groups of samples; the rollout loop knows them by this interface only.
+"""Engines make samples of prompts, many at once; the rollout loop knows them by this interface only.
 
-- A completion's log-probabilities are those of the distribution its tokens were drawn from:
-  softmax(logits / temperature), cut to the top-p nucleus and renormalised. At top_p = 1 a learner gets the same
-  numbers from log_softmax(logits / temperature), which is what its ratio must divide by.
-- Weights change between calls. A `load` that raises `ConfigError` leaves the old version serving; after any other
-  error the engine may hold parts of both.
-- A group depends on its prompt, its seed and the weights, not on what shares the call with it.
+- A token's log-probability is that of the distribution it was drawn from: softmax(logits / temperature), cut to the
+  top-p nucleus and renormalised. At top_p = 1 a learner gets the same numbers from log_softmax(logits / temperature),
+  which is what its ratio must divide by.
+- Samples join and leave between steps (continuous batching), and so do weights: a sample under way goes on with the
+  new ones and keeps its key-value cache; its spans name the version of each token. What is added later reads nothing
+  that was computed with older weights.
+- A `load` that raises `ConfigError` leaves the old version serving; after any other error the engine may hold parts of
+  both.
+- A sample depends on its prompt, its seed, its draft and the weights, not on what shares the batch with it.
+- One thread uses an engine; `sampled` may be read from any.
 """
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from echo_queue.config import Config
-from echo_queue.records import Finish, Logprobs, Tokens, Version
+from echo_queue.records import NOTHING, Draft, Tokens, Version
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,27 +25,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    max_new_tokens: int
+    """How an engine draws. `stop_tokens` end a sample, beside those that the model's own generation settings name."""
+
     temperature: float = 1.0
     top_p: float = 1.0
+    stop_tokens: tuple[int, ...] = ()
 
 
-class Prompt(NamedTuple):
-    """One group to generate: P token ids, and the seed of its samples."""
+class Key(NamedTuple):
+    """Names a sample: its task's id, and its number in the group."""
 
-    tokens: Tokens
-    seed: int
+    task: str
+    sample: int
 
 
-class Completion(NamedTuple):
-    """T sampled tokens, a final stop token included, and their behaviour log-probabilities, both [T].
+class Request(NamedTuple):
+    """One sample to generate: prompt [P], then the draft, then up to `limit` tokens with the draft's.
 
-    `finish`: "stop" after a stop token, "length" at max_new_tokens, "abort" when the call was stopped.
+    `seed`, 63 bits, is this sample's own: the token at place t is drawn with the t-th random number of its sequence.
     """
 
-    tokens: Tokens
-    logprobs: Logprobs
-    finish: Finish
+    key: Key
+    prompt: Tokens
+    seed: int
+    limit: int
+    draft: Draft = NOTHING
 
 
 class Engine(Protocol):
@@ -54,7 +61,27 @@ class Engine(Protocol):
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled since the engine was made; may be read from any thread while it generates."""
+        """Tokens sampled since the engine was made."""
+
+    @property
+    def running(self) -> int:
+        """Samples in it, neither ended nor aborted."""
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """They join at the next step. Requests of one call that share a prompt read it once.
+
+        Raises `ValueError` for a key that is in use, an empty prompt, or a draft that is at its limit.
+        """
+
+    def step(self) -> Mapping[Key, Draft]:
+        """At least one more token for each sample. Those that ended leave: "stop" after a stop token (it is the last
+        one of the draft), "length" at the limit."""
+
+    def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
+        """How far the samples under way are; of these tasks, or all."""
+
+    def abort(self, tasks: Collection[str]) -> None:
+        """The samples of these tasks leave at once. Unknown ones are ignored."""
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None:
         """Takes new weights, named as in the model's state dict (tied names once or equal).
@@ -66,10 +93,8 @@ class Engine(Protocol):
     def weight(self, name: str) -> "Tensor":
         """What is served under this name now: live, not a copy, on whichever device. Raises `KeyError`."""
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, stop: threading.Event
-    ) -> list[list[Completion]]:
-        """`group_size` completions for each prompt, in order. Returns soon after `stop` is set, with what there is."""
+    def close(self) -> None:
+        """Gives back the device, and ends what it started."""
 
 
 Maker = Callable[[Config, str, Version, Sequence[int]], Engine]
@@ -79,9 +104,11 @@ Maker = Callable[[Config, str, Version, Sequence[int]], Engine]
 def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> Engine:
     """The engine of `config.rollout.engine`, serving the weights in `folder` (or hub name) as `version`.
 
-    `stop_tokens`: the tokenizer's, beside those that the model's own generation settings name.
+    `stop_tokens`: the tokenizer's.
     """
     from workers.engines.transformers import TransformersEngine
 
+    rollout = config.rollout
+    sampling = Sampling(rollout.temperature, rollout.top_p, tuple(stop_tokens))
     longest = config.model.max_prompt_tokens + config.model.max_new_tokens
-    return TransformersEngine(folder, version, config.model.dtype, longest, stop_tokens)
+    return TransformersEngine(folder, version, config.model.dtype, longest, sampling)
