@@ -150,12 +150,17 @@ class Rollout(Section):
 
     workers: Positive = 2
     """Workers that `echo-queue run` starts on this machine."""
-    engine: Literal["transformers"] = "transformers"
-    """What generates."""
+    engine: Literal["transformers", "vllm"] = "transformers"
+    """What generates. `vllm` needs the extra of that name (docs/engines.md)."""
+    mode: Literal["in-flight", "push-pull", "pull", "sync"] = "in-flight"
+    """When new weights are taken: between two tokens (`in-flight`); once what runs has ended (`push-pull`); before every
+    generation, at S = 0 (`pull`); likewise, while the learner stands still on this one machine (`sync`)."""
     group_size: Positive = 16
     """G, samples per prompt."""
-    groups_per_call: Positive = 8
-    """Groups generated together in one batch."""
+    concurrent_groups: Positive = 8
+    """Groups that a worker generates at once."""
+    progress_s: Seconds = 2.0
+    """Seconds between two times that a worker stores how far its groups are, for whoever might have to go on."""
     temperature: float = Field(default=1.0, gt=0)
     """Of sampling."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -357,6 +362,16 @@ def contradictions(config: Config) -> Iterator[Problem]:
             "staleness.kappa",
             f"κ = {kappa} with S = {s}: after {s + 1} updates without a publication nothing is fresh enough to train",
             f"set kappa to {s + 1} or less, or s to {kappa - 1} or more",
+        )
+    if config.rollout.mode in ("pull", "sync") and s:
+        yield Problem(
+            "rollout.mode",
+            f'"{config.rollout.mode}" refreshes before every generation, which is S = 0; staleness.s is {s}',
+            'set staleness.s to 0, or mode to "push-pull" or "in-flight"',
+        )
+    if config.rollout.mode == "sync" and config.rollout.workers != 1:
+        yield Problem(
+            "rollout.workers", "one worker takes turns with the learner in sync mode", "set 1, or another rollout.mode"
         )
     if config.redis.url == "embedded" and config.redis.wait_replicas:
         yield Problem(

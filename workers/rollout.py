@@ -243,7 +243,7 @@ class Rollout:
 def groups_per_lease(config: Config) -> int:
     """At S = 0 there is one batch to lease at a time: this machine's workers share it."""
     share = -(-config.learner.batch_groups // config.rollout.workers)
-    return min(config.rollout.groups_per_call, share) if config.staleness.s == 0 else config.rollout.groups_per_call
+    return min(config.rollout.concurrent_groups, share) if config.staleness.s == 0 else config.rollout.concurrent_groups
 
 
 def weights_needed(lease: Lease, serving: Version) -> Version | None:

@@ -85,7 +85,7 @@ class Site:
             "redis": {"url": self.redis.url, "username": "{role}"},
             "store": {"url": self.s3.url, "bucket": BUCKET},
             "model": {"base": str(self.base), "max_new_tokens": 4},
-            "rollout": {"group_size": 2, "groups_per_call": 2},
+            "rollout": {"group_size": 2, "concurrent_groups": 2},
             "staleness": {"s": 1, "pace": False},
             "learner": {"batch_groups": 2, "checkpoint_updates": 1, "lr": 1e-3},
             "queue": {"stall_deadline_s": 20.0, "lease_s": LEASE_S, "inline_max_bytes": 1, "max_attempts": 6},

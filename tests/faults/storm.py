@@ -446,7 +446,7 @@ def configure(directory: Path, seed: int) -> Config:
         "redis": {"program": program} if program else {},
         "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": roles.LONG},
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
-        "rollout": {"workers": WORKERS, "group_size": 2, "groups_per_call": 64, "grace_s": 2.0},
+        "rollout": {"workers": WORKERS, "group_size": 2, "concurrent_groups": 64, "grace_s": 2.0},
         "staleness": {
             "s": draw.choice((0, 1, 2, 4, 4)),
             "late": draw.choice(("requeue", "wait")),

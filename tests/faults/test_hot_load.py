@@ -43,7 +43,7 @@ def test_whatever_is_killed_only_published_weights_generate(
     config = site.config(
         name,
         model={"base": str(site.base), "max_prompt_tokens": 16, "max_new_tokens": 3},
-        rollout={"group_size": 2, "groups_per_call": 1, "grace_s": 0.3},
+        rollout={"group_size": 2, "concurrent_groups": 1, "grace_s": 0.3},
         environment={"kind": "function", "function": "tests.faults.lives:reward", "timeout_s": 20.0},
         queue={"stall_deadline_s": 30.0, "lease_s": 0.3, "max_attempts": 99, "inline_max_bytes": 1 << 20},
         weights={"encrypt": encrypt, "chunk_deadline_s": 0.5},

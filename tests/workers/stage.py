@@ -179,7 +179,7 @@ def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[
         "run": {"name": "stage", "dir": str(directory / "run")},
         "model": {"base": str(folder), "max_prompt_tokens": 64, "max_new_tokens": 16},
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
-        "rollout": {"group_size": 3, "groups_per_call": 2, "temperature": 0.8, "grace_s": 600.0},
+        "rollout": {"group_size": 3, "concurrent_groups": 2, "temperature": 0.8, "grace_s": 600.0},
         "learner": {"batch_groups": 2},
         "queue": {"lease_s": 1.0, "max_attempts": 2, "stall_deadline_s": 20.0},
         "telemetry": {"heartbeat_s": 0.2},

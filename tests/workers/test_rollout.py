@@ -181,7 +181,7 @@ def test_sigterm_hands_back_what_cannot_be_finished(stage: Begin, tmp_path: Path
     run = stage(
         endless,
         model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 8000},
-        rollout={"grace_s": 2.0, "groups_per_call": 2},
+        rollout={"grace_s": 2.0, "concurrent_groups": 2},
         queue={"lease_s": 60.0},
     )
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
@@ -246,7 +246,7 @@ def test_on_policy_workers_share_a_batch() -> None:
                 "run": {"name": "r", "dir": "r"},
                 "staleness": {"s": s},
                 "learner": {"batch_groups": batch},
-                "rollout": {"workers": workers, "groups_per_call": 8},
+                "rollout": {"workers": workers, "concurrent_groups": 8},
             }
         )
 
