@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import Finish, Tokens, Version
-from workers.engines import Completion, Prompt, Sampling
+from workers.engines import Completion, Prompt, Sampling, checkpoint
+from workers.engines.checkpoint import misfits, open_model, too_short
 from workers.engines.draw import draw
 from workers.engines.kv_cache import GROW_COLUMNS, KVCache
 from workers.engines.qwen3_step import Qwen3Step
@@ -38,17 +39,17 @@ class TransformersEngine:
         self.version = version
         self.sampled = 0
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = _open(folder, dtype)
+        model = open_model(folder, dtype)
         problems = list(_unfit(model.config, folder, max_tokens))
         if problems:
             raise ConfigError(*problems)
         self._model: PreTrainedModel = model.to(device=self._device).eval().requires_grad_(False)  # type: ignore[call-arg]
         self._step = Qwen3Step(self._model) if qwen3_applies(self._model) else self._forward
-        self._stop_tokens = torch.tensor(sorted({*stop_tokens, *_stop_tokens(model)}), device=self._device)
+        self._stop_tokens = torch.tensor(sorted({*stop_tokens, *checkpoint.stop_tokens(model)}), device=self._device)
 
     def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         parameters = self._model.state_dict(keep_vars=True)
-        problems = list(_misfits(parameters, tensors, version))
+        problems = list(misfits(parameters, tensors, version))
         if problems:
             raise ConfigError(*problems)
         distinct = {id(parameters[name]): name for name in tensors}
@@ -192,19 +193,6 @@ def _uniforms(prompts: Sequence[Prompt], group_size: int, new: int, device: torc
     return torch.cat(draws).to(device)
 
 
-def _open(folder: str, dtype: str) -> PreTrainedModel:
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        )
-    except (OSError, ValueError) as error:
-        message = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            Problem("model.base", f"cannot be opened from {folder}: {message}", "name a model folder or a hub name")
-        ) from None
-    return model
-
-
 def _unfit(config: PreTrainedConfig, folder: str, max_tokens: int) -> Iterator[Problem]:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     window = getattr(config, "sliding_window", None)
@@ -215,45 +203,4 @@ def _unfit(config: PreTrainedConfig, folder: str, max_tokens: int) -> Iterator[P
             f"transformers keeps full attention only; {folder} has {', '.join(sorted(kinds))} layers",
             "choose another engine or model",
         )
-    longest = getattr(config, "max_position_embeddings", None) or max_tokens
-    if longest < max_tokens:
-        yield Problem(
-            "model.max_new_tokens",
-            f"prompt and completion together may have {max_tokens} tokens, but the model ends at {longest}",
-            f"lower model.max_prompt_tokens + model.max_new_tokens to {longest}",
-        )
-
-
-def _stop_tokens(model: PreTrainedModel) -> list[int]:
-    """Those that the model itself names; its tokenizer may add its own."""
-    generation = getattr(model.generation_config, "eos_token_id", None)
-    named = model.config.eos_token_id if generation is None else generation
-    return [named] if isinstance(named, int) else list(named or [])
-
-
-def _misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], version: Version) -> Iterator[Problem]:
-    """Why `tensors` cannot become the model's weights. Tied names share one object and need to be given once."""
-    mend = "publish the state dict of the model that the workers were started with"
-    given: dict[int, str] = {}
-    for name, tensor in tensors.items():
-        where = f"weights {version}, {name}"
-        if name not in parameters:
-            yield Problem(where, "is unknown to the model", mend)
-            continue
-        if parameters[name].shape != tensor.shape:
-            yield Problem(where, f"has shape {list(tensor.shape)}, not {list(parameters[name].shape)}", mend)
-        if parameters[name].dtype != tensor.dtype:
-            here, there = _plain(parameters[name].dtype), _plain(tensor.dtype)
-            yield Problem(
-                where, f"is {there}, the engine holds {here}", "give learner and workers the same model.dtype"
-            )
-        twin = given.setdefault(id(parameters[name]), name)
-        if twin != name and tensors[twin] is not tensor and not torch.equal(tensors[twin], tensor):
-            yield Problem(where, f"is tied to {twin} but differs from it", mend)
-    for name, parameter in parameters.items():
-        if id(parameter) not in given:
-            yield Problem(f"weights {version}, {name}", "is missing", mend)
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    yield from too_short(config, max_tokens)
