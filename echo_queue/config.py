@@ -145,6 +145,21 @@ class Environment(Section):
     """A larger one likewise."""
 
 
+class Preemption(Section):
+    """Who tells a worker that its machine is taken away (docs/operations.md, spot notices)."""
+
+    watch: Literal["none", "aws", "gcp", "azure", "file", "signal"] = "none"
+    """Where notices come from: a cloud's metadata server, a file, or SIGUSR1 (rest) and SIGUSR2 (leave)."""
+    endpoint: str = Field(default="", pattern=r"^(https?://.+)?$")
+    """URL of the metadata server. Without it: the cloud's own."""
+    file: Path | None = None
+    """The worker leaves once this exists. It may hold the seconds that are left, or the word `rest`."""
+    poll_s: Seconds = 2.0
+    """Seconds between two looks."""
+    acknowledge: bool = False
+    """Azure: the worker says as it ends that nobody need wait any longer. Off where a machine has several workers."""
+
+
 class Rollout(Section):
     """How samples are made."""
 
@@ -168,7 +183,8 @@ class Rollout(Section):
     threads: Positive = 1
     """CPU threads of a worker; in `sync` mode it has all."""
     grace_s: Seconds = 20.0
-    """After SIGTERM a worker finishes or hands back within this time."""
+    """A worker that must leave ends within this time, unless a notice gives another one."""
+    preemption: Preemption = Preemption()
 
 
 class Staleness(Section):
@@ -381,6 +397,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
             "redis.wait_replicas", "the embedded server has no replicas", "set 0, or name a server that has some"
         )
     yield from _of_rollout(config)
+    yield from _of_preemption(config.rollout.preemption)
     if config.environment.reward_min >= config.environment.reward_max:
         yield Problem("environment.reward_max", "is not above environment.reward_min", "rewards lie between the two")
     largest = largest_group_bytes(config)
@@ -435,6 +452,18 @@ def _of_rollout(config: Config) -> Iterator[Problem]:
             "top_p on fresh data, and learner.clip_low would cut it off",
             f"set top_p above {1 - config.learner.clip_low:g}; 1 makes the ratio exact",
         )
+
+
+def _of_preemption(preemption: Preemption) -> Iterator[Problem]:
+    where, watch = "rollout.preemption", preemption.watch
+    if watch == "file" and preemption.file is None:
+        yield Problem(f"{where}.file", "no file to watch", "name one")
+    if watch != "file" and preemption.file is not None:
+        yield Problem(f"{where}.file", f'is not used by watch "{watch}"', 'set watch = "file"')
+    if watch not in ("aws", "gcp", "azure") and preemption.endpoint:
+        yield Problem(f"{where}.endpoint", f'is not used by watch "{watch}"', 'set watch to "aws", "gcp" or "azure"')
+    if watch != "azure" and preemption.acknowledge:
+        yield Problem(f"{where}.acknowledge", f'is not used by watch "{watch}"', 'set watch = "azure"')
 
 
 def largest_group_bytes(config: Config) -> int:
