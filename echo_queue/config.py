@@ -21,6 +21,10 @@ ENV_PREFIX = "ECHO_QUEUE_"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
+INTERACTIVE = ("interactive", "verifiers", "poker")
+"""Kinds of environment that answer the model."""
+NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
+"""Kinds that need `environment.function`, and what it names."""
 
 
 class Section(BaseModel):
@@ -133,12 +137,18 @@ class Prompts(Section):
 class Environment(Section):
     """How a sample is scored."""
 
-    kind: Literal["reasoning-gym", "math", "function"] = "reasoning-gym"
-    """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours."""
+    kind: Literal["reasoning-gym", "math", "function", "interactive", "verifiers", "poker"] = "reasoning-gym"
+    """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours. Or who answers the model and scores
+    in the end: a class of yours, an environment written for `verifiers`, or a poker table (docs/environments.md)."""
     function: str = ""
-    """`module:function` in TRL's signature: (prompts, completions, **columns) → list of floats."""
+    """`function`: `module:function` in TRL's signature: (prompts, completions, **columns) → list of floats.
+    `interactive`: `module:Class`. `verifiers`: `module:load_environment`."""
+    options: dict[str, Any] = {}
+    """What an interactive environment is made with: keyword arguments of its class; for poker, `opponent`."""
+    max_turns: Positive = 16
+    """An interactive sample ends after so many turns of the model."""
     timeout_s: Seconds = 30.0
-    """Scoring of a group beyond this costs the task one attempt."""
+    """Scoring of a group, or a reply, that takes longer costs the task one attempt."""
     reward_min: float = -1e6
     """A smaller reward is refused: by the worker, which fails the task, and by the learner."""
     reward_max: float = 1e6
@@ -407,12 +417,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"a group of rollout.group_size samples of model.max_new_tokens takes up to {largest} bytes",
             f"set {largest} or more",
         )
-    if config.environment.kind == "function" and ":" not in config.environment.function:
-        yield Problem("environment.function", "no function named", 'write "module:function"')
-    if config.environment.kind != "function" and config.environment.function:
-        yield Problem(
-            "environment.function", f'is not used by kind "{config.environment.kind}"', 'set kind = "function"'
-        )
+    yield from _of_environment(config.environment)
     if config.queue.lease_s <= 2 * config.telemetry.heartbeat_s:
         yield Problem(
             "queue.lease_s",
@@ -466,13 +471,28 @@ def _of_preemption(preemption: Preemption) -> Iterator[Problem]:
         yield Problem(f"{where}.acknowledge", f'is not used by watch "{watch}"', 'set watch = "azure"')
 
 
+def _of_environment(environment: Environment) -> Iterator[Problem]:
+    kind = environment.kind
+    if kind in NAMED and ":" not in environment.function:
+        yield Problem("environment.function", f'kind "{kind}" needs one', f'write "module:{NAMED[kind]}"')
+    if kind not in NAMED and environment.function:
+        yield Problem("environment.function", f'is not used by kind "{kind}"', 'set kind = "function", or remove it')
+    if kind not in INTERACTIVE and environment.options:
+        yield Problem("environment.options", f'are not used by kind "{kind}"', "remove them")
+
+
+def most_turns(config: Config) -> int:
+    """Of the model in one sample."""
+    return config.environment.max_turns if config.environment.kind in INTERACTIVE else 1
+
+
 def largest_group_bytes(config: Config) -> int:
-    """What a replay record can come to: 4 bytes per prompt token, 8 per sampled one, and its header.
+    """What a replay record can come to: 4 bytes per prompt token, 8 per other one, and its header.
 
     A header may only be a small part of the cap (`codec.HEADER_SHARE`): a group of many short samples needs room too.
     """
     samples = config.rollout.group_size
-    header = 512 + 128 * samples
+    header = 512 + (128 + 24 * (most_turns(config) - 1)) * samples
     return max(4 * config.model.max_prompt_tokens + 8 * samples * config.model.max_new_tokens + header, 16 * header)
 
 
