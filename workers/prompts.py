@@ -35,6 +35,11 @@ class Prompts:
         stop = self._tokenizer.eos_token_id
         return [] if stop is None else [stop]
 
+    @property
+    def vocabulary(self) -> int:
+        """Token ids below this have a text."""
+        return len(self._tokenizer)
+
     def encode(self, row: PromptRow) -> Tokens:
         """Text as the tokenizer takes it, chat messages through its chat template: [P] int32.
 

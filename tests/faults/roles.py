@@ -99,10 +99,10 @@ def stamped(publish: Publish) -> Publish:
 
 def worker(directory: Path, config: Config, name: str) -> int:
     from tests.faults import served
-    from workers.leaving import on_signals
+    from workers.leaving import Leaving, on_signals
     from workers.worker import work
 
-    leaving = threading.Event()
+    leaving = Leaving()
     on_signals(leaving)
     served.watch(config.run.dir)
     work(config, name, Parity(), leaving, Drawing)  # type: ignore[arg-type]
