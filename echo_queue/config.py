@@ -21,9 +21,9 @@ ENV_PREFIX = "ECHO_QUEUE_"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
-INTERACTIVE = ("interactive", "verifiers", "poker")
+INTERACTIVE = ("interactive",)
 """Kinds of environment that answer the model."""
-NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
+NAMED = {"function": "function", "interactive": "Class"}
 """Kinds that need `environment.function`, and what it names."""
 
 
@@ -137,14 +137,14 @@ class Prompts(Section):
 class Environment(Section):
     """How a sample is scored."""
 
-    kind: Literal["reasoning-gym", "math", "function", "interactive", "verifiers", "poker"] = "reasoning-gym"
+    kind: Literal["reasoning-gym", "math", "function", "interactive"] = "reasoning-gym"
     """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours. Or who answers the model and scores
-    in the end: a class of yours, an environment written for `verifiers`, or a poker table (docs/environments.md)."""
+    in the end: a class of yours (docs/environments.md)."""
     function: str = ""
     """`function`: `module:function` in TRL's signature: (prompts, completions, **columns) → list of floats.
-    `interactive`: `module:Class`. `verifiers`: `module:load_environment`."""
+    `interactive`: `module:Class`."""
     options: dict[str, Any] = {}
-    """What an interactive environment is made with: keyword arguments of its class; for poker, `opponent`."""
+    """What an interactive environment is made with: keyword arguments of its class."""
     max_turns: Positive = 16
     """An interactive sample ends after so many turns of the model."""
     timeout_s: Seconds = 30.0

@@ -158,7 +158,7 @@ def test_so_does_the_largest_group_of_many_turns(turns: int) -> None:
         "run": {"name": "r", "dir": "r"},
         "rollout": {"group_size": 400},
         "model": {"max_new_tokens": 2 * turns},
-        "environment": {"kind": "poker", "max_turns": turns},
+        "environment": {"kind": "interactive", "function": "a:B", "max_turns": turns},
     }
     length, shift = 2 * turns, 10**6
     observed = tuple(Observed(2 * place + 1, 2 * place + 2) for place in range(turns - 1))

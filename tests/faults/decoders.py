@@ -262,6 +262,8 @@ def take_answer(data: bytes) -> None:
         answer = child.heard(orjson.loads(data))
         if isinstance(answer, child.Rewards):
             child.checked(answer.values, 2)
+        if isinstance(answer, child.Reply):
+            child.replied(answer)
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------------
@@ -401,7 +403,13 @@ DECODERS: dict[str, Decoder] = {
     "metrics": Decoder(take_metrics, lambda: [_metrics()], (b'"lags":{"0":1}', b'"trained_ids":[', *JSON_WORDS)),
     "answer": Decoder(
         take_answer,
-        lambda: [b'["Rewards",{"values":[1.0,0.5]}]', b'["Ready",{}]', b'["Failed",{"traceback":"x"}]'],
+        lambda: [
+            b'["Rewards",{"values":[1.0,0.5]}]',
+            b'["Reply",{"observation":"x","reward":null}]',
+            b'["Reply",{"observation":null,"reward":0.5}]',
+            b'["Ready",{}]',
+            b'["Failed",{"traceback":"x"}]',
+        ],
         (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","mend":"c"}', *JSON_WORDS),
     ),
     "delta": Decoder(delta_shards.take, delta_shards.shards, DELTA_WORDS),
