@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ def worker(directory: Path, config: Config, name: str) -> int:
     leaving = Leaving()
     on_signals(leaving)
     served.watch(config.run.dir)
-    work(config, name, Parity(bool(config.run.seed & INTERACTIVE)), leaving, Drawing)  # type: ignore[arg-type]
+    work(config, name, Parity(config.environment.kind == "interactive"), leaving, Drawing)  # type: ignore[arg-type]
     return 0
 
 
