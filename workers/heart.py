@@ -120,7 +120,7 @@ class Heart(threading.Thread):
         self.join(timeout=self._every_s)
 
     def _renew(self, call: Call) -> None:
-        lost = self._queue.renew(self._worker, call.held, call.version)
+        lost = self._queue.renew(self._worker, dict.fromkeys(call.held, call.version))
         still_held = [task for task in lost if task in call.held]  # the main thread may have finished some meanwhile
         if still_held:
             call.drop(still_held)
