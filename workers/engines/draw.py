@@ -1,5 +1,7 @@
 """Draws one token per row, and says with which probability it was drawn."""
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -55,3 +57,8 @@ def _place(mass: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     index = torch.searchsorted(cumulative, point, right=True)
     own = mass.gather(-1, index)
     return index, (point - cumulative.gather(-1, index) + own) / own
+
+
+def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
+    """The first `count` random numbers of a sample, in [0, 1): its token at place t is drawn with the t-th one."""
+    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).numpy()
