@@ -19,9 +19,9 @@ import numpy.typing as npt
 import orjson
 
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.records import Finish, Group, Sample, Span
+from echo_queue.records import Finish, Group, Logprobs, Observed, Sample, Span, Tokens
 
-FORMAT = 1
+FORMAT = 2
 PREFIX = struct.Struct("<BI")
 GROUP_MAX_BYTES = 64 << 20
 HEADER_MAX_BYTES = 1 << 20
@@ -56,7 +56,13 @@ def encode(group: Group) -> bytes:
             "lineage": group.lineage,
             "prompt": len(group.prompt),
             "samples": [
-                [len(sample.tokens), float(sample.reward), sample.finish, [list(span) for span in sample.spans]]
+                [
+                    len(sample.tokens),
+                    float(sample.reward),
+                    sample.finish,
+                    [list(span) for span in sample.spans],
+                    [list(part) for part in sample.observed],
+                ]
                 for sample in group.samples
             ],
         }
@@ -67,6 +73,7 @@ def encode(group: Group) -> bytes:
             _refuse(f"the reward {sample.reward} is not finite")
         if len(sample.tokens) != len(sample.logprobs):
             _refuse(f"a sample of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
+        _observed([list(part) for part in sample.observed], sample.logprobs)
         parts += [_packed(sample.tokens, INT32), _packed(sample.logprobs, FLOAT32)]
     return b"".join(parts)
 
@@ -90,7 +97,7 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
         _refuse(f"{len(data)} bytes where the header announces {expected}")
     prompt, *arrays = _arrays(data, start, header["prompt"], lengths)
     samples = tuple(
-        _sample(arrays[2 * place], arrays[2 * place + 1], *words[1:]) for place, words in enumerate(header["samples"])
+        _sample(arrays[2 * place], arrays[2 * place + 1], words) for place, words in enumerate(header["samples"])
     )
     names = {name: header[name] for name in NAMES + NUMBERS if name != "prompt"}
     return Group(prompt=_ids(prompt), samples=samples, **names)
@@ -122,8 +129,8 @@ def _header(text: bytes) -> dict[str, Any]:
     if not isinstance(samples, list) or not 0 < len(samples) <= SAMPLES_MAX:
         _refuse("there are no samples, or too many")
     for words in samples:
-        if not isinstance(words, list) or len(words) != 4:
-            _refuse("a sample is not [length, reward, finish, spans]")
+        if not isinstance(words, list) or len(words) != 5:
+            _refuse("a sample is not [length, reward, finish, spans, observed]")
         _count(words[0], "a sample's length")
     return header
 
@@ -137,16 +144,16 @@ def _arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterato
         start += 8 * length
 
 
-def _sample(
-    tokens: npt.NDArray[np.int32], logprobs: npt.NDArray[np.float32], reward: object, finish: object, spans: object
-) -> Sample:
+def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any]) -> Sample:
+    _, reward, finish, spans, observed = words
     if not isinstance(reward, float) or not math.isfinite(reward):
         _refuse(f"the reward {reward!r} is no finite float")
     if not isinstance(finish, str) or finish not in FINISHES:
         _refuse(f"a sample cannot finish by {finish!r}")
     if not np.isfinite(logprobs).all():
         _refuse("a log-probability is not finite")
-    return Sample(_ids(tokens), logprobs, _spans(spans, len(tokens)), reward, finish)  # type: ignore[arg-type]
+    end: Any = finish
+    return Sample(_ids(tokens), logprobs, _spans(spans, len(tokens)), reward, end, _observed(observed, logprobs))
 
 
 def _spans(spans: object, length: int) -> tuple[Span, ...]:
@@ -165,7 +172,24 @@ def _spans(spans: object, length: int) -> tuple[Span, ...]:
     return tuple(Span(start, version) for start, version in spans)
 
 
-def _ids(tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _observed(ranges: object, logprobs: Logprobs) -> tuple[Observed, ...]:
+    """Ranges rise within the sample with sampled tokens between them; nobody gave a probability to what they hold."""
+    if not isinstance(ranges, list):
+        _refuse("the observed ranges are no list")
+    last = -1
+    for part in ranges:
+        if not isinstance(part, list) or len(part) != 2:
+            _refuse("an observed range is not [start, end]")
+        start, end = _count(part[0], "a range's start"), _count(part[1], "a range's end")
+        if not last < start < end <= len(logprobs):
+            _refuse("the observed ranges do not rise within their sample")
+        if logprobs[start:end].any():
+            _refuse("an observed token has a log-probability other than 0")
+        last = end
+    return tuple(Observed(start, end) for start, end in ranges)
+
+
+def _ids(tokens: Tokens) -> Tokens:
     if tokens.size and tokens.min() < 0:
         _refuse("a token id is negative")
     return tokens

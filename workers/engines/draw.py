@@ -10,6 +10,11 @@ BLOCK = 64
 BELOW_ONE = 1.0 - 2.0**-40
 
 
+def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
+    """A sample's random numbers in [0, 1): its token at place t is drawn with the t-th one, whatever the engine."""
+    return np.random.default_rng(seed).random(count)
+
+
 def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:
     """Inverse-CDF sampling from softmax(logits / temperature), cut to the top-p nucleus and renormalised.
 
@@ -57,8 +62,3 @@ def _place(mass: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     index = torch.searchsorted(cumulative, point, right=True)
     own = mass.gather(-1, index)
     return index, (point - cumulative.gather(-1, index) + own) / own
-
-
-def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
-    """The first `count` random numbers of a sample, in [0, 1): its token at place t is drawn with the t-th one."""
-    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).numpy()
