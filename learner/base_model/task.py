@@ -1,4 +1,4 @@
-"""The task that a base model is warmed up on: a reasoning-gym dataset or poker, with prompts apart from the run's own."""
+"""The task that a base model is warmed up on, a reasoning-gym dataset or poker; its prompts are not the run's own."""
 
 import random
 from dataclasses import dataclass, field
