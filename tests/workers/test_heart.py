@@ -62,7 +62,7 @@ def test_drafts_that_were_noted_are_stored_for_the_next_worker(stage: Begin, fol
     heart.start()
     begun = Draft(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
     held.note([Drafts(task.id, run.lineage, (begun, NOTHING, NOTHING)), Drafts("p/0/7", 1, (begun,))])
-    run.until(lambda: not held.take_drafts() and run.queue.status().flying == 1, "the drafts' leaving")
+    run.until(lambda: run.queue.client.hlen(run.queue.keys.drafts) == 1, "the draft of the task that is held")
     heart.close()
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
     found = queue.lease("w2", BASE, 1).drafts

@@ -1,0 +1,102 @@
+"""A run for a fleet: services, prompts, and a learner that drains, publishes and trains nothing."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.records import PromptRow
+from echo_queue.submission import shards
+from tests.workers.small import save_model
+from tests.workers.stage import Stage, tensors_of
+
+READY_S = 120.0
+NUDGE = 1e-3
+"""Standard deviation of what an update adds to each weight."""
+
+
+class Run:
+    """Groups of prompts on a small random model whose samples never end by themselves, in `directory`."""
+
+    def __init__(self, directory: Path, settings: dict[str, dict[str, Any]]) -> None:
+        folder = save_model(directory / "base", seed=0, stop=False)
+        environment = {"kind": "function", "function": "tests.workers.rewards:counts_ids"}
+        self.stage = Stage(directory, folder, environment=environment, **settings)
+        self.version = 0
+        self.groups = 0
+        self.tokens = 0
+        """In the groups drained."""
+        self._tensors = tensors_of(folder)
+        self._batch: list[str] = []
+
+    def begin(self) -> None:
+        """A learner comes up; there are no prompts yet."""
+        config = self.stage.config
+        lease_ms = round(1000 * config.queue.lease_s)
+        policy = QueuePolicy(
+            s=config.staleness.s,
+            batch=config.learner.batch_groups,
+            lease_ms=lease_ms,
+            max_attempts=config.queue.max_attempts,
+            pace=False,
+        )
+        Queue.connect(config, "admin", self.stage.store).configure(policy)
+        self.stage.learner_begins()
+        self.stage.publish(0, self._tensors)
+
+    def await_workers(self, number: int) -> None:
+        """Until so many are ready to lease. Raises `TimeoutError`."""
+
+        def ready() -> bool:
+            beats = [worker.beat for worker in self.stage.status().workers]
+            return sum(beat is not None and beat.state == "idle" for beat in beats) >= number
+
+        await_true(ready, READY_S, f"{number} idle workers")
+
+    def submit(self, groups: int) -> None:
+        submitter = Queue.connect(self.stage.config, "submitter", self.stage.store)
+        submitter.declare(PromptSet("p", "benchmark"), [Chunk(0, 0, groups)])
+        rows = [PromptRow(f"What is the sum of {number} and 2?", {}) for number in range(groups)]
+        submitter.submit("p", 0, shards.write(self.stage.store, "p", 0, 0, rows))
+
+    def turn(self) -> None:
+        """What the learner and its housekeeper do: sweep, drain, and publish new weights after each batch."""
+        queue, lineage, size = self.stage.queue, self.stage.lineage, self.stage.config.learner.batch_groups
+        queue.reclaim()
+        drained = queue.drain(lineage, size - len(self._batch)).groups
+        self.groups += len(drained)
+        self.tokens += sum(len(sample.tokens) for group in drained for sample in group.samples)
+        self._batch += [group.task for group in drained]
+        if len(self._batch) == size:
+            self._update()
+
+    def _update(self) -> None:
+        self.version += 1
+        self._tensors = {name: one + NUDGE * torch.randn_like(one) for name, one in self._tensors.items()}
+        self.stage.queue.advance(self.stage.lineage, self.version, len(self._batch), 1.0)
+        self.stage.queue.commit(self.stage.lineage, f"after {self.version}", self._batch)
+        self.stage.publish(self.version, self._tensors)
+        self._batch = []
+
+
+def await_true(true: Callable[[], bool], deadline_s: float, what: str) -> None:
+    give_up = time.monotonic() + deadline_s
+    while not true():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{what} within {deadline_s:g} s")
+        time.sleep(0.05)
+
+
+@contextmanager
+def running(directory: Path, settings: dict[str, dict[str, Any]]) -> Iterator[Run]:
+    """Nothing of it is left afterwards."""
+    run = Run(directory, settings)
+    try:
+        run.begin()
+        yield run
+    finally:
+        run.stage.end()

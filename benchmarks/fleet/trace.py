@@ -1,0 +1,47 @@
+"""What happens in a run, drawn from a seed: how long each sample becomes, and which machine goes when.
+
+Lengths are log-normal, of prompts and around a prompt's own of its samples, and cut off at the limit: most are short, a
+few take as long as hundreds of others, and hard prompts are hard for all their samples.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+SHORTEST = 4
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Lengths in tokens; `prompt_spread` and `sample_spread` are standard deviations of their logarithm."""
+
+    seed: int
+    samples: int
+    """Of a group."""
+    longest: int
+    median: float = 80.0
+    prompt_spread: float = 1.2
+    sample_spread: float = 0.5
+
+    @classmethod
+    def read(cls, path: Path) -> "Trace":
+        return cls(**orjson.loads(path.read_bytes()))
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(orjson.dumps(self))
+
+    def lengths(self, index: int) -> list[int]:
+        """Of the samples of prompt `index`."""
+        draw = np.random.default_rng((self.seed, index))
+        deviation = self.prompt_spread * draw.normal() + self.sample_spread * draw.normal(size=self.samples)
+        return [int(length) for length in np.clip(self.median * np.exp(deviation), SHORTEST, self.longest)]
+
+    def takings(self, machines: int, every_s: float) -> Iterator[tuple[float, int]]:
+        """Seconds since the begin, and which machine is taken then: one in each `every_s`, without end."""
+        draw, number = np.random.default_rng((self.seed, 1 << 32)), 0
+        while True:
+            yield every_s * (number + float(draw.random())), int(draw.integers(machines))
+            number += 1

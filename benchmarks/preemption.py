@@ -1,0 +1,245 @@
+"""What it costs that workers are taken away, with token-level migration and without it, on the same seeded trace.
+
+Rollout workers (real processes with the transformers engine, at a fixed pace) generate groups with heavy-tailed lengths
+from a real queue, whose learner publishes new weights after each batch. One worker in every `--every` seconds is killed
+with SIGKILL, and another machine takes its place, which has to start first. *wasted* are tokens that were sampled and
+are in no group that reached the learner. Then the same with a notice of `--notice` seconds before each kill.
+
+    python -m benchmarks.preemption [--groups 192] [--every 20] [--rounds 1] [--json]
+
+*without* stores no drafts: a task whose worker dies begins anew.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fleet.fleet import Fleet
+from benchmarks.fleet.plan import Plan
+from benchmarks.fleet.run import Run, running
+from benchmarks.fleet.trace import Trace
+from benchmarks.laboratory import machine
+from benchmarks.verdict import print_verdict
+
+WASTE_TARGET = 0.05
+NEVER_S = 1e6
+SAMPLES, BATCH = 4, 16
+LEARNER_S = 0.1
+"""Between two looks of the learner."""
+DEADLINE_S = 900.0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How a run is played. `progress_s`: between two times that drafts are stored; `notice_s` None: killed at once."""
+
+    name: str
+    groups: int
+    progress_s: float
+    notice_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, until its last group was drained. Rates are of what the learner got."""
+
+    arm: str
+    groups: int
+    seconds: float
+    taken: int
+    sampled_tokens: int
+    trained_tokens: int
+    wasted_share: float
+    groups_per_s: float
+    tokens_per_s: float
+    overdue: int
+    """Machines that had not left within their notice."""
+    identity: bool
+    busy_share: float
+    """Of this machine's processors, by anybody: near 1 the pace is not kept."""
+
+    @property
+    def wasted_tokens(self) -> int:
+        return self.sampled_tokens - self.trained_tokens
+
+
+@dataclass(frozen=True)
+class Figures:
+    machine: str
+    outcomes: tuple[Outcome, ...]
+    wasted_share: Mapping[str, float]
+    """By arm, over all rounds."""
+    groups_ratio: float
+    """Groups per second with migration, over those without."""
+    tokens_ratio: float
+
+
+def play(arm: Arm, trace: Trace, options: argparse.Namespace) -> Outcome:
+    with tempfile.TemporaryDirectory() as name, running(Path(name), _settings(arm, trace, options)) as run:
+        directory = Path(name)
+        trace.write(directory / "trace.json")
+        plan = Plan(directory / "trace.json", directory / "counts", 1 / options.steps_per_s)
+        fleet = Fleet(run.stage.path, directory, plan, options.workers)
+        try:
+            fleet.start()
+            run.await_workers(options.workers)
+            return _play(run, fleet, arm, trace.takings(options.workers, options.every))
+        finally:
+            fleet.end()
+
+
+def _play(run: Run, fleet: Fleet, arm: Arm, takings: Iterator[tuple[float, int]]) -> Outcome:
+    run.submit(arm.groups)
+    before, began = machine.now(), time.monotonic()
+    due_s, place = next(takings)
+    while run.groups < arm.groups:
+        passed_s = time.monotonic() - began
+        if passed_s > DEADLINE_S:
+            raise TimeoutError(f"{run.groups} of {arm.groups} groups within {DEADLINE_S:g} s")
+        if passed_s >= due_s:
+            fleet.take(place, arm.notice_s)
+            due_s, place = next(takings)
+        fleet.sweep()
+        run.turn()
+        time.sleep(LEARNER_S)
+    seconds, busy = time.monotonic() - began, machine.busy_share(before)
+    fleet.wait_out()
+    return Outcome(
+        arm=arm.name,
+        groups=run.groups,
+        seconds=round(seconds, 1),
+        taken=fleet.taken,
+        sampled_tokens=fleet.sampled,
+        trained_tokens=run.tokens,
+        wasted_share=round(1 - run.tokens / fleet.sampled, 4),
+        groups_per_s=round(run.groups / seconds, 3),
+        tokens_per_s=round(run.tokens / seconds, 1),
+        overdue=len(fleet.overdue),
+        identity=run.stage.queue.audit().ok,
+        busy_share=round(busy, 2),
+    )
+
+
+def _settings(arm: Arm, trace: Trace, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Nothing is ever too old or dead here: what is wasted was lost with its machine."""
+    return {
+        "model": {"max_new_tokens": trace.longest, "max_prompt_tokens": 64},
+        "rollout": {
+            "group_size": SAMPLES,
+            "concurrent_groups": options.concurrent,
+            "progress_s": arm.progress_s,
+            "workers": options.workers,
+            "temperature": 1.0,
+        },
+        "learner": {"batch_groups": BATCH},
+        "staleness": {"s": arm.groups // BATCH + 1},
+        "queue": {"lease_s": options.lease, "max_attempts": 100, "stall_deadline_s": DEADLINE_S},
+        "telemetry": {"heartbeat_s": 0.5},
+    }
+
+
+def arms(options: argparse.Namespace) -> tuple[Arm, ...]:
+    return (
+        Arm("without migration", options.groups, NEVER_S),
+        Arm("with migration", options.groups, options.progress),
+        Arm(f"notice of {options.notice:g} s", options.notice_groups, options.progress, options.notice),
+    )
+
+
+def measure(options: argparse.Namespace) -> Figures:
+    trace = Trace(options.seed, SAMPLES, options.longest)
+    outcomes = []
+    for _ in range(options.rounds):
+        for arm in arms(options):
+            outcomes.append(play(arm, trace, options))
+            if not options.json:
+                _say(outcomes[-1])
+    return figures_of(outcomes, options)
+
+
+def figures_of(outcomes: Sequence[Outcome], options: argparse.Namespace) -> Figures:
+    played = arms(options)
+    without, with_migration = (_of(outcomes, arm) for arm in played[:2])
+    return Figures(
+        machine=machine.business(),
+        outcomes=tuple(outcomes),
+        wasted_share={arm.name: _wasted(_of(outcomes, arm)) for arm in played},
+        groups_ratio=round(_rate(with_migration, "groups") / _rate(without, "groups"), 3),
+        tokens_ratio=round(_rate(with_migration, "trained_tokens") / _rate(without, "trained_tokens"), 3),
+    )
+
+
+def _of(outcomes: Sequence[Outcome], arm: Arm) -> list[Outcome]:
+    return [one for one in outcomes if one.arm == arm.name]
+
+
+def _wasted(outcomes: Sequence[Outcome]) -> float:
+    return round(sum(one.wasted_tokens for one in outcomes) / sum(one.sampled_tokens for one in outcomes), 4)
+
+
+def _rate(outcomes: Sequence[Outcome], what: str) -> float:
+    return float(sum(getattr(one, what) for one in outcomes) / sum(one.seconds for one in outcomes))
+
+
+def targets_of(figures: Figures, options: argparse.Namespace) -> dict[str, bool]:
+    without, with_migration, noticed = (figures.wasted_share[arm.name] for arm in arms(options))
+    notices = [one for one in figures.outcomes if one.arm == arms(options)[2].name]
+    return {
+        f"with migration at most {WASTE_TARGET:.0%} of the tokens are wasted": with_migration <= WASTE_TARGET,
+        "without it more are, so the kills are real": without > with_migration,
+        f"a notice of {options.notice:g} s loses no token": noticed == 0 and all(one.taken for one in notices),
+        "who was given notice left in time": not any(one.overdue for one in notices),
+        "migration is not slower": figures.tokens_ratio >= 1,
+        "the identity holds": all(one.identity for one in figures.outcomes),
+    }
+
+
+def _say(one: Outcome) -> None:
+    print(
+        f"{one.arm:<18} {one.groups} groups in {one.seconds:5.1f} s: {one.groups_per_s:.2f} groups/s, "
+        f"{one.tokens_per_s:5.0f} tokens/s; {one.taken} machines taken, {one.wasted_tokens:6,} of "
+        f"{one.sampled_tokens:,} tokens wasted ({one.wasted_share:.2%}); processors {one.busy_share:.0%} busy",
+        flush=True,
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=192, help=f"a multiple of {BATCH}")
+    parser.add_argument("--notice-groups", type=int, default=64, help="the same for the run with notices")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--concurrent", type=int, default=4, help="groups that a worker generates at once")
+    parser.add_argument("--every", type=float, default=20.0, help="seconds in which one machine is taken")
+    parser.add_argument("--notice", type=float, default=25.0, help="seconds from a notice to the kill")
+    parser.add_argument("--progress", type=float, default=2.0, help="rollout.progress_s")
+    parser.add_argument("--lease", type=float, default=6.0, help="queue.lease_s")
+    parser.add_argument("--longest", type=int, default=1200, help="model.max_new_tokens")
+    parser.add_argument("--steps-per-s", type=float, default=25.0, help="of an engine")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def main() -> int:
+    """Prints the figures; 1 if a target is missed."""
+    options = parser().parse_args()
+    figures = measure(options)
+    targets = targets_of(figures, options)
+    if options.json:
+        print_verdict(figures, targets)
+    else:
+        print(
+            f"throughput with migration over without: {figures.groups_ratio:.2f} in groups, {figures.tokens_ratio:.2f} "
+            f"in tokens ({figures.machine})"
+        )
+    return 0 if all(targets.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
