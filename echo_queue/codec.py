@@ -80,18 +80,9 @@ def encode(group: Group) -> bytes:
 
 def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
     """The group packed in `data`; its arrays are read-only views of these bytes. Raises `CodecError`."""
-    if len(data) > max_bytes:
-        _refuse(f"{len(data)} bytes are more than queue.group_max_bytes = {max_bytes}")
-    if len(data) < PREFIX.size:
-        _refuse(f"{len(data)} bytes are too few")
-    form, size = PREFIX.unpack_from(data)
-    if form != FORMAT:
-        _refuse(f"format {form} is not {FORMAT}")
-    if size > min(HEADER_MAX_BYTES, max_bytes // HEADER_SHARE, len(data) - PREFIX.size):
-        _refuse(f"a header of {size} bytes does not fit")
-    header = _header(data[PREFIX.size : PREFIX.size + size])
+    header, start = header_of(data, FORMAT, ORDER, max_bytes)
+    _check(header)
     lengths = [length for length, *_ in header["samples"]]
-    start = PREFIX.size + size
     expected = start + 4 * header["prompt"] + 8 * sum(lengths)
     if len(data) != expected:
         _refuse(f"{len(data)} bytes where the header announces {expected}")
@@ -103,6 +94,21 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
     return Group(prompt=_ids(prompt), samples=samples, **names)
 
 
+def header_of(data: bytes, form: int, order: tuple[str, ...], max_bytes: int) -> tuple[dict[str, Any], int]:
+    """The header, whose names are `order`, of what is packed as `form`; and where the arrays begin."""
+    if len(data) > max_bytes:
+        _refuse(f"{len(data)} bytes are more than queue.group_max_bytes = {max_bytes}")
+    if len(data) < PREFIX.size:
+        _refuse(f"{len(data)} bytes are too few")
+    found, size = PREFIX.unpack_from(data)
+    if found != form:
+        _refuse(f"format {found} is not {form}")
+    if size > min(HEADER_MAX_BYTES, max_bytes // HEADER_SHARE, len(data) - PREFIX.size):
+        _refuse(f"a header of {size} bytes does not fit")
+    start = PREFIX.size + size
+    return _parsed(data[PREFIX.size : start], order), start
+
+
 def _packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     if values.ndim != 1:
         _refuse(f"an array has {values.ndim} dimensions")
@@ -111,15 +117,19 @@ def _packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     return values.astype(dtype, copy=False).tobytes()
 
 
-def _header(text: bytes) -> dict[str, Any]:
+def _parsed(text: bytes, order: tuple[str, ...]) -> dict[str, Any]:
     try:
         header = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         _refuse(f"the header is not JSON: {error}")
-    if not isinstance(header, dict) or tuple(header) != ORDER:
-        _refuse("the header's names are not those of a group")
+    if not isinstance(header, dict) or tuple(header) != order:
+        _refuse(f"the header's names are not {', '.join(order)}")
     if orjson.dumps(header) != text:
         _refuse("the header is not spelled as we spell it")
+    return header
+
+
+def _check(header: dict[str, Any]) -> None:
     for name in NAMES:
         if not isinstance(header[name], str) or not header[name]:
             _refuse(f"{name} is no name")
@@ -132,7 +142,6 @@ def _header(text: bytes) -> dict[str, Any]:
         if not isinstance(words, list) or len(words) != 5:
             _refuse("a sample is not [length, reward, finish, spans, observed]")
         _count(words[0], "a sample's length")
-    return header
 
 
 def _arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterator[npt.NDArray[Any]]:
@@ -202,4 +211,4 @@ def _count(value: object, name: str) -> int:
 
 
 def _refuse(rule: str) -> NoReturn:
-    raise CodecError(Problem("replay record", rule, "the worker that made it is broken or of another release"))
+    raise CodecError(Problem("group or draft", rule, "the worker that made it is broken or of another release"))

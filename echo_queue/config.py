@@ -192,6 +192,9 @@ class Rollout(Section):
     """Nucleus sampling; 1: off."""
     threads: Positive = 1
     """CPU threads of a worker; in `sync` mode it has all."""
+    metrics_port: int = Field(default=0, ge=0, le=65_535)
+    """vLLM's metrics, as Prometheus reads them, are at this port of a worker's machine; those of further workers there
+    are at the next free ones. 0: nowhere."""
     grace_s: Seconds = 20.0
     """A worker that must leave ends within this time, unless a notice gives another one."""
     preemption: Preemption = Preemption()

@@ -11,9 +11,13 @@ import pytest
 TEXT = (Path(__file__).parents[1] / "docs" / "rights.md").read_text()
 BLOCKS = re.findall(r"^(\w+)[^\n]*:\n\n```json\n(.*?)```", TEXT, re.DOTALL | re.MULTILINE)
 POLICIES: dict[str, Any] = {name.lower(): orjson.loads(block) for name, block in BLOCKS}
-FOLDERS = ("weights", "checkpoints", "prompts", "base", "replay", ".probe")
+FOLDERS = ("weights", "checkpoints", "prompts", "base", "replay", "drafts", ".probe")
 MAY: dict[str, dict[str, set[str]]] = {
-    "worker": {"GetObject": {"weights", "prompts", "base"}, "PutObject": {"replay"}, "DeleteObject": set()},
+    "worker": {
+        "GetObject": {"weights", "prompts", "base", "drafts"},
+        "PutObject": {"replay", "drafts"},
+        "DeleteObject": set(),
+    },
     "submitter": {"GetObject": {"prompts"}, "PutObject": {"prompts"}, "DeleteObject": set()},
     "learner": {action: set(FOLDERS) for action in ("GetObject", "PutObject", "DeleteObject")},
 }

@@ -33,6 +33,10 @@ class Assignment:
         return self.task.id
 
     @property
+    def begun(self) -> bool:
+        return any(len(sample.tokens) for sample in self.samples)
+
+    @property
     def ended(self) -> bool:
         return all(sample.finish for sample in self.samples)
 
@@ -88,19 +92,3 @@ def seed_of(run: int, task: str, *words: object) -> int:
     """63 bits: others for each run, task and words."""
     digest = blake3(" ".join(map(str, (run, task, *words))).encode()).digest(8)
     return int.from_bytes(digest, "little") >> 1
-
-
-def continued(drafts: Drafts | None, group_size: int, limit: int, vocabulary: int) -> list[Draft]:
-    """The drafts of a task that another worker began, if they can be this group's; else nothing was begun.
-
-    Whoever made them may have had other limits, or made them up.
-    """
-    if drafts is None or len(drafts.samples) != group_size:
-        return [NOTHING] * group_size
-    fine = all(_continues(draft, limit, vocabulary) for draft in drafts.samples)
-    return list(drafts.samples) if fine else [NOTHING] * group_size
-
-
-def _continues(draft: Draft, limit: int, vocabulary: int) -> bool:
-    longest = limit if draft.finish else limit - 1
-    return len(draft.tokens) <= longest and not (draft.tokens >= vocabulary).any()

@@ -16,9 +16,9 @@ from echo_queue import stall
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError
 from echo_queue.queue import Lease, Queue
-from echo_queue.records import Draft, Task, Version
+from echo_queue.records import NOTHING, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
-from workers.assignment import Assignment, continued
+from workers.assignment import Assignment
 from workers.held import Held
 from workers.prompts import Prompts
 
@@ -147,10 +147,12 @@ class Leasing(threading.Thread):
             self._queue.fail(self._worker, task.id, str(error))
             self._held.drop([task.id])
             return None
-        limit, drafts = self._config.model.max_new_tokens, lease.drafts.get(task.id)
-        samples: list[Draft] = continued(drafts, self._config.rollout.group_size, limit, self._prompts.vocabulary)
+        config, drafts = self._config, lease.drafts.get(task.id)
+        samples = drafts.samples if drafts else [NOTHING] * config.rollout.group_size
         lineage = drafts.lineage if drafts else 0
-        return Assignment(task, row, prompt, self._config.run.seed, limit, samples, lineage)
+        return Assignment(
+            *(task, row, prompt), config.run.seed, config.model.max_new_tokens, samples=list(samples), lineage=lineage
+        )
 
     def _give_up(self, lease: Lease, still_s: float) -> None:
         mend = "`echo-queue status` says who holds the run up; or raise queue.stall_deadline_s"

@@ -194,7 +194,7 @@ class Rollout:
         grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
         for key, draft in self._engine.drafts([one.id for one in grown]).items():
             self._generating[key.task].samples[key.sample] = draft
-        self._held.note([one.drafts() for one in grown])
+        self._held.note([one.drafts() for one in grown if one.begun])
 
     def _leave(self) -> None:
         """With nothing lost: what is being scored is completed, the rest is stored and handed back."""

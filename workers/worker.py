@@ -10,6 +10,7 @@ from echo_queue.queue import Queue
 from echo_queue.records import Version
 from echo_queue.services.connect import connect_store
 from echo_queue.submission.shards import ShardReader
+from echo_queue.vetting import Limits
 from workers import base_model, engines
 from workers.environments.scorer import Scorer
 from workers.finishing import Finishing
@@ -47,6 +48,7 @@ def work(
     if pinned is None or leaving.is_set():
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
+    queue.under_way.limits = Limits.of(config, prompts.vocabulary)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     settings, deadline_s = config.weights, config.queue.stall_deadline_s
     spool = Spool((settings.spool_dir or config.run.dir / "spool") / name, settings.spool_max_bytes)

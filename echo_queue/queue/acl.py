@@ -2,9 +2,10 @@
 
 - A role may call its own functions only, and a function runs with its caller's rights: even one that is called by
   another way can do no more than the keys allow.
-- A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others made, nor
-  publish, nor touch a counter that the identity is checked with. What completing needs it can also do by hand: delete
-  entries of tasks, add some to replay, change places in `open`. The audit shows that (docs/reliability.md).
+- A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others made but
+  drafts, which it may have to go on with, nor publish, nor touch a counter that the identity is checked with. What
+  completing needs it can also do by hand: delete entries of tasks, add some to replay, change places in `open`. The
+  audit shows that (docs/reliability.md).
 - It may also write who feeds whom with weights: that costs others time at most, as they verify what they are fed.
 - Nobody but admin may change the functions: a learner would run what a broker's user had put in their place.
 - Only words that Redis 7.0 knows: an unknown one keeps a server from starting.
@@ -26,7 +27,7 @@ SCRIPTS = "+eval +evalsha +script|exists +script|load"
 Grant = tuple[str, str, tuple[str, ...]]
 
 WORKER_CALLS = (
-    *("lease", "renew", "release", "fail", "complete", "beat", "confirm"),
+    *("lease", "renew", "release", "fail", "progress", "discard", "complete", "beat", "leave", "confirm"),
     *("join", "report", "withdraw"),
 )
 WORKER: tuple[Grant, ...] = (
@@ -37,7 +38,9 @@ WORKER: tuple[Grant, ...] = (
     ("%R~", "+xread", ("events",)),
     ("~", "+hget +hset", ("open",)),
     ("~", "+zadd +zrem", ("flying",)),
+    ("~", "+hget +hset +hdel", ("drafts",)),
     ("%W~", "+zadd", ("ready", "workers")),
+    ("%W~", "+zrem", ("workers",)),
     ("%W~", "+hdel", ("waits",)),
     ("%W~", "+hset", ("failures",)),
     ("~", "+hincrby", ("tallies",)),

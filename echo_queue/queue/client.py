@@ -2,13 +2,14 @@
 
 - Every method may be repeated; each goes through one retry loop, so a caller sees either the answer or an error
   that says what to do. At-least-once calls, exactly-once effects.
-- `payloads` keeps the bytes of groups, `replies` reads answers, `calls` retries; this file only names the moves.
+- `payloads` keeps the bytes of groups, `under_way` those of drafts, `replies` reads answers, `calls` retries; this file
+  only names the moves.
 """
 
 import time
 import uuid
-from collections.abc import Collection, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -41,7 +42,8 @@ from echo_queue.queue.types import (
     Status,
     Trust,
 )
-from echo_queue.records import BASE, Group, Published, Shard, Version
+from echo_queue.queue.under_way import UnderWay
+from echo_queue.records import BASE, Drafts, Group, Published, Shard, Version
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -75,6 +77,7 @@ class Queue:
         self.keys = Keys(run)
         self.client = client
         self.payloads = Payloads(store, inline_max_bytes, group_max_bytes)
+        self.under_way = UnderWay(store, inline_max_bytes, group_max_bytes)
         self._turn: int | None = None
         self.caller = Caller(client, f"queue of run {run}", deadline_s, replicas)
 
@@ -170,13 +173,34 @@ class Queue:
     # Workers ----------------------------------------------------------------------------------------------------------
 
     def lease(self, worker: str, version: Version, count: int) -> Lease:
-        """Up to `count` tasks, those that came back first. `version`: the weights this worker serves."""
-        return replies.lease_of(self._call("lease", worker, *version, count, uuid.uuid4().hex))
+        """Up to `count` tasks, those that came back first. `version`: the weights this worker serves.
 
-    def renew(self, worker: str, task_ids: Sequence[str], version: int) -> list[str]:
-        """Keeps leases; returns the ids no longer held. `version`: the oldest one their tokens come from."""
-        lost = self._call("renew", worker, version, *task_ids) if task_ids else []
+        A draft that no worker can have made is dropped and counted: its task starts anew.
+        """
+        reply = self._call("lease", worker, *version, count, uuid.uuid4().hex)
+        drafts, bad = self.under_way.drafts_of(replies.kept_of(reply))
+        self.discard(worker, bad)
+        return replace(replies.lease_of(reply), drafts=drafts)
+
+    def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
+        """Keeps leases; returns the ids no longer held. `held`: task id → the version of its oldest token."""
+        words = [word for task in held.items() for word in task]
+        lost = self._call("renew", worker, *words) if held else []
         return [replies.text(task_id) for task_id in lost]
+
+    def progress(self, worker: str, drafts: Sequence[Drafts]) -> list[str]:
+        """Keeps how far tasks are, in place of what was kept, for whoever leases them next. Returns the ids no longer
+        held, of which nothing was kept.
+
+        Raises `CodecError` for what is no draft, or a larger one than `queue.group_max_bytes`.
+        """
+        calls = [("progress", worker, *self.under_way.keep(worker, one)) for one in drafts]
+        answered = self.caller.move("progress", self.keys.prefix, calls, (worker, drafts)) if calls else []
+        return [one.task for one, kept in zip(drafts, answered, strict=True) if not kept]
+
+    def discard(self, worker: str, task_ids: Sequence[str]) -> int:
+        """What was kept of these tasks, which `worker` holds, is of no use. Returns how many drafts there were."""
+        return int(self._call("discard", worker, *task_ids)) if task_ids else 0
 
     def release(self, worker: str, task_ids: Sequence[str]) -> int:
         """Hands tasks back: the next sweep sends them on at no cost of an attempt."""
@@ -205,6 +229,10 @@ class Queue:
     def beat(self, worker: str, beat: Beat, every_s: float = 1.0) -> None:
         """Heartbeat; it expires once a few of them, `every_s` apart, are missing."""
         self._call("beat", worker, round(1000 * BEATS_MISSED * every_s), *replies.beat_words(beat))
+
+    def leave(self, worker: str) -> None:
+        """`worker` ends, and is no longer listed; what it still holds it keeps until its leases run out."""
+        self._call("leave", worker)
 
     def join(self, peer: Peer, route: str, left: Collection[str] = (), *, anew: bool = False) -> Joined:
         """`peer` fetches a route: it takes its place in the region's chain, or keeps it, and is told who feeds it.

@@ -28,6 +28,7 @@ class Keys:
         self.dead = self.prefix + "dead"
         self.open = self.prefix + "open"
         self.flying = self.prefix + "flying"
+        self.drafts = self.prefix + "drafts"
         self.ready = self.prefix + "ready"
         self.waits = self.prefix + "waits"
         self.failures = self.prefix + "failures"

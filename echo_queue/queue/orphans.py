@@ -1,7 +1,9 @@
-"""Stored payloads that nothing points to: what a worker left that died between storing a group and completing its task.
+"""Stored payloads that nothing points to: what a worker left that died between storing a group and completing its task,
+and drafts of tasks that are no longer under way.
 
-- One is removed if its task is trained, or in replay with another payload: then no completion that is under way can
-  still be accepted with it. While its task is open it stays, however old it is.
+- A group's is removed if its task is trained, or in replay with another payload: then no completion that is under way
+  can still be accepted with it. While its task is open it stays, however old it is.
+- A draft is removed if its task is in neither tasks nor retry.
 - Seen so in two sweeps, in case Redis was set back between them. What is named otherwise than payloads are is junk.
 """
 
@@ -10,6 +12,7 @@ from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from typing import Any
 
+from echo_queue.queue import under_way
 from echo_queue.queue.client import Queue
 from echo_queue.queue.payloads import PREFIX, REFERENCE, folder
 from echo_queue.store import ObjectStore
@@ -18,6 +21,7 @@ log = logging.getLogger(__name__)
 
 SCAN = 1000
 IN_STORE = b" in store"
+UNDER_WAY = (b"tasks ", b"retry ")
 
 
 def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str]) -> set[str]:
@@ -33,6 +37,12 @@ def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str])
     }
 
 
+def idle_drafts(keys: Iterable[str], places: Mapping[str, bytes]) -> set[str]:
+    """Of `keys` under `drafts/`, those of tasks that nobody generates any more."""
+    wanted = {under_way.folder(task) for task, place in places.items() if place.startswith(UNDER_WAY)}
+    return {key for key in keys if key[: key.rfind("/") + 1] not in wanted}
+
+
 class Sweeper:
     """For the learner's housekeeper. `sweep` now and then, from one thread."""
 
@@ -44,12 +54,13 @@ class Sweeper:
     def sweep(self) -> int:
         """Removes what was an orphan in the sweep before and still is; returns how many."""
         keys = [stored.key for stored in self._store.list(PREFIX)]
-        places = self._places() if keys else {}
-        found = orphans(keys, places, self._pointed(places))
+        drafts = [stored.key for stored in self._store.list(under_way.PREFIX)]
+        places = self._places() if keys or drafts else {}
+        found = orphans(keys, places, self._pointed(places)) | idle_drafts(drafts, places)
         gone, self._seen = found & self._seen, found - self._seen
         if gone:
             self._store.delete(sorted(gone))
-            log.info("removed %d stored groups that nothing pointed to", len(gone))
+            log.info("removed %d stored groups and drafts that nothing pointed to", len(gone))
         return len(gone)
 
     def _places(self) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from echo_queue.queue.types import (
     Drained,
     FailedChunk,
     Joined,
+    Kept,
     Lease,
     Ledger,
     News,
@@ -101,12 +102,22 @@ def lease_of(reply: Sequence[Any]) -> Lease:
     if number is not None:
         published = Published(Version(int(lineage), int(number)), text(manifest), text(digest))
     return Lease(
-        tasks=tuple(task_of(*task) for task in tasks),
+        tasks=tuple(task_of(*task[:4]) for task in tasks),
         published=published,
         learner_version=Version(learner_lineage, v),
         abandoned=bool(abandoned),
         finished=bool(finished),
     )
+
+
+def kept_of(reply: Sequence[Any]) -> dict[str, Kept]:
+    """What is kept of the tasks of a lease, by their ids."""
+    kept = {}
+    for _, _, flat, _, words in reply[-1]:
+        if words:
+            oldest, newest, lineage, tokens, kind, payload = words
+            kept[fields(flat)["id"]] = Kept(oldest, newest, lineage, tokens, text(kind), payload)
+    return kept
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:

@@ -4,13 +4,14 @@ Times are milliseconds of the Redis server where a name ends in `_ms`, seconds w
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 from echo_queue.codec import GROUP_MAX_BYTES
 from echo_queue.config import Config
-from echo_queue.records import Group, Published, Task, Version
+from echo_queue.records import Drafts, Group, Published, Task, Version
 
 Complaint = Literal["bad", "unreachable"]
 Late = Literal["requeue", "wait"]
@@ -128,6 +129,8 @@ class Lease:
 
     `abandoned`: the version it serves was left behind by a restart of the learner: fetch before
     generating. Each task's `min_pv` is the oldest version that may still generate it, at most `published`.
+    `drafts`, by task id: how far an earlier worker was, where that may be continued; then `min_pv` is at least the
+    newest version in the draft, as a sample never goes back to older weights.
     """
 
     tasks: tuple[Task, ...]
@@ -135,6 +138,19 @@ class Lease:
     learner_version: Version
     abandoned: bool
     finished: bool
+    drafts: Mapping[str, Drafts] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the queue keeps of a task under way: what its draft says, and its bytes or where they lie."""
+
+    oldest: int
+    newest: int
+    lineage: int
+    tokens: int
+    kind: str
+    payload: bytes
 
 
 class Outcome(StrEnum):

@@ -15,12 +15,14 @@ import numpy as np
 import orjson
 from blake3 import blake3
 
-from echo_queue import codec, telemetry, vetting
+from echo_queue import codec, drafts, telemetry, vetting
 from echo_queue.codec import CodecError, decode, encode
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue import Beat, replies
 from echo_queue.queue.payloads import Payloads, reference, told_of
-from echo_queue.records import Group, Observed, PromptRow, Sample, Shard, Span, Task, Version
+from echo_queue.queue.types import Kept
+from echo_queue.queue.under_way import UnderWay, folder
+from echo_queue.records import Draft, Drafts, Group, Observed, PromptRow, Sample, Shard, Span, Task, Version
 from echo_queue.store import INDEX, MissingObject, digests
 from echo_queue.submission import rows, shards
 from echo_queue.submission.jsonl import place_in_file
@@ -86,6 +88,43 @@ def take_header(data: bytes) -> None:
         lengths = [header["prompt"], *(2 * sample[0] for sample in header["samples"])]
         body = min(4 * sum(lengths), 4096) if all(type(length) is int and length >= 0 for length in lengths) else 0
     take_group(codec.PREFIX.pack(codec.FORMAT, len(data)) + data + bytes(body))
+
+
+def small_drafts() -> Drafts:
+    first, second = small_group().samples
+    going_on = Draft(first.tokens, first.logprobs, first.spans, (Observed(2, 3),))
+    return Drafts("set/0/1", 2, (going_on, Draft(second.tokens, second.logprobs, second.spans, finish="stop")))
+
+
+def take_drafts(data: bytes) -> None:
+    """The bytes, then what a worker asks of them that is to go on with them."""
+    with suppress(CodecError):
+        found = drafts.decode(data, CAP_BYTES)
+        assert drafts.encode(found) == data, "what was accepted is not what we would write"
+        drafts.check(found, LIMITS)
+        for draft in found.samples:
+            assert len(draft.tokens) == len(draft.logprobs) <= LIMITS.new_tokens
+            assert max(draft.tokens, default=0) < LIMITS.vocabulary and np.isfinite(draft.logprobs).all()
+            assert all(span.version >= drafts.versions(found)[0] for span in draft.spans)
+
+
+def take_drafts_header(data: bytes) -> None:
+    """The same behind a prefix that is right, with arrays of the lengths that the header announces."""
+    body = 0
+    with suppress(orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        lengths = [draft[0] for draft in orjson.loads(data)["samples"]]
+        body = min(8 * sum(lengths), 4096) if all(type(length) is int and length >= 0 for length in lengths) else 0
+    take_drafts(codec.PREFIX.pack(drafts.FORMAT, len(data)) + data + bytes(body))
+
+
+def take_kept(data: bytes) -> None:
+    """What the hash `drafts` says of a task, as if a worker had written it by hand: kind, NUL, payload."""
+    kind, _, payload = data.partition(b"\0")
+    under_way = UnderWay(Held(data), 0, CAP_BYTES)
+    under_way.limits = LIMITS
+    told = Kept(*drafts.versions(small_drafts()), 2, 4, kind.decode("utf-8", "replace"), payload)
+    found, bad = under_way.drafts_of({"set/0/1": told})
+    assert [*found, *bad] == ["set/0/1"]
 
 
 FIELDS = struct.Struct("<IIIIBBBbfff")
@@ -274,6 +313,16 @@ def _header() -> bytes:
     return raw[codec.PREFIX.size : codec.PREFIX.size + codec.PREFIX.unpack_from(raw)[1]]
 
 
+def _drafts_header() -> bytes:
+    raw = drafts.encode(small_drafts())
+    return raw[codec.PREFIX.size : codec.PREFIX.size + codec.PREFIX.unpack_from(raw)[1]]
+
+
+def kept_words() -> list[bytes]:
+    ref = f"{folder('set/0/1')}{'ab' * 20} {'cd' * 32}".encode()
+    return [b"draft\0" + drafts.encode(small_drafts()), b"ref\0" + ref]
+
+
 def _route(root: str) -> Route:
     version, base, chunks = Version(1, 2), Version(1, 1), ("ab" * 32, "cd" * 32)
     plain = Part(part_key(version, base, chunks), 40, 32, chunks)
@@ -328,6 +377,7 @@ HEADER_WORDS = (
     b"[[0,7],[2,9]]",
     b"[[1,2]]",
 )
+DRAFT_WORDS = (b'"samples":[[3,null,[[0,7],[2,9]],[[2,3]]]', b'"lineage":2', b"null", b'"stop"', b"[[0,7]]", b"[]")
 DELTA_WORDS = (b"EQD1", b'"names":', b'"start":', b'"count":27', b'"kind":"ranked"', b'"streams":[[3,3],', b'"I16"')
 JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800"', b"[[[[", b'{"a":', b"1.0")
 
@@ -366,6 +416,9 @@ DECODERS: dict[str, Decoder] = {
     "group": Decoder(take_group, lambda: [encode(small_group())], HEADER_WORDS),
     "header": Decoder(take_header, lambda: [_header()], HEADER_WORDS + JSON_WORDS),
     "fields": Decoder(take_fields, lambda: [FIELDS.pack(2, 1, 7, 9, 2, 3, 5, 4, -0.5, -1.0, 1.0) + b"w1"]),
+    "drafts": Decoder(take_drafts, lambda: [drafts.encode(small_drafts())], DRAFT_WORDS),
+    "drafts_header": Decoder(take_drafts_header, lambda: [_drafts_header()], DRAFT_WORDS + JSON_WORDS),
+    "kept": Decoder(take_kept, kept_words, (b"draft\0", b"ref\0", b"drafts/")),
     "entry": Decoder(take_entry, entry_words, (b"group\0", b"ref\0", b"replay/", b"worker\0", b"id\0", b"tokens\0")),
     "beat": Decoder(
         take_beat, lambda: [_beat(), b"w1"], (b"version\0", b"tokens_per_s\0", b"1.2", b"nan", b"groups\0")

@@ -1,14 +1,14 @@
 """Every move of the queue once, in the order of a run's life; what each must answer however often it was sent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from echo_queue.codec import CodecError
 from echo_queue.errors import Problem
 from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
-from echo_queue.records import Published, Shard, Version
-from tests.queue.scene import POLICY, Scene, group_of
+from echo_queue.records import NOTHING, Drafts, Published, Shard, Task, Version
+from tests.queue.scene import POLICY, Scene, draft_of, group_of
 
 Meet = Callable[[Callable[[], Any]], Any]
 """Makes a move while it meets a fault, and returns its answer."""
@@ -24,17 +24,34 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     meet(lambda: spoiled.submit("a", 0, Shard("shard", 0, 8)))
     meet(spoiled.admit)
     assert queue.audit().submitted == 8
+    tasks = _work(queue, spoiled, meet, scene.version)
+    _learn(queue, spoiled, meet, [task.id for task in tasks])
 
-    tasks = meet(lambda: spoiled.lease("w1", scene.version, 6)).tasks
+
+def _work(queue: Queue, spoiled: Queue, meet: Meet, version: Version) -> tuple[Task, ...]:
+    """What workers do; returns the tasks that are completed."""
+    tasks = meet(lambda: spoiled.lease("w1", version, 6)).tasks
     assert len(tasks) == 6
-    assert meet(lambda: spoiled.renew("w1", [task.id for task in tasks], 0)) == []
+    assert meet(lambda: spoiled.renew("w1", {task.id: 0 for task in tasks})) == []
+    under_way = [Drafts(task.id, 0, (draft_of(0), NOTHING)) for task in tasks]
+    assert meet(lambda: spoiled.progress("w1", under_way)) == []
     assert meet(lambda: spoiled.release("w1", [tasks[5].id])) == 1
     assert meet(lambda: spoiled.fail("w1", tasks[4].id, "reason"))
     meet(spoiled.reclaim)
     assert (queue.status().counts["released"], queue.audit().dead) == (1, 1)
-    done = [group_of(task, "w1", scene.version) for task in tasks[:4]]
+    again = meet(lambda: spoiled.lease("w2", version, 1))
+    assert [one.task for one in again.drafts.values()] == [tasks[5].id]
+    meet(lambda: spoiled.discard("w2", [tasks[5].id]))
+    assert queue.client.hexists(queue.keys.drafts, tasks[5].id) == 0
+    assert meet(lambda: spoiled.release("w2", [tasks[5].id])) == 1
+    meet(spoiled.reclaim)
+    done = [group_of(task, "w1", version) for task in tasks[:4]]
     assert meet(lambda: spoiled.complete("w1", done)) == [Outcome.accepted] * 4
+    return tuple(tasks[:4])
 
+
+def _learn(queue: Queue, spoiled: Queue, meet: Meet, completed: Sequence[str]) -> None:
+    """What learners, peers and operators do."""
     lineage = meet(spoiled.resume).lineage
     assert lineage == 1
     trust = Trust("key", b"secret", b"")
@@ -42,7 +59,7 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     assert spoiled.trust() == trust
     drained = [group.task for group in meet(lambda: spoiled.drain(lineage, 2)).groups]
     assert len(set(drained)) == 2
-    left, bad = (task.id for task in tasks[:4] if task.id not in drained)
+    left, bad = (task for task in completed if task not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
     meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
     assert meet(lambda: spoiled.announce(lineage, Version(lineage, 1), "0001.00000001/full", 0, b"document"))
@@ -60,6 +77,7 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     assert [upstream.worker for upstream in joined.upstreams] == ["w1"]
     assert meet(lambda: spoiled.report("w2", "w1", "bad")) == 1
     meet(lambda: spoiled.withdraw("w1"))
+    meet(lambda: spoiled.leave("w1"))
     assert not meet(lambda: spoiled.finish(lineage))
     assert meet(lambda: spoiled.finish(lineage, force=True))
     meet(spoiled.status)

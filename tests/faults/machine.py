@@ -18,14 +18,15 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from echo_queue import drafts
 from echo_queue.errors import FencedError, SetBackError
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
 from echo_queue.queue.calls import Caller
-from echo_queue.records import BASE, Published, Shard, Task, Version
+from echo_queue.records import BASE, Drafts, Published, Shard, Task, Version
 from echo_queue.services.redis_server import RedisServer
 from tests.faults.picture import expected, look
-from tests.faults.reference import FENCED, SET_BACK, Reference, Refused
-from tests.queue.scene import group_of
+from tests.faults.reference import FENCED, SET_BACK, Draft, Reference, Refused
+from tests.queue.scene import draft_of, group_of
 
 _runs = count()
 CHUNKS = ((0, 2), (2, 2))
@@ -75,9 +76,16 @@ class Learner:
 
 @dataclass(frozen=True)
 class Work:
+    """`oldest`: of the draft that the worker went on with."""
+
     worker: str
     task: Task
     version: Version
+    oldest: int | None = None
+
+    def begun(self, before: int) -> int:
+        """The version of its oldest token; if it has begun it itself, so many versions before the one it serves."""
+        return max(0, self.version.number - before) if self.oldest is None else self.oldest
 
 
 class Stuttering(Caller):
@@ -134,21 +142,37 @@ class Machine(RuleBasedStateMachine):
         before = self.run.abandoned(version)
         real = self._real(lost, lambda: self.queue.lease(worker, version, size))
         mine = self._model(lost, lambda: self.run.lease(worker, version, size, token))
-        assert [(task.id, task.min_pv) for task in real.tasks] == mine
+        begun = {task: drafts.versions(one) for task, one in real.drafts.items()}
+        assert [(task.id, task.min_pv, begun.get(task.id)) for task in real.tasks] == mine
         assert (real.abandoned, real.published and real.published.version) == (before, self.run.published)
         for task in real.tasks:
             made_by = version if version.number >= task.min_pv and not real.abandoned else self.run.published
-            self.work.append(Work(worker, task, made_by or version))
+            oldest, _ = begun.get(task.id, (None, 0))
+            self.work.append(Work(worker, task, made_by or version, oldest))
 
     @precondition(lambda self: self.work)
     @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())
     def complete(self, which: int, begun: int = 0, lost: bool = False) -> None:
         """By whoever leased it once, perhaps begun by the version before."""
         one = self.work.pop(which % len(self.work))
-        oldest = max(0, one.version.number - begun)
+        oldest = one.begun(begun)
         group = group_of(one.task, one.worker, one.version, oldest)
         words = one.worker, one.task.id, one.task.attempt, oldest, one.version
         self._both(lost, lambda: self.queue.complete(one.worker, [group]), lambda: [self.run.complete(*words)])
+
+    @precondition(lambda self: self.work)
+    @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())
+    def progress(self, which: int, begun: int = 0, lost: bool = False) -> None:
+        """By whoever leased it once."""
+        one = self.work[which % len(self.work)]
+        oldest, (lineage, newest) = one.begun(begun), one.version
+        kept = Drafts(one.task.id, lineage, (draft_of(oldest), draft_of(newest)))
+        mine = Draft(oldest, newest, lineage)
+        self._both(
+            lost,
+            lambda: self.queue.progress(one.worker, [kept]),
+            lambda: self.run.progress(one.worker, one.task.id, mine),
+        )
 
     @precondition(lambda self: self.work)
     @move(which=pick, how=st.sampled_from(["renew", "release", "fail", "die"]), lost=st.booleans())
@@ -156,9 +180,8 @@ class Machine(RuleBasedStateMachine):
         one = self.work[which % len(self.work)]
         who, task, version = one.worker, one.task.id, one.version.number
         if how == "renew":
-            self._both(
-                lost, lambda: self.queue.renew(who, [task], version), lambda: self.run.renew(who, [task], version)
-            )
+            held = {task: version}
+            self._both(lost, lambda: self.queue.renew(who, held), lambda: self.run.renew(who, held))
             return
         self.work.remove(one)
         if how == "release":

@@ -11,7 +11,7 @@ What is simple here, on purpose: a batch is one group; admission lets anything i
 there for freshness and no promise may rest on them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -21,13 +21,15 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class Protocol:
-    """The size of the instance, S, how many things may go wrong, whether a takeover is one of them; and the rules."""
+    """The size of the instance, S, how many things may go wrong, whether a takeover is one of them, whether workers
+    keep drafts; and the rules."""
 
     tasks: tuple[str, ...] = ("a", "b")
     workers: int = 2
     s: int = 0
     faults: int = 1
     takeover: bool = True
+    drafts: bool = False
     checkpoint_before_commit: bool = True
     dedupe: bool = True
     check_at_drain: bool = True
@@ -43,13 +45,17 @@ class Protocol:
     pending_on_resume: bool = True
     checkpoint_on_resume: bool = True
     publish_what_was_forgotten: bool = True
+    check_drafts_at_lease: bool = True
+    drafts_end_with_their_task: bool = True
+    progress_of_holders: bool = True
 
 
-RULES = tuple(field.name for field in fields(Protocol))[5:]
+RULES = tuple(field.name for field in fields(Protocol))[6:]
 
 
 def without(rule: str) -> Protocol:
-    changes: dict[str, Any] = {rule: False}
+    drafts = rule in RULES[-3:]
+    changes: dict[str, Any] = {rule: False, "drafts": drafts, "takeover": not drafts}
     return replace(Protocol(), **changes)
 
 
@@ -98,6 +104,8 @@ class Queue(NamedTuple):
     backlog: tuple[str, ...]
     tasks: frozenset[tuple[str, int]]
     """Each with the worker that leases it, counted from 1; 0 if none does."""
+    drafts: frozenset[Group]
+    """How far tasks are: by which weights their oldest token was made."""
     replay: tuple[Entry, ...]
     trained: tuple[str, ...]
     published: Version | None
@@ -141,7 +149,7 @@ Move = Callable[[Queue], tuple[Queue, Any]]
 
 
 def begin(protocol: Protocol) -> State:
-    queue = Queue(0, 0, protocol.tasks, frozenset(), (), (), None, (), None)
+    queue = Queue(0, 0, protocol.tasks, frozenset(), frozenset(), (), (), None, (), None)
     return State(queue, (None,) * protocol.workers, DOWN, None, (), protocol.faults, "")
 
 
@@ -156,6 +164,8 @@ def broken(protocol: Protocol, state: State) -> str:
     places = [*queue.backlog, *(task for task, _ in queue.tasks), *(entry.group.task for entry in queue.replay)]
     if sorted([*places, *queue.trained]) != list(protocol.tasks):
         return "the identity: submitted ≠ backlog + tasks + replay + trained"
+    if not {draft.task for draft in queue.drafts} <= {task for task, _ in queue.tasks}:
+        return "a draft outlives its task"
     history = surviving(state.store)
     return "trained twice in the surviving checkpoints" if len(set(history)) < len(history) else ""
 
@@ -219,11 +229,37 @@ def admit(queue: Queue) -> Queue:
     return queue._replace(backlog=(), tasks=queue.tasks | {(task, 0) for task in queue.backlog})
 
 
-def lease(task: str, worker: int) -> Move:
+def lease(protocol: Protocol, task: str, worker: int) -> Move:
+    """The answer: what is generated from here on, or was by whoever kept a draft of it."""
+
     def move(queue: Queue) -> tuple[Queue, Any]:
-        return queue._replace(tasks=(queue.tasks - {(task, 0)}) | {(task, worker)}), queue.published
+        kept = {draft for draft in queue.drafts if draft.task == task}
+        if protocol.check_drafts_at_lease:
+            kept = {draft for draft in kept if not unfit(protocol, queue, draft.made_by)}
+        rest = frozenset(draft for draft in queue.drafts if draft.task != task)
+        begun = next((draft.made_by for draft in kept), queue.published)
+        held = (queue.tasks - {(task, 0)}) | {(task, worker)}
+        return queue._replace(tasks=held, drafts=rest | kept), begun
 
     return move
+
+
+def progress(protocol: Protocol, worker: int, group: Group) -> Move:
+    """What a worker has of a task is kept, in place of what was."""
+
+    def move(queue: Queue) -> tuple[Queue, Any]:
+        if protocol.progress_of_holders and (group.task, worker) not in queue.tasks:
+            return queue, "lost"
+        rest = frozenset(draft for draft in queue.drafts if draft.task != group.task)
+        return queue._replace(drafts=rest | {group}), "kept"
+
+    return move
+
+
+def forget(protocol: Protocol, queue: Queue, tasks: Collection[str]) -> frozenset[Group]:
+    """The drafts that are left once these tasks are no longer under way."""
+    ended = tasks if protocol.drafts_end_with_their_task else ()
+    return frozenset(draft for draft in queue.drafts if draft.task not in ended)
 
 
 def complete(protocol: Protocol, worker: int, group: Group) -> Move:
@@ -235,7 +271,8 @@ def complete(protocol: Protocol, worker: int, group: Group) -> Move:
         if unfit(protocol, queue, group.made_by):
             back = {(group.task, 0)} if (group.task, worker) in place else place
             return queue._replace(tasks=rest | back), "late"
-        return queue._replace(tasks=rest, replay=(*queue.replay, Entry(group, drained=False))), "accepted"
+        replay = (*queue.replay, Entry(group, drained=False))
+        return queue._replace(tasks=rest, drafts=forget(protocol, queue, (group.task,)), replay=replay), "accepted"
 
     return move
 
@@ -275,7 +312,7 @@ def advance(version: int) -> Move:
     return lambda queue: (admit(queue._replace(v=max(queue.v, version))), None)
 
 
-def commit(name: Version, tasks: tuple[str, ...]) -> Move:
+def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
     """To trained, from wherever they are."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
@@ -283,6 +320,7 @@ def commit(name: Version, tasks: tuple[str, ...]) -> Move:
         return queue._replace(
             backlog=tuple(task for task in queue.backlog if task not in new),
             tasks=frozenset(place for place in queue.tasks if place[0] not in new),
+            drafts=forget(protocol, queue, new),
             replay=tuple(entry for entry in queue.replay if entry.group.task not in new),
             trained=tuple(sorted([*queue.trained, *new])),
             committed=name,

@@ -15,7 +15,12 @@ from dataclasses import dataclass, replace
 from tests.faults.model import RULES, Protocol, begin, broken, drained, without
 from tests.faults.model_steps import steps
 
-INSTANCES = (Protocol(takeover=False), Protocol(s=1, takeover=False), Protocol(workers=1))
+INSTANCES = (
+    Protocol(takeover=False),
+    Protocol(s=1, takeover=False),
+    Protocol(workers=1),
+    Protocol(takeover=False, drafts=True),
+)
 """What is searched whole in each test run."""
 LARGE = (Protocol(s=1, workers=1), Protocol(), Protocol(s=1))
 """Takeovers in larger instances: minutes."""
@@ -84,7 +89,8 @@ def _trace(came: list[tuple[int, str]], at: int) -> tuple[str, ...]:
 def main() -> None:
     for protocol in INSTANCES + LARGE * ("--large" in sys.argv):
         size = f"{len(protocol.tasks)} tasks × {protocol.workers} workers × 1 learner × {protocol.faults} fault"
-        _tell(f"S = {protocol.s}, {size}{'' if protocol.takeover else ', no takeover'}", protocol, search)
+        more = ("" if protocol.takeover else ", no takeover") + (", drafts" if protocol.drafts else "")
+        _tell(f"S = {protocol.s}, {size}{more}", protocol, search)
     for rule in RULES:
         _tell(f"without {rule.replace('_', ' ')}", without(rule), smallest)
 

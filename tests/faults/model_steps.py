@@ -29,6 +29,7 @@ from tests.faults.model import (
     lease,
     newest,
     pending,
+    progress,
     publish,
     resume,
     uncommit,
@@ -76,6 +77,9 @@ def work(protocol: Protocol, state: State) -> Iterator[Step]:
         if group is not None:
             what = f"worker {worker} completes {group.task}, made by {group.made_by}"
             yield from call(state, what, complete(protocol, worker, group), _busy(worker, lambda _: None))
+            if protocol.drafts and group not in state.queue.drafts:
+                what = f"worker {worker} keeps how far it is with {group.task}, made by {group.made_by}"
+                yield from call(state, what, progress(protocol, worker, group), lambda after, _: after)
         elif worker in holders or not fresh:
             fresh = fresh or worker not in holders
             yield from _lease(protocol, state, worker)
@@ -85,9 +89,10 @@ def _lease(protocol: Protocol, state: State, worker: int) -> Iterator[Step]:
     if state.queue.published is None:
         return
     for task in sorted(task for task, holder in state.queue.tasks if holder == 0):
-        what = f"worker {worker} leases {task} and generates with {state.queue.published}"
+        move = lease(protocol, task, worker)
+        what = f"worker {worker} leases {task} and generates with {move(state.queue)[1]}"
         take = _busy(worker, partial(Group, task))
-        yield from call(state, what, lease(task, worker), take, token=protocol.tokens)
+        yield from call(state, what, move, take, token=protocol.tokens)
 
 
 def _busy(worker: int, with_what: Callable[[Any], Group | None]) -> Take:
@@ -188,7 +193,7 @@ class Process:
             yield from self._call(f"uncommit {one.name}: {' '.join(one.trained)}", move, self._then("marked"))
         elif ahead:
             one = ahead[-1]
-            move = commit(one.name, one.trained)
+            move = commit(self.protocol, one.name, one.trained)
             yield from self._call(f"commit {one.name}: {' '.join(one.trained)}", move, self._then("marked"))
         elif self.protocol.pending_on_resume:
             move, then = pending(self.protocol), self._then("ready", "hand")
@@ -238,7 +243,7 @@ class Process:
         """Of the checkpoint just saved; or, where that rule is off, of the one about to be."""
         first = self.protocol.checkpoint_before_commit
         then = self._then("ready", saved=self.version, trained=()) if first else self._then("committed")
-        move = commit(self.version, self.me.trained)
+        move = commit(self.protocol, self.version, self.me.trained)
         yield from self._call(f"commit {self.version}: {' '.join(self.me.trained)}", move, then)
 
     def _call(self, what: str, move: Move, take: Take, turn: bool = True, token: bool = False) -> Iterator[Step]:

@@ -10,7 +10,8 @@ from tests.faults.reference import Reference, Task
 
 @dataclass(frozen=True)
 class Picture:
-    """Streams are lists in the order of their entries; `leases`: task → worker, version and deliveries."""
+    """Streams are lists in the order of their entries; `leases`: task → worker, version and deliveries; `drafts`: task
+    → oldest, newest and lineage."""
 
     learner: tuple[int, int, int, str, str]
     published: Version | None
@@ -20,6 +21,7 @@ class Picture:
     tasks: list[Task]
     retry: list[Task]
     leases: dict[str, tuple[str, int, int]]
+    drafts: dict[str, list[int]]
     replay: list[tuple[Task, str, int, int]]
     ready: set[str]
     dead: list[tuple[str, int]]
@@ -44,7 +46,7 @@ def look(queue: Queue) -> Picture:
         pipe.xrange(key)
     for key in (keys.tasks, keys.retry):
         pipe.xpending_range(key, "workers", "-", "+", 1000)
-    for key in (keys.state, keys.published, keys.open, keys.waits, keys.failures, keys.stats):
+    for key in (keys.state, keys.published, keys.open, keys.waits, keys.failures, keys.stats, keys.drafts):
         pipe.hgetall(key)
     for key in (keys.flying, keys.ready):
         pipe.zrange(key, 0, -1, withscores=True)
@@ -53,7 +55,7 @@ def look(queue: Queue) -> Picture:
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
-    state, published, places, waits, failures, stats, flying, ready, redo, ledger, *cursors = rest
+    state, published, places, waits, failures, stats, drafts, flying, ready, redo, ledger, *cursors = rest
     versions = {task.decode(): int(version) for task, version in flying}
     holders = _holders(tasks, held) | _holders(retry, held_again)
     now, told = _words(state), _words(published)
@@ -67,6 +69,7 @@ def look(queue: Queue) -> Picture:
         tasks=[_task(row) for row in tasks],
         retry=[_task(row) for row in retry],
         leases={task: (worker, versions.get(task, -1), count) for task, (worker, count) in holders.items()},
+        drafts={task: [int(word) for word in text.split(" ")[:3]] for task, text in _words(drafts).items()},
         replay=[
             (_task(row), row[1][b"worker"].decode(), int(row[1][b"oldest"]), int(row[1][b"newest"])) for row in replay
         ],
@@ -92,6 +95,7 @@ def expected(run: Reference) -> Picture:
         tasks=list(run.tasks.values()),
         retry=list(run.retry.values()),
         leases={task: (one.worker, one.version, one.deliveries) for task, one in run.leases.items()},
+        drafts={task: [one.oldest, one.newest, one.lineage] for task, one in run.drafts.items()},
         replay=[(one.task, one.worker, one.oldest, one.newest) for one in run.replay.values()],
         ready={task for task, one in run.replay.items() if not one.drained},
         dead=[(task.id, task.attempt) for task in run.dead.values()],

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("echo_queue", "workers", "learner")
-QUEUE, PAYLOADS, STORE = "echo_queue/queue/client.py", "echo_queue/queue/payloads.py", "echo_queue/store.py"
+QUEUE, STORE = "echo_queue/queue/client.py", "echo_queue/store.py"
+PAYLOADS, UNDER_WAY = "echo_queue/queue/payloads.py", "echo_queue/queue/under_way.py"
 CONNECT = "echo_queue/services/connect.py"
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -81,6 +82,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     CONNECT: {"check": ("the bucket",)},
     "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},
     PAYLOADS: {"put": ("replay",), "get": ("replay",), "delete": ("replay",)},
+    UNDER_WAY: {"put": ("drafts",), "get": ("drafts",)},
 }
 """The kinds of object (`echo_queue.store.kind_of`) that each file's requests concern, by the store's method."""
 
@@ -188,6 +190,9 @@ def _queue_steps(method: str) -> frozenset[str]:
                 case "payloads":
                     for inner in _methods(PAYLOADS, "Payloads", attribute.attr):
                         steps |= set(_steps_of(PAYLOADS, inner))
+                case "under_way":
+                    for inner in _methods(UNDER_WAY, "UnderWay", attribute.attr):
+                        steps |= set(_steps_of(UNDER_WAY, inner))
     return frozenset(steps)
 
 

@@ -7,7 +7,7 @@ when told to.
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from echo_queue import staleness
@@ -41,6 +41,15 @@ class Lease:
     version: int
     deliveries: int = 1
     over: bool = False
+
+
+@dataclass(frozen=True)
+class Draft:
+    """How far a task is: of which weights its oldest and its newest token are."""
+
+    oldest: int
+    newest: int
+    lineage: int
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,7 @@ class Reference:
     tasks: dict[str, Task] = field(default_factory=dict)
     retry: dict[str, Task] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
+    drafts: dict[str, Draft] = field(default_factory=dict)
     replay: dict[str, Scored] = field(default_factory=dict)
     dead: dict[str, Task] = field(default_factory=dict)
     waits: set[str] = field(default_factory=set)
@@ -195,8 +205,11 @@ class Reference:
 
     # Workers ----------------------------------------------------------------------------------------------------------
 
-    def lease(self, worker: str, version: Version, size: int, token: str) -> list[tuple[str, int]]:
-        """Task ids, each with the oldest version that may generate it."""
+    def lease(
+        self, worker: str, version: Version, size: int, token: str
+    ) -> list[tuple[str, int, tuple[int, int] | None]]:
+        """Task ids, each with the oldest version that may generate it, and with the versions of the draft to go on
+        with."""
         if self.published is None:
             return []
         known, ids = self.tokens.get(worker, ("", []))
@@ -206,19 +219,39 @@ class Reference:
             ids = [task for task in (*self.retry, *self.tasks) if task not in self.leases][:size]
             if ids:
                 self.tokens[worker] = token, ids
-        needs = [min(self.published.number, max(self.task(one).min_pv, self.v - self.policy.s)) for one in ids]
-        for task, need in zip(ids, needs, strict=True):
-            by = self.published.number if self.abandoned(version) else max(version.number, need)
-            lease = self.leases.get(task, Lease(worker, by))
-            self.leases[task] = replace(lease, version=by)
-        return list(zip(ids, needs, strict=True))
+        return [self._begin(worker, version, task, self.published.number) for task in ids]
 
-    def renew(self, worker: str, ids: Sequence[str], version: int) -> list[str]:
+    def _begin(
+        self, worker: str, version: Version, task: str, published: int
+    ) -> tuple[str, int, tuple[int, int] | None]:
+        need = min(published, max(self.task(task).min_pv, self.v - self.policy.s))
+        by = published if self.abandoned(version) else max(version.number, need)
+        draft = self.drafts.get(task)
+        if draft is not None and not self._may_continue(draft, published):
+            del self.drafts[task]
+            draft = None
+        if draft is not None:
+            need, by = max(need, draft.newest), draft.oldest
+        self.leases[task] = replace(self.leases.get(task, Lease(worker, by)), version=by)
+        return task, need, (draft.oldest, draft.newest) if draft else None
+
+    def _may_continue(self, draft: Draft, published: int) -> bool:
+        fresh = self.v - draft.oldest <= self.policy.s and draft.newest <= published
+        return fresh and not self.abandoned(Version(draft.lineage, draft.newest))
+
+    def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
         """Those no longer held."""
-        for task in ids:
+        for task, version in held.items():
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=version, over=False)
-        return [task for task in ids if not self._holds(worker, task)]
+        return [task for task in held if not self._holds(worker, task)]
+
+    def progress(self, worker: str, task: str, draft: Draft) -> list[str]:
+        """Likewise."""
+        if not self._holds(worker, task):
+            return [task]
+        self.drafts[task] = draft
+        return []
 
     def release(self, worker: str, ids: Sequence[str]) -> int:
         held = [task for task in ids if self._holds(worker, task)]
@@ -230,6 +263,7 @@ class Reference:
         if not self._holds(worker, task):
             return False
         self.failures[task] = self.task(task).attempt
+        self.drafts.pop(task, None)
         self.leases[task] = replace(self.leases[task], deliveries=1, over=True)
         return True
 
@@ -370,14 +404,16 @@ class Reference:
     def _take(self, task: str) -> Task:
         """Out of its place."""
         found = self.task(task)
-        for place in (self.tasks, self.retry, self.replay, self.dead, self.leases):
+        for place in (self.tasks, self.retry, self.replay, self.dead, self.leases, self.drafts):
             place.pop(task, None)
         self.waits.discard(task)
         return found
 
     def _send_back(self, task: str, **changes: int) -> None:
         floor = self.published.number if self.published else self.v
-        was = self._take(task)
+        draft, was = self.drafts.get(task), self._take(task)
+        if draft is not None:
+            self.drafts[task] = draft
         self.retry[task] = replace(was, pv=self.v, min_pv=floor, lineage=self.lineage, **changes)
 
     def _return_if_unfit(self, one: Scored) -> str:
@@ -425,6 +461,8 @@ class Reference:
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
         if was.attempt + 1 < self.policy.max_attempts:
+            if was.attempt + 2 == self.policy.max_attempts:
+                self.drafts.pop(task, None)
             self._send_back(task, attempt=was.attempt + 1)
             return "failed" if failed else "expired"
         self.dead[task] = replace(self._take(task), attempt=was.attempt + 1)

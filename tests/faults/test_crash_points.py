@@ -50,6 +50,7 @@ UNREACHED = {
     ("operator", "turn"): "likewise",
     ("operator", "put checkpoints"): "tensors: a rewind marks those that are there",
     ("operator", "delete replay"): "a commit of groups that still lie in replay: a rewind goes back",
+    ("worker", "discard"): "a draft that no worker of this run can have made",
     ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
     ("services", "look at the bucket"): "of an external store",
 }
@@ -111,7 +112,7 @@ def test_nothing_is_written_sent_or_spawned_but_through_a_door() -> None:
 
 
 def test_every_door_is_a_point_of_some_role() -> None:
-    known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP}
+    known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP, *COMING}
     known |= {f"{verb} *" for verb in ("put", "put once", "get", "head", "list", "delete", "look at", "create")}
     assert {door.step for door in points.doors()} <= known
 
@@ -122,6 +123,8 @@ OPERATORS = (
     *("draft weights", "place weights"),
 )
 """Steps of commands that people give, and give again."""
+COMING = ("progress", "leave")
+"""Moves that the worker's loop does not make yet."""
 SWEEP = ("places", "pointed")
 """What the sweep for orphaned payloads reads, ten minutes into a run, before its one delete."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from echo_queue.queue import Chunk, Drained, Lease, Order, Outcome, PromptSet, Queue, QueuePolicy
-from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
+from echo_queue.records import Draft, Group, Published, Sample, Shard, Span, Task, Version
 
 POLICY = QueuePolicy(s=1, batch=2, lease_ms=60_000, max_attempts=3, pace=False)
 
@@ -25,6 +25,11 @@ def group_of(task: Task, worker: str, version: Version, oldest: int | None = Non
     )
     prompt = np.arange(4, dtype=np.int32)
     return Group(task.id, task.set, task.epoch, task.index, task.attempt, worker, version.lineage, prompt, samples)
+
+
+def draft_of(version: int, length: int = 2) -> Draft:
+    """A sample under way: its first tokens, by one version."""
+    return Draft(np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), (Span(0, version),))
 
 
 class Scene:

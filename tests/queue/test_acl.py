@@ -14,10 +14,10 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
-from echo_queue.records import Published, Shard, Version
+from echo_queue.records import Drafts, Published, Shard, Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.secrets import ROLES, Role
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import POLICY, Scene, draft_of, group_of
 
 CELERY = "eq-celery"
 TRUST = Trust("ab" * 32, b"tokens", b"chunks")
@@ -81,7 +81,7 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     submitter.wait("0-0", 0.1)
 
     tasks = worker.lease("w1", version, 4).tasks
-    assert worker.renew("w1", [task.id for task in tasks], 0) == []
+    assert worker.renew("w1", {task.id: 0 for task in tasks}) == []
     worker.beat("w1", Beat("engine", version, "idle"))
     assert worker.release("w1", [tasks[3].id]) == 1
     assert worker.fail("w1", tasks[2].id, "reason")
@@ -118,6 +118,21 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     acting("admin").install()
 
 
+def test_a_worker_keeps_continues_and_discards_drafts_and_leaves(queue: Queue, acting: As) -> None:
+    scene = Scene(queue)
+    worker = acting("worker")
+    tasks = worker.lease("w1", scene.version, 2).tasks
+    assert worker.progress("w1", [Drafts(task.id, 0, (draft_of(0),)) for task in tasks]) == []
+    scene.expire()
+    assert set(worker.lease("w2", scene.version, 2).drafts) == {task.id for task in tasks}
+    assert worker.discard("w2", [tasks[0].id]) == 1
+    assert worker.complete("w2", [group_of(tasks[1], "w2", scene.version)]) == [Outcome.accepted]
+    assert acting("monitor").client.hkeys(queue.keys.drafts) == []
+    worker.beat("w2", Beat("engine", scene.version, "idle"))
+    worker.leave("w2")
+    assert not queue.client.exists(queue.keys.worker("w2"))
+
+
 def test_workers_and_monitors_read_what_the_learner_announces(queue: Queue, acting: As) -> None:
     Scene(queue)
     assert acting("learner").announce(0, Version(0, 1), "0000.00000001/full", 0, b"document")
@@ -131,7 +146,7 @@ def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Queue, 
     worker = acting("worker")
     task = worker.lease("w1", Version(0, 0), 1).tasks[0]
     late = group_of(task, "w1", Version(0, 0))
-    queue.renew("w1", [task.id], 5)
+    queue.renew("w1", {task.id: 5})
     for version in (1, 2):
         queue.advance(0, version, 0, 2.0)
     assert worker.complete("w1", [late]) == [Outcome.late]

@@ -36,7 +36,7 @@ def test_a_group_in_flight_that_can_no_longer_make_it_is_cancelled_at_once(queue
     slow = scene.lease(1, "slow")
     assert scene.advance(0) == 0
     assert scene.advance(0) == 1
-    assert queue.renew("slow", [slow[0].id], 0) == [slow[0].id]
+    assert queue.renew("slow", {slow[0].id: 0}) == [slow[0].id]
     scene.publish(2)
     assert (scene.lease(1, "fast")[0].id, scene.count("cancelled")) == (slow[0].id, 1)
     # its late answer is refused, and the task stays where it is
@@ -46,7 +46,7 @@ def test_a_group_in_flight_that_can_no_longer_make_it_is_cancelled_at_once(queue
 def test_a_completion_that_is_already_too_late_frees_its_lease(queue: Queue) -> None:
     scene = Scene(queue, POLICY)
     tasks = scene.lease(1)
-    queue.renew("w1", [tasks[0].id], 2)  # the worker believes that it began with version 2
+    queue.renew("w1", {tasks[0].id: 2})  # the worker believes that it began with version 2
     for _ in range(2):
         scene.advance(0)
     scene.publish(2)

@@ -32,11 +32,11 @@ def test_renewal_keeps_a_lease_and_names_what_is_lost(queue: Queue) -> None:
     ids = [task.id for task in tasks]
     for _ in range(4):
         queue.wait("0-0", 0.15, kinds=["nothing"])
-        assert queue.renew("w1", ids, 0) == []
+        assert queue.renew("w1", dict.fromkeys(ids, 0)) == []
         assert queue.reclaim().expired == 0
     scene.complete(tasks[:1])
-    assert queue.renew("w1", ids, 0) == ids[:1]
-    assert queue.renew("w2", ids, 0) == ids
+    assert queue.renew("w1", dict.fromkeys(ids, 0)) == ids[:1]
+    assert queue.renew("w2", dict.fromkeys(ids, 0)) == ids
 
 
 def test_an_expired_lease_goes_to_another_worker_with_one_attempt_more_and_a_fresh_tag(queue: Queue) -> None:
@@ -48,7 +48,7 @@ def test_an_expired_lease_goes_to_another_worker_with_one_attempt_more_and_a_fre
     # what came back is leased first
     new = scene.lease(1, "w2")[0]
     assert (new.id, new.attempt, new.pv, new.min_pv) == (old.id, 1, 1, 1)
-    assert queue.renew("w1", [old.id], 0) == [old.id]
+    assert queue.renew("w1", {old.id: 0}) == [old.id]
     assert scene.count("expired") == 1
 
 
@@ -131,7 +131,7 @@ def test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back(
     queue.reclaim()
     queue.wait("0-0", 0.4, kinds=["nothing"])  # nobody sweeps, nobody renews: Redis or the learner is away
     assert queue.reclaim().expired == 0
-    assert queue.renew("w1", [task.id], 0) == []
+    assert queue.renew("w1", {task.id: 0}) == []
     assert queue.reclaim().expired == 0
 
 

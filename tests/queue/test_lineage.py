@@ -154,7 +154,7 @@ def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Queue
     assert queue.pending(lineage) == ()
     assert scene.drain(9).abandoned == 1
     assert scene.count("abandoned") == 2
-    assert queue.renew("w1", [flying[0].id], 3) == [flying[0].id]
+    assert queue.renew("w1", {flying[0].id: 3}) == [flying[0].id]
 
     scene.publish(1)
     behind = scene.leased(1, "w9", version=Version(0, 3))

@@ -39,7 +39,7 @@ def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue)
     try:
         with pytest.raises(ServiceError, match=r"Redis is at maxmemory"):
             hasty.complete("w1", [group_of(more[0], "w1", scene.version)])
-        assert hasty.renew("w1", [more[0].id], 0) == []
+        assert hasty.renew("w1", {more[0].id: 0}) == []
         assert [group.task for group in hasty.drain(0, 1).groups] == [done.id]
         hasty.advance(0, 1, 1, 8.0)
         assert hasty.commit(0, "0/1", [done.id]) == 1

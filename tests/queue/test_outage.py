@@ -47,15 +47,19 @@ def test_living_workers_keep_their_leases_over_an_outage(server: RedisServer, ou
         scene = Scene(queue, RULES, prompts=4)
         ids = [task.id for task in scene.lease(4, "living")]
         queue.reclaim()
-        queue.renew("living", ids, 0)
+        queue.renew("living", dict.fromkeys(ids, 0))
         server.kill()
         time.sleep(outage_leases * LEASE_MS / 1000)
         server.start()
         assert queue.reclaim().expired == 0, "the housekeeper may be back first"
-        assert queue.renew("living", ids, 0) == []
+        assert queue.renew("living", dict.fromkeys(ids, 0)) == []
         began = time.monotonic()
-        sweep(queue, lambda: queue.renew("living", ids, 0) != [] or time.monotonic() > began + 1.0, "a second")
-        assert queue.renew("living", ids, 0) == []
+        sweep(
+            queue,
+            lambda: queue.renew("living", dict.fromkeys(ids, 0)) != [] or time.monotonic() > began + 1.0,
+            "a second",
+        )
+        assert queue.renew("living", dict.fromkeys(ids, 0)) == []
         assert scene.count("expired") == 0
         scene.check()
 
@@ -72,7 +76,7 @@ def test_what_dead_workers_held_comes_back_a_sweep_at_a_time(server: RedisServer
         server.start()
 
         def all_back() -> bool:
-            assert queue.renew("living", living, 0) == []
+            assert queue.renew("living", dict.fromkeys(living, 0)) == []
             return scene.count("expired") == 150
 
         ended = sweep(queue, all_back, "150 expired leases")

@@ -4,8 +4,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from echo_queue.queue import Queue
-from echo_queue.records import NOTHING, Drafts, Version
+from echo_queue.records import NOTHING, Draft, Drafts, Span, Version
 from tests.workers.stage import Stage, tensors_of
 from workers import engines
 from workers.heart import Heart
@@ -58,8 +60,9 @@ def test_drafts_that_were_noted_are_stored_for_the_next_worker(stage: Begin, fol
     held.take([task], 0)
     heart = heart_of(run, folder, queue, held)
     heart.start()
-    held.note([Drafts(task.id, run.lineage, (NOTHING, NOTHING, NOTHING)), Drafts("p/0/7", 1, (NOTHING,))])
-    run.until(lambda: not held.take_drafts() and run.queue.status().flying == 1, "the drafts' leaving")
+    begun = Draft(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
+    held.note([Drafts(task.id, run.lineage, (begun, NOTHING, NOTHING)), Drafts("p/0/7", 1, (begun,))])
+    run.until(lambda: run.queue.client.hlen(run.queue.keys.drafts) == 1, "the draft of the task that is held")
     heart.close()
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
     found = queue.lease("w2", BASE, 1).drafts

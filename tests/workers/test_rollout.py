@@ -13,10 +13,10 @@ import torch
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
 from echo_queue.queue import Lease, Queue
-from echo_queue.records import NOTHING, Draft, Drafts, Finish, Published, Shard, Span, Task, Version
+from echo_queue.records import Drafts, Published, Shard, Task, Version
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
-from workers.assignment import continued, seed_of
+from workers.assignment import seed_of
 from workers.leasing import weights_needed
 from workers.rollout import most_groups
 
@@ -324,28 +324,6 @@ def test_seeds_differ_by_run_task_and_words() -> None:
     seeds = {seed_of(0, "t"), seed_of(1, "t"), seed_of(0, "u"), seed_of(0, "t", 1), seed_of(0, "t", 1, 2)}
     assert len(seeds) == 5 and all(0 <= one < 2**63 for one in seeds)
     assert seed_of(0, "t", 1) == seed_of(0, "t", 1)
-
-
-def draft(length: int, token: int = 1, finish: Finish | None = None) -> Draft:
-    return Draft(np.full(length, token, np.int32), np.full(length, -1.0, np.float32), (Span(0, 0),), finish=finish)
-
-
-def test_drafts_are_continued_if_they_can_be_of_this_group() -> None:
-    begun = (draft(3), draft(9, finish="length"))
-    assert continued(Drafts("t", 1, begun), group_size=2, limit=9, vocabulary=5) == list(begun)
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [
-        pytest.param((draft(3),), id="another group size"),
-        pytest.param((draft(3), draft(9)), id="no room for another token"),
-        pytest.param((draft(3), draft(10, finish="stop")), id="longer than may be"),
-        pytest.param((draft(3), draft(3, token=5)), id="a token that the model has not"),
-    ],
-)
-def test_other_drafts_are_begun_anew(samples: tuple[Draft, ...]) -> None:
-    assert continued(Drafts("t", 1, samples), group_size=2, limit=9, vocabulary=5) == [NOTHING, NOTHING]
 
 
 def test_a_refresh_leaves_no_weights_but_the_newest() -> None:

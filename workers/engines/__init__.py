@@ -106,9 +106,15 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
 
     `stop_tokens`: the tokenizer's.
     """
-    from workers.engines.transformers import TransformersEngine
-
     rollout = config.rollout
     sampling = Sampling(rollout.temperature, rollout.top_p, tuple(stop_tokens))
     longest = config.model.max_prompt_tokens + config.model.max_new_tokens
+    if rollout.engine == "vllm":
+        from workers.engines.vllm.engine import VllmEngine
+        from workers.engines.vllm.opening import Room
+
+        room = Room(rollout.concurrent_groups * rollout.group_size, longest, config.model.dtype)
+        return VllmEngine(folder, version, room, sampling, rollout.metrics_port)
+    from workers.engines.transformers import TransformersEngine
+
     return TransformersEngine(folder, version, config.model.dtype, longest, sampling)

@@ -160,6 +160,7 @@ local function settle(run, id, refs)
   count(run, 'trained')
   redis.call('HDEL', run.K.failures, id)
   clear(run, stream, entry, id)
+  drop_draft(run, id)
   return 1
 end
 

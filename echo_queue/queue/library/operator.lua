@@ -8,6 +8,7 @@ local function bury_task(run, id, stream, entry, attempt, reason, worker)
   if attempt then task.attempt = attempt end
   put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
   clear(run, stream, entry, id)
+  drop_draft(run, id)
   count(run, 'buried')
   tell(run, 'buried', id)
   return task.ref
@@ -31,6 +32,7 @@ local function end_lease(run, stream, entry, worker, deliveries)
   end
   local attempt = task.attempt + 1
   if attempt < run.max_attempts then
+    if attempt + 1 == run.max_attempts then drop_draft(run, id) end -- perhaps it is what its workers died of
     send_back(run, id, stream, entry, { attempt = attempt })
     return failed and 'failed' or 'expired'
   end
@@ -257,8 +259,11 @@ register('lease', lease)
 register('renew', renew, 'allow-oom')
 register('release', release, 'allow-oom')
 register('fail', fail, 'allow-oom')
+register('progress', progress)
+register('discard', discard, 'allow-oom')
 register('complete', complete)
 register('beat', beat, 'allow-oom')
+register('leave', leave, 'allow-oom')
 register('join', join)
 register('report', report, 'allow-oom')
 register('withdraw', withdraw, 'allow-oom')

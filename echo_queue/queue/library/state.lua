@@ -38,7 +38,9 @@ KEYS
   open           hash    task id -> its one place while it is not trained:
                          "tasks|retry|dead <entry>", or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
-  flying         zset    task id -> version generating it, while it is leased
+  flying         zset    task id -> version of its oldest token, or the one that will make it, while it is leased
+  drafts         hash    task id -> "<oldest> <newest> <lineage> <tokens> <draft|ref> " and the draft's bytes, or where they
+                         lie in the object store and their digest: how far the task was, while it is in tasks or retry
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   waits          hash    task id -> ms since when the learner keeps a seat for it
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
@@ -62,6 +64,7 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   declare, submit, reject      chunk -> backlog; reject: it cannot be read        backlog.lua
   admit                        backlog -> tasks                                   backlog.lua
   lease, renew, release, fail  within tasks and retry                             worker.lua
+  progress, discard            what is kept of a task that is under way           worker.lua
   complete                     tasks | retry | dead -> replay                     worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance, resume              too late or abandoned in flight: -> retry          learner.lua
@@ -72,7 +75,8 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   reclaim                      expired: -> retry | dead                           operator.lua
   bury, condemn, revive        any | replay -> dead, dead -> retry                operator.lua
   join, report, withdraw       who feeds whom with weights; no task               peers.lua
-  configure, finish, beat, audit, status, confirm                                 operator.lua
+  beat, leave                  who is there                                       worker.lua
+  configure, finish, audit, status, confirm                                       operator.lua
 --]]
 
 local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'pv', 'min_pv', 'lineage', 'at' }
@@ -174,7 +178,7 @@ end
 
 -- What happens in a worker's own calls: its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
-  'peer_unreachable' }
+  'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_draft' }
 
 local function tally(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
@@ -245,6 +249,11 @@ local function put(run, stream, task, ...)
   local entry = redis.call('XADD', run.K[stream], '*', unpack(words))
   redis.call('HSET', run.K.open, task.id, stream .. ' ' .. entry)
   return entry
+end
+
+-- The task is no longer in tasks or retry: how far it was is of no use to anyone.
+local function drop_draft(run, id)
+  redis.call('HDEL', run.K.drafts, id)
 end
 
 -- Removes a place that its task has left.

@@ -1,4 +1,4 @@
--- What a worker may do: lease, keep, hand back and complete tasks. It needs no right to add a task. What it says is
+-- What a worker may do: lease, keep, hand back, continue and complete tasks. It needs no right to add a task. What it says is
 -- kept and read by others, so each word must have the form that it has when our own code says it.
 
 local WORD_MAX_BYTES = 200
@@ -59,6 +59,34 @@ local function fresh_lease(run, worker, size, token)
   return tasks
 end
 
+-- What `drafts` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it.
+local function read_draft(run, text)
+  local oldest, newest, lineage, tokens, kind, at = text:match('^(%d+) (%d+) (%d+) (%d+) (%a+) ()')
+  if not at or 8 * tonumber(tokens) > run.group_max_bytes then return nil end
+  return { tonumber(oldest), tonumber(newest), tonumber(lineage), tonumber(tokens), kind, text:sub(at) }
+end
+
+-- The draft with which the worker that leases this task goes on; {} if there is none. One with which nobody may go on is
+-- dropped: too old by now, made by weights that were left behind, or of no form.
+local function draft_to_continue(run, id)
+  local text = redis.call('HGET', run.K.drafts, id)
+  if not text then return {} end
+  local draft = read_draft(run, text)
+  if not draft then
+    drop_draft(run, id)
+    tally(run, 'bad_draft')
+    return {}
+  end
+  local oldest, newest, lineage, tokens = unpack(draft)
+  if run.v - oldest > run.s or newest > run.published or oldest > newest or abandoned(run, lineage, newest) then
+    drop_draft(run, id)
+    tally(run, 'tokens_discarded', tokens)
+    return {}
+  end
+  tally(run, 'tokens_continued', tokens)
+  return draft
+end
+
 -- args: worker lineage version size token
 local function lease(keys, args)
   local run = open_run(keys)
@@ -76,20 +104,24 @@ local function lease(keys, args)
     -- Weights older than v − S are too late by now; newer ones than published cannot be had, which matters
     -- when the learner restarted at an older version than the one this task was tagged for.
     local needs = math.min(run.published, math.max(tonumber(fields.min_pv), run.v - run.s))
-    task[4] = needs
-    redis.call('ZADD', run.K.flying, left_behind and run.published or math.max(version, needs), fields.id)
+    local draft = draft_to_continue(run, fields.id)
+    local oldest, newest = draft[1], draft[2]
+    -- What goes on with a draft is never made by older weights than what is there.
+    task[4], task[5] = math.max(needs, newest or 0), draft
+    local begins = left_behind and run.published or math.max(version, needs)
+    redis.call('ZADD', run.K.flying, oldest or begins, fields.id)
   end
   tally(run, 'leased', #tasks)
   return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
 end
 
--- args: worker version id… ; returns the ids that the worker no longer holds.
+-- args: worker, then id version… ; returns the ids that the worker no longer holds.
 local function renew(keys, args)
   local run = open_run(keys)
-  local worker, version = check_worker(args[1]), whole(args[2], 'the version')
+  local worker = check_worker(args[1])
   local lost = {}
-  for place = 3, #args do
-    local id = args[place]
+  for place = 2, #args, 2 do
+    local id, version = args[place], whole(args[place + 1] or '', 'the version')
     local stream, entry = place_of(run, id)
     if is_task(stream) and held_by(run, stream, entry, worker) then
       redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'JUSTID')
@@ -115,6 +147,49 @@ local function release(keys, args)
   return released
 end
 
+-- A draft lies in `drafts`, within the size cap, or in the object store, in the folder of its own task.
+local function check_draft(run, id, kind, payload)
+  refuse_unless(kind == 'draft' or kind == 'ref', 'the payload is neither draft nor ref')
+  local cap, folder = run.group_max_bytes, 'drafts/' .. redis.sha1hex(id) .. '/'
+  refuse_unless(#payload <= cap, 'a draft of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
+  local fine = kind == 'draft' or payload:sub(1, #folder) == folder and #payload <= WORD_MAX_BYTES
+  refuse_unless(fine, 'the ref is no draft of its task')
+end
+
+-- args: worker id oldest newest lineage tokens draft|ref payload. It takes the place of what was kept; without tokens
+-- nothing is. 0 if the worker does not hold the task.
+local function progress(keys, args)
+  local run = open_run(keys)
+  local worker, id, kind, payload = check_worker(args[1]), args[2], args[7], args[8]
+  local words = {}
+  for place, what in ipairs({ 'oldest', 'newest', 'the lineage', 'tokens' }) do
+    words[place] = string.format('%d', whole(args[place + 2], what))
+  end
+  check_draft(run, id, kind, payload)
+  local stream, entry = place_of(run, id)
+  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
+  if words[4] == '0' then
+    drop_draft(run, id)
+  else
+    redis.call('HSET', run.K.drafts, id, table.concat(words, ' ') .. ' ' .. kind .. ' ' .. payload)
+  end
+  return 1
+end
+
+-- args: worker id… ; what was kept of these tasks, which it holds, is no draft. Returns how many there were.
+local function discard(keys, args)
+  local run = open_run(keys)
+  local worker, bad = check_worker(args[1]), 0
+  for place = 2, #args do
+    local stream, entry = place_of(run, args[place])
+    if is_task(stream) and held_by(run, stream, entry, worker) then
+      bad = bad + redis.call('HDEL', run.K.drafts, args[place])
+    end
+  end
+  tally(run, 'bad_draft', bad)
+  return bad
+end
+
 -- args: worker id reason
 local function fail(keys, args)
   local run = open_run(keys)
@@ -122,6 +197,7 @@ local function fail(keys, args)
   local stream, entry = place_of(run, id)
   if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
   local attempt = read(run, stream, entry).attempt
+  drop_draft(run, id)
   redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
   expire(run, stream, entry, worker, 1)
   return 1
@@ -176,6 +252,7 @@ local function complete(keys, args)
     .. ' by ' .. worker .. ' attempt ' .. attempt .. (args[10] == 'ref' and ' in store' or ''))
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   clear(run, stream, entry, id)
+  drop_draft(run, id)
   tally(run, 'completed')
   if args[10] == 'ref' then tally(run, 'spilled') end
   tell(run, 'completed', id)
@@ -200,4 +277,11 @@ local function beat(keys, args)
   redis.call('PEXPIRE', key, args[2])
   redis.call('ZADD', run.K.workers, run.now, args[1])
   return run.now
+end
+
+-- args: worker. It ends, and is no longer listed.
+local function leave(keys, args)
+  local run, worker = open_run(keys), check_worker(args[1])
+  redis.call('PEXPIRE', run.K['worker:' .. worker], 0)
+  return redis.call('ZREM', run.K.workers, worker)
 end

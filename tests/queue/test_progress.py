@@ -1,0 +1,298 @@
+"""How far a task is, kept for whoever leases it next: it is continued where that is allowed, and never believed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from echo_queue import drafts as codec
+from echo_queue.codec import CodecError
+from echo_queue.errors import ServiceError
+from echo_queue.queue import Beat, Outcome, Queue
+from echo_queue.queue.under_way import folder
+from echo_queue.records import NOTHING, Draft, Drafts, Span, Task, Version
+from echo_queue.store import ObjectStore
+from echo_queue.vetting import Limits
+from tests.queue.scene import POLICY, Scene
+
+ROOMY = replace(POLICY, s=2, max_attempts=9)
+LIMITS = Limits(samples=2, vocabulary=100, prompt_tokens=8, new_tokens=6, reward_min=0.0, reward_max=1.0)
+
+
+def draft_of(task: Task, spans: Sequence[tuple[int, int]] = ((0, 0),), length: int = 4, lineage: int = 0) -> Drafts:
+    """Of two samples the first has `length` tokens, the second is not begun."""
+    begun = Draft(
+        np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), tuple(Span(*span) for span in spans)
+    )
+    return Drafts(task.id, lineage, (begun, NOTHING))
+
+
+def kept(queue: Queue) -> set[str]:
+    return {task.decode() for task in queue.client.hkeys(queue.keys.drafts)}
+
+
+def content(drafts: Drafts) -> bytes:
+    return codec.encode(drafts)
+
+
+def tokens_of(scene: Scene) -> tuple[int, int]:
+    """Continued and discarded."""
+    return scene.count("tokens_continued"), scene.count("tokens_discarded")
+
+
+def test_who_leases_a_task_next_continues_it_however_the_first_worker_left_it(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=2)
+    expired, released = scene.lease(2, "w1")
+    drafts = draft_of(expired), draft_of(released, length=3)
+    assert queue.progress("w1", drafts) == []
+    queue.release("w1", [released.id])
+    queue.reclaim()
+    scene.expire()
+    answer = scene.leased(2, "w2")
+    assert {task: content(one) for task, one in answer.drafts.items()} == {one.task: content(one) for one in drafts}
+    assert {task.id: task.attempt for task in answer.tasks} == {expired.id: 1, released.id: 0}
+    assert tokens_of(scene) == (7, 0)
+
+
+def test_what_is_kept_takes_the_place_of_what_was(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    for length in (1, 2, 3):
+        assert queue.progress("w1", [draft_of(task, length=length)]) == []
+    scene.expire()
+    assert len(scene.leased(1, "w2").drafts[task.id].samples[0].tokens) == 3
+
+
+def test_a_draft_outlives_a_second_worker_that_dies_before_it_tells_anything(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    queue.progress("w1", [draft_of(task)])
+    for worker in ("w2", "w3"):
+        scene.expire()
+        assert set(scene.leased(1, worker).drafts) == {task.id}
+
+
+def test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=2)
+    lost, held = scene.lease(2, "w1")
+    scene.expire()
+    assert scene.lease(2, "w2")[0].id == lost.id
+    queue.progress("w2", [draft_of(lost, length=2)])
+    assert queue.progress("w1", [draft_of(lost, length=5), draft_of(held, length=5)]) == [lost.id, held.id]
+    scene.expire()
+    (draft,) = scene.leased(2, "w3").drafts.values()
+    assert (draft.task, len(draft.samples[0].tokens)) == (lost.id, 2)
+
+
+def test_a_task_that_nobody_has_begun_has_no_draft(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    queue.progress("w1", [draft_of(task)])
+    assert queue.progress("w1", [Drafts(task.id, 0, (NOTHING, NOTHING))]) == []
+    assert kept(queue) == set()
+
+
+def test_a_draft_within_the_bound_is_continued_by_no_older_weights_than_it_has(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    for version in (1, 2):
+        scene.advance(0)
+        scene.publish(version)
+    queue.renew("w1", {task.id: 0})
+    queue.progress("w1", [draft_of(task, ((0, 0), (2, 2)))])
+    scene.expire()
+    answer = scene.leased(1, "w2", Version(0, 1))
+    assert set(answer.drafts) == {task.id}
+    assert answer.tasks[0].min_pv == 2
+    # the bound counts its oldest token: the next update leaves it behind
+    assert queue.client.zscore(queue.keys.flying, task.id) == 0
+    assert scene.advance(0) == 1
+
+
+def test_a_draft_older_than_the_bound_is_dropped_and_counted(queue: Queue) -> None:
+    scene = Scene(queue, POLICY, prompts=1)
+    (task,) = scene.lease(1)
+    queue.progress("w1", [draft_of(task)])
+    for version in (1, 2):
+        scene.advance(0)
+        scene.publish(version)
+    answer = scene.leased(1, "w2")
+    assert (answer.tasks[0].id, dict(answer.drafts), kept(queue)) == (task.id, {}, set())
+    assert tokens_of(scene) == (0, 4)
+
+
+def test_a_draft_by_abandoned_weights_is_dropped(queue: Queue) -> None:
+    scene = Scene(queue, replace(ROOMY, s=9), prompts=2)
+    first, second = scene.lease(2)
+    scene.advance(0)
+    scene.publish(1)
+    queue.progress("w1", [draft_of(first, ((0, 0), (1, 1))), draft_of(second)])
+    queue.resume(Version(0, 0))
+    scene.version = Version(1, 0)
+    scene.publish(0)
+    scene.expire()
+    answer = scene.leased(2, "w2")
+    assert (len(answer.tasks), set(answer.drafts)) == (2, {second.id})
+
+
+def test_completion_burial_failure_and_training_end_a_draft(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=4)
+    done, buried, failed, trained = tasks = scene.lease(4)
+    queue.progress("w1", [draft_of(task) for task in tasks])
+    assert len(kept(queue)) == 4
+    assert scene.complete((done,)) == [Outcome.accepted]
+    assert queue.bury(buried.id, "by hand")
+    assert queue.fail("w1", failed.id, "the reward function raised")
+    assert scene.commit([trained.id]) == 1
+    assert kept(queue) == set()
+
+
+def test_a_tasks_last_attempt_starts_anew_as_its_draft_may_be_what_kills(queue: Queue) -> None:
+    scene = Scene(queue, replace(ROOMY, max_attempts=3), prompts=1)
+    (task,) = scene.lease(1)
+    queue.progress("w1", [draft_of(task)])
+    scene.expire()
+    assert set(scene.leased(1, "w2").drafts) == {task.id}
+    scene.expire()
+    assert kept(queue) == set()
+    assert scene.lease(1, "w3")[0].attempt == 2
+
+
+def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_drafts_again(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    queue.progress("w1", [draft_of(task)])
+    scene.expire()
+    words = "lease", 1, queue.keys.prefix, "w2", 0, 0, 1, "token"
+    first, again = (queue.client.fcall(f"eq1_{words[0]}", *words[1:]) for _ in range(2))
+    assert first == again
+    assert first[-1][0][-1][-1] == content(draft_of(task))  # type: ignore[index]
+
+
+# What a worker may have written ---------------------------------------------------------------------------------------
+
+
+BAD: list[tuple[str, Any]] = [
+    ("no draft at all", lambda task: b"0 0 0 4 draft noise"),
+    ("no front", lambda task: b"noise"),
+    ("numbers that no counter holds", lambda task: b"0 0 0 99999999999999999999 draft x"),
+    ("another task's", lambda task: b"0 0 0 4 draft " + content(replace(draft_of(task), task="a/0/9"))),
+    ("newer than it says", lambda task: b"0 0 0 4 draft " + content(draft_of(task, ((0, 5),)))),
+    ("of another lineage than it says", lambda task: b"0 0 0 4 draft " + content(draft_of(task, lineage=7))),
+    ("of more tokens than it says", lambda task: b"0 0 0 3 draft " + content(draft_of(task))),
+    ("somewhere else", lambda task: b"0 0 0 4 ref checkpoints/x " + b"0" * 64),
+    ("nowhere", lambda task: f"0 0 0 4 ref {folder(task.id)}{'0' * 40} {'0' * 64}".encode()),
+    ("too long for the configuration", lambda task: b"0 0 0 7 draft " + content(draft_of(task, length=7))),
+    ("at its end already", lambda task: b"0 0 0 6 draft " + content(draft_of(task, length=6))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BAD)))
+def test_a_malformed_draft_is_dropped_and_counted_and_its_task_starts_anew(
+    queue: Queue, object_store: ObjectStore, number: int
+) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    scene.expire()
+    what, words = BAD[number]
+    queue.client.hset(queue.keys.drafts, task.id, words(task))
+    reader = Queue(queue.client, queue.run, object_store, deadline_s=10.0)
+    reader.under_way.limits = LIMITS
+    answer = reader.lease("w2", scene.version, 1)
+    assert ([one.id for one in answer.tasks], answer.drafts) == ([task.id], {}), what
+    assert (kept(queue), scene.count("bad_draft")) == (set(), 1), what
+
+
+def test_a_worker_spoils_no_draft_but_that_of_a_task_it_holds(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=2)
+    mine, _ = scene.lease(1, "w1")[0], scene.lease(1, "w2")
+    queue.progress("w1", [draft_of(mine)])
+    assert queue.discard("w2", [mine.id]) == 0
+    assert kept(queue) == {mine.id}
+
+
+REFUSED: list[tuple[Any, ...]] = [
+    ("x", 0, 0, 4, "draft", "x"),
+    (0, 0, 0, "1e9", "draft", "x"),
+    (0, 0, 0, 4, "group", "x"),
+    (0, 0, 0, 4, "ref", "weights/0001/x"),
+    (0, 0, 0, 4, "draft", "x" * 5000),
+]
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_words_of_another_form_are_refused(queue: Queue, words: tuple[Any, ...]) -> None:
+    scene = Scene(queue, replace(ROOMY, group_max_bytes=4096), prompts=1)
+    (task,) = scene.lease(1)
+    with pytest.raises(ServiceError, match="this worker is broken, or of another release"):
+        queue._call("progress", "w1", task.id, *words)
+    assert kept(queue) == set()
+
+
+def test_a_draft_over_the_size_cap_is_an_error_at_its_worker(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    small = Queue(queue.client, queue.run, group_max_bytes=100)
+    with pytest.raises(CodecError, match=r"queue.group_max_bytes is 100"):
+        small.progress("w1", [draft_of(task, length=20)])
+
+
+# Large ones -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spilling(queue: Queue, object_store: ObjectStore) -> Queue:
+    """The queue of a fresh run in which every draft is too large for Redis."""
+    return Queue(queue.client, queue.run, object_store, inline_max_bytes=10, deadline_s=10.0)
+
+
+def stored(store: ObjectStore) -> list[str]:
+    return [found.key for found in store.list("drafts/")]
+
+
+def test_a_large_draft_travels_through_the_store_one_object_for_each_worker(
+    spilling: Queue, object_store: ObjectStore
+) -> None:
+    scene = Scene(spilling, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    for length in (2, 3, 4):
+        spilling.progress("w1", [draft_of(task, length=length)])
+    assert len(stored(object_store)) == 1
+    scene.expire()
+    assert content(scene.leased(1, "w2").drafts[task.id]) == content(draft_of(task))
+
+
+def test_a_draft_stored_after_the_lease_was_lost_spoils_nothing(spilling: Queue, object_store: ObjectStore) -> None:
+    scene = Scene(spilling, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    spilling.progress("w1", [draft_of(task, length=2)])
+    scene.expire()
+    scene.lease(1, "w2")
+    spilling.progress("w2", [draft_of(task, length=3)])
+    assert spilling.progress("w1", [draft_of(task, length=4)]) == [task.id]
+    scene.expire()
+    (draft,) = scene.leased(1, "w3").drafts.values()
+    assert len(draft.samples[0].tokens) == 3
+
+
+# Leaving --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_leaves_is_no_longer_listed(queue: Queue) -> None:
+    Scene(queue)
+    for worker in ("w1", "w2"):
+        queue.beat(worker, Beat("engine", Version(0, 0), "idle"))
+    for _ in range(2):
+        queue.leave("w1")
+    assert [worker.name for worker in queue.status().workers] == ["w2"]
+    assert not queue.client.exists(queue.keys.worker("w1"))
+
+
+def test_what_a_worker_holds_when_it_leaves_is_still_its_own(queue: Queue) -> None:
+    scene = Scene(queue)
+    tasks = scene.lease(1, "w1")
+    queue.leave("w1")
+    scene.check()
+    assert scene.complete(tasks, "w1") == [Outcome.accepted]

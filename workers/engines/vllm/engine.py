@@ -1,0 +1,166 @@
+"""The vLLM engine: the samples under way, and vLLM that moves them on."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from echo_queue.errors import ConfigError
+from echo_queue.records import Draft, Finish, Span, Version
+from workers.engines import Key, Request, Sampling
+from workers.engines.checkpoint import misfits, open_model, stop_tokens, too_short
+from workers.engines.draw import uniforms
+from workers.engines.vllm.layout import views
+from workers.engines.vllm.metrics import Endpoint
+from workers.engines.vllm.opening import Room, open_vllm
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+    from vllm.inputs.engine import TokensInput
+
+FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length"}
+
+
+class VllmEngine:
+    name = "vllm"
+
+    def __init__(self, folder: str, version: Version, room: Room, sampling: Sampling, metrics_port: int = 0) -> None:
+        """`folder`: a model folder or hub name. `metrics_port`: of vLLM's metrics (`metrics.py`); 0: none.
+
+        Raises `ConfigError` for a model that vLLM does not serve, or whose weights it could not renew.
+        """
+        self.version = version
+        self.sampled = 0
+        model = open_model(folder, room.dtype)
+        problems = list(too_short(model.config, room.tokens))
+        if problems:
+            raise ConfigError(*problems)
+        self._stop_tokens = sorted({*sampling.stop_tokens, *stop_tokens(model)})
+        self._metrics = Endpoint(metrics_port) if metrics_port else None
+        self._vllm = open_vllm(folder, room, stats=metrics_port > 0)
+        from workers.engines.vllm.sampler import Sampler  # after vLLM's environment was set
+
+        runner = self._vllm.model_executor.driver_worker.worker.model_runner
+        self._sampler = runner.sampler = Sampler(runner, sampling, self._uniform)
+        self._weights = views(runner.get_model(), model.state_dict(keep_vars=True))
+        self._numbers = count()
+        self._loads = 0
+        self._by_key: dict[Key, _Sample] = {}
+        self._by_number: dict[str, _Sample] = {}
+        self._by_id: dict[str, _Sample] = {}
+
+    @property
+    def running(self) -> int:
+        return len(self._by_key)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        taken = set(self._by_key)
+        for request in requests:
+            _check(request, taken)
+            taken.add(request.key)
+        for request in requests:
+            number = str(next(self._numbers))
+            own = self._vllm.add_request(number, self._prompt(request), self._parameters(request))
+            sample = _Sample(request, number, own)
+            self._by_key[request.key] = self._by_number[number] = self._by_id[own] = sample
+
+    def step(self) -> Mapping[Key, Draft]:
+        ended: dict[Key, Draft] = {}
+        outputs = self._vllm.step() if self._by_key else []
+        for output in outputs:
+            sample, completion = self._by_number[output.request_id], output.outputs[0]
+            (token,) = completion.token_ids
+            sample.append(token, self._sampler.logprobs[sample.id], self.version.number)
+            if output.finished:
+                self._forget(sample)
+                ended[sample.request.key] = sample.draft(FINISHES[completion.finish_reason])
+        self.sampled += len(outputs)
+        return ended
+
+    def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
+        return {key: sample.draft() for key, sample in self._by_key.items() if tasks is None or key.task in tasks}
+
+    def abort(self, tasks: Collection[str]) -> None:
+        leaving = [sample for key, sample in self._by_key.items() if key.task in tasks]
+        self._vllm.abort_request([sample.id for sample in leaving], internal=True)
+        for sample in leaving:
+            self._forget(sample)
+
+    def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+        problems = list(misfits(self._weights, tensors, version))
+        if problems:
+            raise ConfigError(*problems)
+        self._loads += 1
+        distinct = {id(self._weights[name]): name for name in tensors}
+        for name in distinct.values():  # one at a time: nothing is staged on the device
+            self._weights[name].copy_(tensors[name])
+        self.version = version
+
+    def weight(self, name: str) -> Tensor:
+        return self._weights[name]
+
+    def close(self) -> None:
+        self._weights.clear()
+        self._vllm.engine_core.shutdown()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _prompt(self, request: Request) -> "TokensInput":
+        from vllm.inputs.engine import tokens_input
+
+        tokens = [*request.prompt.tolist(), *request.draft.tokens.tolist()]
+        return tokens_input(tokens, cache_salt=str(self._loads))
+
+    def _parameters(self, request: Request) -> "SamplingParams":
+        """What our sampler leaves to vLLM: when a sample ends."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            max_tokens=request.limit - len(request.draft.tokens),
+            stop_token_ids=self._stop_tokens,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def _uniform(self, own: str) -> float:
+        return self._by_id[own].uniform()
+
+    def _forget(self, sample: "_Sample") -> None:
+        del self._by_key[sample.request.key], self._by_number[sample.number], self._by_id[sample.id]
+
+
+class _Sample:
+    """One under way. `number` is what we called it, `id` what vLLM makes of that."""
+
+    def __init__(self, request: Request, number: str, own: str) -> None:
+        self.request, self.number, self.id = request, number, own
+        self._tokens: list[int] = request.draft.tokens.tolist()
+        self._logprobs: list[float] = request.draft.logprobs.tolist()
+        self._spans: list[Span] = list(request.draft.spans)
+        self._uniforms = uniforms(request.seed, request.limit)
+
+    def uniform(self) -> float:
+        """For its next token."""
+        return float(self._uniforms[len(self._tokens)])
+
+    def append(self, token: int, logprob: float, version: int) -> None:
+        if not self._spans or self._spans[-1].version != version:
+            self._spans.append(Span(len(self._tokens), version))
+        self._tokens.append(token)
+        self._logprobs.append(logprob)
+
+    def draft(self, finish: Finish | None = None) -> Draft:
+        tokens, logprobs = np.array(self._tokens, np.int32), np.array(self._logprobs, np.float32)
+        return Draft(tokens, logprobs, tuple(self._spans), self.request.draft.observed, finish)
+
+
+def _check(request: Request, taken: Collection[Key]) -> None:
+    if request.key in taken:
+        raise ValueError(f"{request.key} is under way already")
+    if not len(request.prompt):
+        raise ValueError(f"{request.key} has an empty prompt")
+    if len(request.draft.tokens) >= request.limit:
+        raise ValueError(f"the draft of {request.key} is at its limit of {request.limit} tokens")

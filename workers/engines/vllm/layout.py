@@ -1,0 +1,51 @@
+"""Where the tensors of a checkpoint lie in vLLM's model, which fuses some of them along their first dimension."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from echo_queue.errors import ConfigError, Problem
+
+
+def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """For each name of `checkpoint` (a state dict with its variables), the part of vLLM's live `model` that holds it.
+
+    Tied names share one view. Raises `ConfigError` unless every parameter of the model is covered, and every view
+    equals its tensor bit for bit: an architecture that vLLM stores otherwise could not be given new weights.
+    """
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    fused = {part: (whole, parts) for whole, parts in model.packed_modules_mapping.items() for part in parts}
+    found: dict[int, Tensor] = {}
+    reached: set[str] = set()
+    for name, tensor in checkpoint.items():
+        if id(tensor) in found:
+            continue
+        holder, first = _place(name, checkpoint, fused)
+        if holder not in parameters:
+            raise _unknown(name)
+        view = parameters[holder].detach()[first : first + len(tensor)]
+        if view.dtype != tensor.dtype or not torch.equal(view.cpu(), tensor):
+            raise _unknown(name)
+        reached.add(holder)
+        found[id(tensor)] = view
+    for name in parameters.keys() - reached:
+        raise _unknown(name)
+    return {name: found[id(tensor)] for name, tensor in checkpoint.items()}
+
+
+def _place(name: str, checkpoint: Mapping[str, Tensor], fused: Mapping[str, tuple[str, list[str]]]) -> tuple[str, int]:
+    """The parameter that holds `name`, and at which index of its first dimension."""
+    path, _, leaf = name.rpartition(".")
+    parent, _, module = path.rpartition(".")
+    if module not in fused:
+        return name, 0
+    whole, parts = fused[module]
+    before = (checkpoint[f"{parent}.{part}.{leaf}"] for part in parts[: parts.index(module)])
+    return f"{parent}.{whole}.{leaf}", sum(len(tensor) for tensor in before)
+
+
+def _unknown(name: str) -> ConfigError:
+    what = f"vLLM stores {name} otherwise than the checkpoint does, so its weights could not be renewed"
+    return ConfigError(Problem("rollout.engine", what, 'set rollout.engine = "transformers" for this model'))

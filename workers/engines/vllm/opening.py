@@ -1,0 +1,114 @@
+"""Opens vLLM as an in-process engine, with weights that can be renewed in place."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from echo_queue.errors import ConfigError, Problem
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_CONFIGURE_LOGGING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""In this process; the model runner whose sampler can be replaced; our log, not vLLM's own; nobody is told."""
+CPU_BLOCK = 32
+"""Tokens per block of the cache on a CPU, where vLLM's default, 128, would share no short prompt."""
+CPU_CACHE_BYTES = 4 << 30
+"""The key-value cache takes what all samples need, on a CPU at most so much (VLLM_CPU_KVCACHE_SPACE says otherwise)."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """For `samples` at once, each of up to `tokens` with its prompt."""
+
+    samples: int
+    tokens: int
+    dtype: str
+
+
+def open_vllm(folder: str, room: Room, stats: bool) -> Any:
+    """An `LLMEngine` that serves `folder`, without a tokenizer. Raises `ConfigError` for what vLLM refuses.
+
+    `stats`: it keeps its metrics, in prometheus_client's default registry.
+    """
+    os.environ |= ENVIRONMENT
+    logging.getLogger("vllm").setLevel(logging.WARNING)
+    try:
+        from vllm.v1.engine.llm_engine import LLMEngine
+    except ImportError as error:
+        mend = 'install it as docs/engines.md says, or set rollout.engine = "transformers"'
+        raise ConfigError(Problem("rollout.engine", f"vLLM cannot be imported here: {error}", mend)) from None
+    try:
+        config = _configuration(folder, room, stats)
+        with _plain_weights():
+            return LLMEngine.from_vllm_config(config, disable_log_stats=not stats)
+    except (ValueError, NotImplementedError) as error:
+        what = f"vLLM does not serve {folder}: {_last_line(error)}"
+        raise ConfigError(Problem("rollout.engine", what, "choose another model or engine")) from error
+
+
+def _configuration(folder: str, room: Room, stats: bool) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+    from vllm.usage.usage_lib import UsageContext
+
+    on_cpu = current_platform.is_cpu()
+    arguments = EngineArgs(
+        model=folder,
+        dtype=room.dtype,
+        max_model_len=room.tokens,
+        max_num_seqs=room.samples,
+        block_size=CPU_BLOCK if on_cpu else None,
+        enforce_eager=on_cpu,  # compiling takes longer here than a small model runs
+        enable_prefix_caching=True,
+        async_scheduling=False,  # a step returns its own tokens, and weights change between two
+        skip_tokenizer_init=True,
+        generation_config="vllm",  # how to draw is our own affair
+        disable_log_stats=not stats,
+        use_tqdm_on_load=False,
+    )
+    config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
+        config.cache_config.kv_cache_memory_bytes = min(_cache_bytes(config, room), CPU_CACHE_BYTES)
+    return config
+
+
+def _cache_bytes(config: Any, room: Room) -> int:
+    """Of keys and values for all samples at their longest, in whole blocks, and one block more for each."""
+    model, parallel = config.model_config, config.parallel_config
+    token = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel) * model.get_head_size()
+    blocks = room.samples * (-(-room.tokens // CPU_BLOCK) + 1)
+    return int(blocks * CPU_BLOCK * token * model.dtype.itemsize)
+
+
+@contextmanager
+def _plain_weights() -> Iterator[None]:
+    """On a CPU, vLLM packs the weights of linear layers for its kernels, and new weights would never reach the copies.
+
+    Here they stay what they are, but for their order in memory, which makes them as fast.
+    """
+    from vllm.model_executor.layers import utils
+
+    packing = utils.dispatch_cpu_unquantized_gemm
+    utils.dispatch_cpu_unquantized_gemm = _keep
+    try:
+        yield
+    finally:
+        utils.dispatch_cpu_unquantized_gemm = packing
+
+
+def _keep(layer: Any, remove_weight: bool) -> None:
+    layer.cpu_linear = torch.nn.functional.linear
+    if layer.weight.ndim == 2:
+        layer.weight.data = layer.weight.data.t().contiguous().t()
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1]
