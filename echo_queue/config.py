@@ -21,6 +21,10 @@ ENV_PREFIX = "ECHO_QUEUE_"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
+INTERACTIVE = ("interactive",)
+"""Kinds of environment that answer the model."""
+NAMED = {"function": "function", "interactive": "Class"}
+"""Kinds that need `environment.function`, and what it names."""
 
 
 class Section(BaseModel):
@@ -133,16 +137,37 @@ class Prompts(Section):
 class Environment(Section):
     """How a sample is scored."""
 
-    kind: Literal["reasoning-gym", "math", "function"] = "reasoning-gym"
-    """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours."""
+    kind: Literal["reasoning-gym", "math", "function", "interactive"] = "reasoning-gym"
+    """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours. Or who answers the model and scores
+    in the end: a class of yours (docs/environments.md)."""
     function: str = ""
-    """`module:function` in TRL's signature: (prompts, completions, **columns) → list of floats."""
+    """`function`: `module:function` in TRL's signature: (prompts, completions, **columns) → list of floats.
+    `interactive`: `module:Class`."""
+    options: dict[str, Any] = {}
+    """What an interactive environment is made with: keyword arguments of its class."""
+    max_turns: Positive = 16
+    """An interactive sample ends after so many turns of the model."""
     timeout_s: Seconds = 30.0
-    """Scoring of a group beyond this costs the task one attempt."""
+    """Scoring of a group, or a reply, that takes longer costs the task one attempt."""
     reward_min: float = -1e6
     """A smaller reward is refused: by the worker, which fails the task, and by the learner."""
     reward_max: float = 1e6
     """A larger one likewise."""
+
+
+class Preemption(Section):
+    """Who tells a worker that its machine is taken away (docs/operations.md, spot notices)."""
+
+    watch: Literal["none", "aws", "gcp", "azure", "file", "signal"] = "none"
+    """Where notices come from: a cloud's metadata server, a file, or SIGUSR1 (rest) and SIGUSR2 (leave)."""
+    endpoint: str = Field(default="", pattern=r"^(https?://.+)?$")
+    """URL of the metadata server. Without it: the cloud's own."""
+    file: Path | None = None
+    """The worker leaves once this exists. It may hold the seconds that are left, or the word `rest`."""
+    poll_s: Seconds = 2.0
+    """Seconds between two looks."""
+    acknowledge: bool = False
+    """Azure: the worker says as it ends that nobody need wait any longer. Off where a machine has several workers."""
 
 
 class Rollout(Section):
@@ -153,8 +178,8 @@ class Rollout(Section):
     engine: Literal["transformers", "vllm"] = "transformers"
     """What generates. `vllm` needs the extra of that name (docs/engines.md)."""
     mode: Literal["in-flight", "push-pull", "pull", "sync"] = "in-flight"
-    """When new weights are taken: between two tokens (`in-flight`); once what runs has ended (`push-pull`); before every
-    generation, at S = 0 (`pull`); likewise, while the learner stands still on this one machine (`sync`)."""
+    """When new weights are taken: between two tokens (`in-flight`), once what runs has ended (`push-pull`), or before
+    every generation, at S = 0 (`pull`). `sync`: likewise, by one worker that takes turns with the learner."""
     group_size: Positive = 16
     """G, samples per prompt."""
     concurrent_groups: Positive = 8
@@ -166,9 +191,10 @@ class Rollout(Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus sampling; 1: off."""
     threads: Positive = 1
-    """CPU threads of a worker."""
+    """CPU threads of a worker; in `sync` mode it has all."""
     grace_s: Seconds = 20.0
-    """After SIGTERM a worker finishes or hands back within this time."""
+    """A worker that must leave ends within this time, unless a notice gives another one."""
+    preemption: Preemption = Preemption()
 
 
 class Staleness(Section):
@@ -231,7 +257,7 @@ class Learner(Section):
     micro_tokens: Positive = 16_384
     """Padded tokens per forward pass."""
     threads: Positive = 1
-    """CPU threads of the learner."""
+    """CPU threads of the learner; in `sync` mode it has all."""
     checkpoint_updates: Positive = 20
     """Updates between checkpoints; a restart redoes at most so many."""
     keep_checkpoints: Positive = 2
@@ -313,6 +339,19 @@ class Config(Section):
     telemetry: Telemetry = Telemetry()
 
     @property
+    def worker_threads(self) -> int:
+        """CPU threads: all there are where worker and learner take turns."""
+        return self._cores or self.rollout.threads
+
+    @property
+    def learner_threads(self) -> int:
+        return self._cores or self.learner.threads
+
+    @property
+    def _cores(self) -> int:
+        return (os.cpu_count() or 1) if self.rollout.mode == "sync" else 0
+
+    @property
     def base_model(self) -> str:
         """Folder or hub name of version 0."""
         return str(self.run.dir / "base") if self.model.base == "init" else self.model.base
@@ -363,33 +402,12 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"κ = {kappa} with S = {s}: after {s + 1} updates without a publication nothing is fresh enough to train",
             f"set kappa to {s + 1} or less, or s to {kappa - 1} or more",
         )
-    if config.rollout.mode in ("pull", "sync") and s:
-        yield Problem(
-            "rollout.mode",
-            f'"{config.rollout.mode}" refreshes before every generation, which is S = 0; staleness.s is {s}',
-            'set staleness.s to 0, or mode to "push-pull" or "in-flight"',
-        )
-    if config.rollout.mode == "sync" and config.rollout.workers != 1:
-        yield Problem(
-            "rollout.workers", "one worker takes turns with the learner in sync mode", "set 1, or another rollout.mode"
-        )
     if config.redis.url == "embedded" and config.redis.wait_replicas:
         yield Problem(
             "redis.wait_replicas", "the embedded server has no replicas", "set 0, or name a server that has some"
         )
-    if config.rollout.group_size < 2:
-        yield Problem(
-            "rollout.group_size",
-            "GRPO compares the samples of one prompt; one sample has no advantage",
-            "set 2 or more",
-        )
-    if config.rollout.top_p <= 1 - config.learner.clip_low:
-        yield Problem(
-            "rollout.top_p",
-            "the learner's policy is the whole distribution, the samples' is the nucleus: their ratio may be as low as "
-            "top_p on fresh data, and learner.clip_low would cut it off",
-            f"set top_p above {1 - config.learner.clip_low:g}; 1 makes the ratio exact",
-        )
+    yield from _of_rollout(config)
+    yield from _of_preemption(config.rollout.preemption)
     if config.environment.reward_min >= config.environment.reward_max:
         yield Problem("environment.reward_max", "is not above environment.reward_min", "rewards lie between the two")
     largest = largest_group_bytes(config)
@@ -399,12 +417,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"a group of rollout.group_size samples of model.max_new_tokens takes up to {largest} bytes",
             f"set {largest} or more",
         )
-    if config.environment.kind == "function" and ":" not in config.environment.function:
-        yield Problem("environment.function", "no function named", 'write "module:function"')
-    if config.environment.kind != "function" and config.environment.function:
-        yield Problem(
-            "environment.function", f'is not used by kind "{config.environment.kind}"', 'set kind = "function"'
-        )
+    yield from _of_environment(config.environment)
     if config.queue.lease_s <= 2 * config.telemetry.heartbeat_s:
         yield Problem(
             "queue.lease_s",
@@ -419,13 +432,67 @@ def contradictions(config: Config) -> Iterator[Problem]:
         yield Problem("model.init.head_dim", "is odd; rotary positions turn pairs", "choose an even number")
 
 
+def _of_rollout(config: Config) -> Iterator[Problem]:
+    s = config.staleness.s
+    if config.rollout.mode in ("pull", "sync") and s:
+        yield Problem(
+            "rollout.mode",
+            f'"{config.rollout.mode}" refreshes before every generation, which is S = 0; staleness.s is {s}',
+            'set staleness.s to 0, or mode to "push-pull" or "in-flight"',
+        )
+    if config.rollout.mode == "sync" and config.rollout.workers != 1:
+        yield Problem(
+            "rollout.workers", "one worker takes turns with the learner in sync mode", "set 1, or another rollout.mode"
+        )
+    if config.rollout.group_size < 2:
+        yield Problem(
+            "rollout.group_size",
+            "GRPO compares the samples of one prompt; one sample has no advantage",
+            "set 2 or more",
+        )
+    if config.rollout.top_p <= 1 - config.learner.clip_low:
+        yield Problem(
+            "rollout.top_p",
+            "the learner's policy is the whole distribution, the samples' is the nucleus: their ratio may be as low as "
+            "top_p on fresh data, and learner.clip_low would cut it off",
+            f"set top_p above {1 - config.learner.clip_low:g}; 1 makes the ratio exact",
+        )
+
+
+def _of_preemption(preemption: Preemption) -> Iterator[Problem]:
+    where, watch = "rollout.preemption", preemption.watch
+    if watch == "file" and preemption.file is None:
+        yield Problem(f"{where}.file", "no file to watch", "name one")
+    if watch != "file" and preemption.file is not None:
+        yield Problem(f"{where}.file", f'is not used by watch "{watch}"', 'set watch = "file"')
+    if watch not in ("aws", "gcp", "azure") and preemption.endpoint:
+        yield Problem(f"{where}.endpoint", f'is not used by watch "{watch}"', 'set watch to "aws", "gcp" or "azure"')
+    if watch != "azure" and preemption.acknowledge:
+        yield Problem(f"{where}.acknowledge", f'is not used by watch "{watch}"', 'set watch = "azure"')
+
+
+def _of_environment(environment: Environment) -> Iterator[Problem]:
+    kind = environment.kind
+    if kind in NAMED and ":" not in environment.function:
+        yield Problem("environment.function", f'kind "{kind}" needs one', f'write "module:{NAMED[kind]}"')
+    if kind not in NAMED and environment.function:
+        yield Problem("environment.function", f'is not used by kind "{kind}"', 'set kind = "function", or remove it')
+    if kind not in INTERACTIVE and environment.options:
+        yield Problem("environment.options", f'are not used by kind "{kind}"', "remove them")
+
+
+def most_turns(config: Config) -> int:
+    """Of the model in one sample."""
+    return config.environment.max_turns if config.environment.kind in INTERACTIVE else 1
+
+
 def largest_group_bytes(config: Config) -> int:
-    """What a replay record can come to: 4 bytes per prompt token, 8 per sampled one, and its header.
+    """What a replay record can come to: 4 bytes per prompt token, 8 per other one, and its header.
 
     A header may only be a small part of the cap (`codec.HEADER_SHARE`): a group of many short samples needs room too.
     """
     samples = config.rollout.group_size
-    header = 512 + 128 * samples
+    header = 512 + (128 + 24 * (most_turns(config) - 1)) * samples
     return max(4 * config.model.max_prompt_tokens + 8 * samples * config.model.max_new_tokens + header, 16 * header)
 
 

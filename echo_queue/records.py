@@ -101,8 +101,8 @@ class Observed(NamedTuple):
 class Draft:
     """A trajectory without its reward, perhaps under way: T tokens that follow the prompt, sampled or observed.
 
-    `logprobs` [T] are the behaviour log-probabilities, 0 where a token was observed. `spans` begin at token 0; there are
-    none before the first token. `finish`: None while it goes on.
+    `logprobs` [T] are the behaviour log-probabilities, 0 where a token was observed. `spans` begin at token 0; before
+    the first token there are none. `finish`: None while it goes on.
     """
 
     tokens: Tokens
@@ -135,6 +135,12 @@ class Sample:
     reward: float
     finish: Finish
     observed: tuple[Observed, ...] = ()
+
+    @property
+    def version_sum(self) -> int:
+        """Of the versions of its tokens."""
+        ends = [*(span.start for span in self.spans[1:]), len(self.tokens)]
+        return sum((end - start) * version for (start, version), end in zip(self.spans, ends, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,7 +74,8 @@ def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mappi
     yield Tile(_count(summary.tokens_per_s), "tokens trained per second")
     yield Tile(f"{summary.idle_share:.0%}", "of the learner's time spent waiting")
     kept = summary.max_lag <= s
-    yield Tile(f"{summary.mean_lag:.2f}", f"mean lag; largest {summary.max_lag}, bound {s}", "good" if kept else "bad")
+    lags = f"mean lag, of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
+    yield Tile(f"{summary.mean_lag:.2f}", lags, "good" if kept else "bad")
     yield Tile(f"{summary.sent_back_share:.1%}", f"sent back as late ({summary.sent_back:,} groups)")
     if identity is not None:
         yield Tile("kept" if identity else "broken", "identity of the queue", "good" if identity else "bad")

@@ -29,7 +29,7 @@ class UpdateMetrics:
     samples: int
     tokens: int
     lags: dict[str, int]
-    """Groups trained at each lag (updates)."""
+    """Groups trained at each lag (updates), that of their oldest token."""
     zero_variance_groups: int
     loss: float
     grad_norm: float
@@ -61,6 +61,10 @@ class UpdateMetrics:
     """Likewise as differences."""
     arrived_s: float = 0.0
     """From the publication of a version until the slowest of them served it, the last time."""
+    token_lag: float = 0.0
+    """Mean lag of the tokens, each by its own version: below the groups' where weights change while they generate."""
+    mixed_groups: int = 0
+    """Groups with tokens of several versions."""
     pause_s: float = 0.0
     """The longest that any of them stood still to load its version."""
 
@@ -141,7 +145,10 @@ class Summary:
     """The learner waiting for admissible groups."""
     save_s: float
     lags: dict[int, int]
-    """Groups trained at each lag (updates)."""
+    """Groups trained at each lag (updates), that of their oldest token."""
+    token_lag: float
+    """Mean over all tokens, each by its own version."""
+    mixed_groups: int
     sent_back: int
     t_bcast_s: float
     """As last measured."""
@@ -195,6 +202,8 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         idle_s=sum(update.wait_s for update in updates),
         save_s=sum(update.save_s for update in updates),
         lags=dict(sorted(lags.items())),
+        token_lag=sum(update.token_lag * update.tokens for update in updates) / max(sum(u.tokens for u in updates), 1),
+        mixed_groups=sum(update.mixed_groups for update in updates),
         sent_back=max((update.sent_back for update in updates), default=0),
         t_bcast_s=updates[-1].t_bcast_s if updates else 0.0,
         reward_first=fmean(rewards[:tenth]) if rewards else 0.0,

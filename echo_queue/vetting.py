@@ -1,7 +1,7 @@
 """May a learner train on what a worker sent? The one place that decides.
 
-- Everything the learner relies on is checked: size, number of samples, lengths, token ids, log-probabilities, the
-  versions that the sender can have had, rewards and their range, how each sample ended.
+- Everything the learner relies on is checked: size, number of samples, lengths, token ids, log-probabilities, what was
+  observed, the versions that the sender can have had, rewards and their range, how each sample ended.
 - What fails is a `BadGroup`: a cause, one word that the queue counts, and a reason for a person. `Vetting` knows who
   sent it, and ends the run with that name when one worker sends nothing else.
 - Text that no model wrote and a false reward within its range pass: see docs/reliability.md, what is not promised.
@@ -14,11 +14,11 @@ from typing import Literal, NoReturn, get_args
 import numpy as np
 
 from echo_queue.codec import CodecError
-from echo_queue.config import Config
+from echo_queue.config import Config, most_turns
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group, Sample, Tokens, Version
 
-Cause = Literal["bytes", "entry", "shape", "tokens", "logprobs", "versions", "reward", "finish"]
+Cause = Literal["bytes", "entry", "shape", "tokens", "logprobs", "observed", "versions", "reward", "finish"]
 """`bytes`: no group at all; `entry`: another one than its entry in the stream says."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
@@ -46,8 +46,11 @@ class Limits:
     vocabulary: int
     prompt_tokens: int
     new_tokens: int
+    """Sampled and observed ones of a sample."""
     reward_min: float
     reward_max: float
+    turns: int = 1
+    """Of the model in a sample; between them lie observations."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: int) -> "Limits":
@@ -58,6 +61,7 @@ class Limits:
             new_tokens=config.model.max_new_tokens,
             reward_min=config.environment.reward_min,
             reward_max=config.environment.reward_max,
+            turns=most_turns(config),
         )
 
 
@@ -143,6 +147,7 @@ def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
     if not np.isfinite(sample.logprobs).all():
         what = f"{where} has behaviour log-probabilities that are not finite"
         _refuse("logprobs", f"{what}; off-policy data cannot be corrected with them")
+    _check_observed(where, sample, limits)
     low, high = float(sample.logprobs.min()), float(sample.logprobs.max())
     if high > LOGPROB_MAX or low < LOGPROB_MIN:
         _refuse("logprobs", f"{where} has behaviour log-probabilities from {low:g} to {high:g}")
@@ -154,6 +159,14 @@ def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
     if sample.finish == "length" and length != limits.new_tokens:
         what = f"{where} ends by its length with {length} tokens; model.max_new_tokens is {limits.new_tokens}"
         _refuse("finish", what)
+
+
+def _check_observed(where: str, sample: Sample, limits: Limits) -> None:
+    if len(sample.observed) >= limits.turns:
+        what = f"{where} has {len(sample.observed)} observations; this environment takes {limits.turns} turns at most"
+        _refuse("observed", what)
+    if sample.observed and sample.observed[0].start == 0:
+        _refuse("observed", f"{where} begins with an observation, not with what the model wrote")
 
 
 def _in_range(tokens: Tokens, vocabulary: int) -> bool:

@@ -1,6 +1,8 @@
 """Groups of an update → micro-batches of at most so many padded tokens, as tensors.
 
 - Each sample that is trained lies in exactly one micro-batch; neighbours have similar lengths.
+- What an environment wrote into a sample is read and never learned: its tokens are inputs, not targets, and count in
+  nothing but the room that they take.
 - A prompt is held once per micro-batch, however many of its samples are there.
 - Groups come vetted (`echo_queue.vetting`): nothing is checked here again.
 """
@@ -14,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from echo_queue.records import Group, Logprobs, Tokens
+from echo_queue.records import Group, Logprobs, Sample, Tokens
 from learner.losses import group_advantages
 
 Counts = npt.NDArray[np.int64]
@@ -23,10 +25,12 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One sample to train: T tokens with their behaviour log-probabilities (both [T]) and its advantage."""
+    """One sample to train: T tokens, their behaviour log-probabilities, which of them the model drew (all [T]), and the
+    sample's advantage."""
 
     tokens: Tokens
     behaviour: Logprobs
+    sampled: Mask
     advantage: float
 
 
@@ -40,7 +44,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Update:
-    """What one update trains. `tokens` normalises its loss."""
+    """What one update trains. `tokens`, those that the model drew, normalises its loss."""
 
     parts: tuple[Rows, ...]
     tokens: int
@@ -75,8 +79,8 @@ class Packing:
 class MicroBatch:
     """L tokens without padding: every prompt once, but for its last token, then the inputs of every sample.
 
-    A sample's inputs are its prompt's last token and its completion without the last, so that the outputs at
-    the K last places predict the completions' tokens.
+    A sample's inputs are its prompt's last token and its completion without the last, so that the output at each of
+    them predicts one of the completion's tokens; K of those were drawn by the model.
     """
 
     tokens: Tensor
@@ -84,6 +88,8 @@ class MicroBatch:
     positions: Tensor
     """[L] positions in the text"""
     packing: Packing
+    outputs: Tensor
+    """[K] indices into L of the inputs whose outputs predict the targets"""
     targets: Tensor
     """[K] token ids"""
     behaviour: Tensor
@@ -109,10 +115,18 @@ def prepare(
                 continue
         advantages = torch.zeros_like(rewards) if equal else group_advantages(rewards, advantage)
         rows = (
-            Row(sample.tokens, sample.logprobs, float(a)) for sample, a in zip(group.samples, advantages, strict=True)
+            Row(sample.tokens, sample.logprobs, _sampled(sample), float(a))
+            for sample, a in zip(group.samples, advantages, strict=True)
         )
         parts.append(Rows(group.prompt, tuple(rows)))
-    return Update(tuple(parts), sum(len(row.tokens) for part in parts for row in part.rows), flat)
+    return Update(tuple(parts), sum(int(row.sampled.sum()) for part in parts for row in part.rows), flat)
+
+
+def _sampled(sample: Sample) -> Mask:
+    mask = np.ones(len(sample.tokens), np.bool_)
+    for start, end in sample.observed:
+        mask[start:end] = False
+    return mask
 
 
 def micro_batches(update: Update, micro_tokens: int) -> Iterator[MicroBatch]:
@@ -149,6 +163,7 @@ def _collate(parts: Sequence[Rows]) -> MicroBatch:
     prompt_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
     shared = np.array([len(part.prompt) - 1 for part in parts])
     lengths = np.array([len(row.tokens) for row in rows])
+    sampled = np.concatenate([row.sampled for row in rows])
     prompts, in_prompt = _rectangle(shared, first=0)
     samples, in_sample = _rectangle(lengths, first=int(shared.sum()))
     inputs = [np.append(part.prompt[-1:], row.tokens[:-1]) for part in parts for row in part.rows]
@@ -167,9 +182,10 @@ def _collate(parts: Sequence[Rows]) -> MicroBatch:
             mask=torch.from_numpy(visible[:, None, None, :] & causal),
             sample_places=torch.from_numpy(np.flatnonzero(in_sample)),
         ),
-        targets=_integers([row.tokens for row in rows]),
-        behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in rows]).astype(np.float32)),
-        advantages=torch.from_numpy(np.repeat([row.advantage for row in rows], lengths).astype(np.float32)),
+        outputs=_integers([shared.sum() + np.flatnonzero(sampled)]),
+        targets=_integers([row.tokens[row.sampled] for row in rows]),
+        behaviour=torch.from_numpy(np.concatenate([row.behaviour for row in rows])[sampled].astype(np.float32)),
+        advantages=torch.from_numpy(np.repeat([row.advantage for row in rows], lengths)[sampled].astype(np.float32)),
     )
 
 

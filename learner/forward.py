@@ -2,12 +2,13 @@
 
 - Equal to a plain forward pass over prompt + completion, gradients included (tests hold it to that).
 - Linear layers see packed tokens, no padding; only attention cuts rectangles out of them.
-- The head is computed at completion tokens only, and in pieces where its logits would be large.
+- The head is computed only where the next token is one that the model drew, in pieces if its logits would be large.
 - A model for which this would not hold is refused by `prepare_model`.
 """
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,14 +24,14 @@ LOGITS_AT_ONCE = 1 << 24
 
 
 class Scored(NamedTuple):
-    """Per completion token, [K] float32: its log-probability, and the entropy of its distribution (no gradient)."""
+    """Of the tokens that the model drew, [K] float32: log-probability, and the distribution's entropy (no gradient)."""
 
     logprobs: Tensor
     entropy: Tensor
 
 
 def score(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> Scored:
-    """log softmax(logits / temperature) at each completion token. `model` has been through `prepare_model`.
+    """log softmax(logits / temperature) at each token that the model drew. `model` has been through `prepare_model`.
 
     That is the distribution engines sample from at top_p = 1. Below, an engine's log-probabilities are those of
     the nucleus, and the ratio to them is the importance weight of the uncut policy: between top_p and 1 on-policy.
@@ -38,7 +39,7 @@ def score(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> Scor
     output = model.base_model(
         batch.tokens.unsqueeze(0), position_ids=batch.positions.unsqueeze(0), packing=batch.packing, use_cache=False
     )
-    hidden = output.last_hidden_state[0, batch.packing.shared :]
+    hidden = output.last_hidden_state[0].index_select(0, batch.outputs)
     head = model.get_output_embeddings()
     rows = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
     if len(hidden) <= rows:
@@ -93,7 +94,7 @@ def prepare_model(model: PreTrainedModel) -> PreTrainedModel:
         logits = model(whole[:, :-1]).logits[:, len(prompt) - 1 :]
         expected = torch.log_softmax(logits.float(), -1).gather(-1, completions.unsqueeze(-1)).flatten()
         model.set_attn_implementation(ATTENTION)
-        rows = tuple(Row(row.numpy(), row.float().numpy(), 0.0) for row in completions)
+        rows = tuple(Row(row.numpy(), row.float().numpy(), np.ones(len(row), np.bool_), 0.0) for row in completions)
         (batch,) = micro_batches(Update((Rows(prompt.numpy(), rows),), completions.numel(), 0), 1 << 20)
         found = score(model, batch, 1.0).logprobs
     layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])

@@ -1,4 +1,4 @@
-"""GRPO's arithmetic as pure functions over flat token vectors: K is the number of completion tokens.
+"""GRPO's arithmetic as pure functions over flat token vectors: K is the number of tokens that the model drew.
 
 - Every term comes back per token and unreduced; the caller divides by the tokens of the whole update, so the
   gradient does not depend on how the update was cut into micro-batches.

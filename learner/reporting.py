@@ -40,6 +40,7 @@ def describe(
     """The record of the update that made `version` of `groups`; also one line of log. `stored`: as `Press.stored`."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
+    tokens = sum(len(sample.tokens) for sample in samples)
     lags = Counter(version.number - 1 - group.oldest for group in groups)
     sums = learned.sums
     beats = [worker.beat for worker in status.workers if worker.beat is not None]
@@ -51,7 +52,7 @@ def describe(
         reward_std=pstdev(rewards),
         groups=len(groups),
         samples=len(samples),
-        tokens=sum(len(sample.tokens) for sample in samples),
+        tokens=tokens,
         lags={str(lag): count for lag, count in sorted(lags.items())},
         zero_variance_groups=learned.zero_variance_groups,
         loss=sums.mean(sums.loss),
@@ -67,7 +68,9 @@ def describe(
         depths={name: getattr(status, name) for name in DEPTHS},
         sent_back=sum(status.counts.get(cause, 0) for cause in SENT_BACK),
         trained_ids=tuple(group.task for group in groups),
+        mixed_groups=sum(group.oldest < group.newest for group in groups),
         t_bcast_s=t_bcast_s,
+        token_lag=version.number - 1 - sum(sample.version_sum for sample in samples) / tokens,
         store_bytes=sum(beat.store_bytes for beat in beats),
         peer_bytes=sum(beat.peer_bytes for beat in beats),
         anchor_bytes=stored["anchor"],
@@ -76,7 +79,7 @@ def describe(
         pause_s=max([0.0, *(beat.pause_ms / 1000 for beat in beats)]),
     )
     log.info(
-        "update %d: reward %.3f, lags %s, waited %.2f s, trained %.2f s",
-        *(version.number, metrics.reward_mean, metrics.lags, seconds.wait, seconds.train),
+        "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",
+        *(version.number, metrics.reward_mean, metrics.lags, metrics.token_lag, seconds.wait, seconds.train),
     )
     return metrics

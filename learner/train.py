@@ -48,7 +48,7 @@ SMOOTHING = 0.2
 
 def train(config: Config, leaving: threading.Event) -> None:
     """Trains until the backlog is exhausted, `learner.max_updates`, or `leaving` is set."""
-    torch.set_num_threads(config.learner.threads)
+    torch.set_num_threads(config.learner_threads)
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s

@@ -1,6 +1,6 @@
 """One optimizer update on one batch of groups: GRPO, and nothing else.
 
-- The loss is the mean over all completion tokens of the update, however it is cut into micro-batches.
+- The loss is the mean over all tokens of the update that the model drew, however it is cut into micro-batches.
 - One optimizer step per batch; the ratio to the behaviour log-probabilities corrects for lag.
 - A batch without any difference in reward teaches nothing: the weights and the optimizer stay as they are.
 """

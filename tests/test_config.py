@@ -55,6 +55,16 @@ def test_a_size_cap_below_what_a_group_may_take_is_refused(tmp_path: Path) -> No
     assert "queue.group_max_bytes" in long
 
 
+@pytest.mark.parametrize("key", ['file = "notice"', 'endpoint = "http://127.0.0.1:1"', "acknowledge = true"])
+def test_what_a_watch_for_notices_does_not_use_is_refused(tmp_path: Path, key: str) -> None:
+    preemption = BASE + "[rollout.preemption]\n"
+    assert f"rollout.preemption.{key.split(maxsplit=1)[0]}" in problems(
+        tmp_path, preemption + f'watch = "signal"\n{key}\n'
+    )
+    assert "rollout.preemption.file" in problems(tmp_path, preemption + 'watch = "file"\n')
+    assert "rollout.preemption.endpoint" in problems(tmp_path, preemption + 'watch = "aws"\nendpoint = "here"\n')
+
+
 def test_rewards_lie_between_two_bounds(tmp_path: Path) -> None:
     turned = BASE + "[environment]\nreward_min = 1.0\nreward_max = 0.0\n"
     assert "environment.reward_max" in problems(tmp_path, turned)

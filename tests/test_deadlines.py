@@ -12,6 +12,7 @@ ALLOWED = {
     "learner/train.py:Learner.run": "`Publisher.wait` has a deadline of its own",
     "learner/train.py:Learner._finish": "likewise",
     "workers/leaving.py:Leaver.run": "a thread that is idle until the worker is asked to leave",
+    "workers/leaving.py:_act": "a thread that is idle until a signal comes",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
     "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
     "workers/weights/server.py:PeerServer._accept": "its listener has a timeout",

@@ -9,11 +9,12 @@ import pytest
 from echo_queue.codec import CodecError, decode, encode
 from echo_queue.config import Config, largest_group_bytes
 from echo_queue.errors import EchoQueueError
-from echo_queue.records import Group, Sample, Span, Version
+from echo_queue.records import Group, Observed, Sample, Span, Version
 from echo_queue.vetting import Cause, Limits, Vetting, check, check_versions
 
 VOCABULARY = 40
 LIMITS = Limits(samples=3, vocabulary=VOCABULARY, prompt_tokens=8, new_tokens=6, reward_min=-1.0, reward_max=2.0)
+TURNS = dataclasses.replace(LIMITS, turns=3)
 NEWEST = Version(2, 7)
 
 
@@ -30,9 +31,17 @@ def group(*samples: Sample, **changes: object) -> Group:
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
-def refusal(bad: Group) -> tuple[str, str]:
+def turns(*ranges: tuple[int, int], length: int = 6, **changes: object) -> Sample:
+    """A sample in which the environment wrote these ranges."""
+    logprobs = np.full(length, -0.5, np.float32)
+    for start, end in ranges:
+        logprobs[start:end] = 0
+    return sample(length, observed=tuple(Observed(*part) for part in ranges), logprobs=logprobs, **changes)
+
+
+def refusal(bad: Group, limits: Limits = LIMITS) -> tuple[str, str]:
     with pytest.raises(CodecError) as refused:
-        check(bad, LIMITS)
+        check(bad, limits)
         check_versions(bad, NEWEST)
     return refused.value.cause, str(refused.value)
 
@@ -72,6 +81,32 @@ def test_a_good_group_passes() -> None:
 )
 def test_what_no_worker_can_have_made_is_refused_with_its_cause(bad: Group, cause: Cause, reason: str) -> None:
     found, text = refusal(bad)
+    assert found == cause
+    assert reason in text
+
+
+def test_a_sample_of_several_turns_passes_even_if_an_observation_filled_its_room() -> None:
+    check(group(turns((2, 3)), turns((1, 2), (4, 6), finish="length")), TURNS)
+
+
+@pytest.mark.parametrize(
+    ("bad", "limits", "cause", "reason"),
+    [
+        (turns((2, 3)), LIMITS, "observed", "sample 0 has 1 observations; this environment takes 1 turns"),
+        (turns((1, 2), (3, 4), (5, 6)), TURNS, "observed", "has 3 observations; this environment takes 3 turns"),
+        (turns((0, 6)), TURNS, "observed", "begins with an observation"),
+        (turns((0, 2)), TURNS, "observed", "begins with an observation"),
+        (
+            turns((2, 3), tokens=np.array([0, 0, VOCABULARY, 0, 0, 0])),
+            TURNS,
+            "tokens",
+            "outside the model's vocabulary",
+        ),
+        (turns((2, 6), length=7), TURNS, "shape", "7 tokens; model.max_new_tokens is 6"),
+    ],
+)
+def test_turns_that_no_worker_can_have_taken_are_refused(bad: Sample, limits: Limits, cause: str, reason: str) -> None:
+    found, text = refusal(group(bad), limits)
     assert found == cause
     assert reason in text
 
@@ -117,6 +152,21 @@ def test_the_largest_group_of_a_configuration_fits_the_smallest_cap_that_it_allo
     assert len(decode(encode(whole), cap).samples) == samples
 
 
+@pytest.mark.parametrize("turns", [2, 100])
+def test_so_does_the_largest_group_of_many_turns(turns: int) -> None:
+    values = {
+        "run": {"name": "r", "dir": "r"},
+        "rollout": {"group_size": 400},
+        "model": {"max_new_tokens": 2 * turns},
+        "environment": {"kind": "interactive", "function": "a:B", "max_turns": turns},
+    }
+    length, shift = 2 * turns, 10**6
+    observed = tuple(Observed(2 * place + 1, 2 * place + 2) for place in range(turns - 1))
+    one = Sample(np.zeros(length, "<i4"), np.zeros(length, "<f4"), (Span(0, shift),), -1 / 3e-200, "length", observed)
+    whole = Group("n" * 64, "n" * 64, shift, shift, 99, "w" * 100, shift, np.zeros(256, "<i4"), (one,) * 400)
+    assert len(decode(encode(whole), largest_group_bytes(Config.model_validate(values))).samples) == 400
+
+
 def test_a_learner_allows_what_its_configuration_says() -> None:
     config = Config.model_validate(
         {
@@ -126,4 +176,4 @@ def test_a_learner_allows_what_its_configuration_says() -> None:
             "environment": {"reward_min": -2.0, "reward_max": 3.0},
         }
     )
-    assert Limits.of(config, 100) == Limits(5, 100, 9, 11, -2.0, 3.0)
+    assert Limits.of(config, 100) == Limits(5, 100, 9, 11, -2.0, 3.0, turns=1)

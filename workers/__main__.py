@@ -1,6 +1,6 @@
 """`python -m workers CONFIG [--name NAME]`: one rollout worker, until the run is finished.
 
-SIGTERM or Ctrl-C: it finishes its call or hands its tasks back, and exits with 0.
+SIGTERM, Ctrl-C or a spot notice: it stores how far its samples are, hands its tasks back, and exits with 0.
 """
 
 import argparse
@@ -9,13 +9,13 @@ import os
 import re
 import socket
 import sys
-import threading
 from pathlib import Path
 
 from echo_queue.cli.output import print_problems
 from echo_queue.config import Config, load
 from echo_queue.errors import EchoQueueError
-from workers.leaving import on_signals
+from workers.leaving import Leaving, on_signals
+from workers.preemption import watch
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     arguments = parser.parse_args()
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", arguments.name)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
-    leaving = threading.Event()
+    leaving = Leaving()
     on_signals(leaving)
     try:
         start(load(arguments.config), name, leaving)
@@ -35,10 +35,11 @@ def main() -> int:
     return 0
 
 
-def start(config: Config, name: str, leaving: threading.Event) -> None:
+def start(config: Config, name: str, leaving: Leaving) -> None:
     """Runs a worker until the run is finished or `leaving` is set. Raises `EchoQueueError`."""
     from workers.environments.scorer import Scorer
 
+    watch(config.rollout.preemption, leaving)
     scorer = Scorer(config.environment)  # it comes up while torch is imported
     try:
         from workers.worker import work

@@ -101,6 +101,11 @@ class Follower(threading.Thread):
         if isinstance(self._trouble, KeyChanged):
             raise self._trouble
 
+    @property
+    def staged(self) -> bool:
+        """Whether `take` would give something, were it called now."""
+        return self._staged is not None
+
     def take(self) -> Staged | None:
         """The newest weights staged since the last call; its user leaves its `with` block soon."""
         if not self._stage.hold():

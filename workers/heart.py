@@ -1,8 +1,7 @@
-"""Keeps a worker's leases and shows it to the others, while its main thread generates.
+"""Keeps a worker's leases, stores how far its tasks are, and shows it to the others, while its main thread generates.
 
 - Every heartbeat renews all leases held and says what the worker does and how fast.
-- A task that is no longer held (cancelled, or taken over) is marked lost; once all tasks of a call are, its `stop`
-  is set.
+- A task that was cancelled or taken over is dropped from what is held.
 - Its version is what was loaded whole, not what is being loaded, and is told as soon as it changes.
 - A heart that fails stops the worker: `check` raises its error in the main thread.
 """
@@ -11,44 +10,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from echo_queue.queue import Beat, Queue
-from echo_queue.records import Published, Task, Version
+from echo_queue.records import Published, Version
 from workers.engines import Engine
+from workers.held import Held
 
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 10.0
-
-
-class Call:
-    """The tasks of one generation call, as long as this worker answers for them."""
-
-    def __init__(self, tasks: Iterable[Task], version: int) -> None:
-        self.version = version
-        """Of the weights that generate it."""
-        self.stop = threading.Event()
-        """Set when nobody wants this call's samples any more, or the worker must leave."""
-        self._held = {task.id for task in tasks}
-        self._lock = threading.Lock()
-
-    @property
-    def held(self) -> list[str]:
-        with self._lock:
-            return sorted(self._held)
-
-    def drop(self, task_ids: Iterable[str]) -> None:
-        """They were completed, failed, handed back or lost."""
-        with self._lock:
-            self._held.difference_update(task_ids)
-            if not self._held:
-                self.stop.set()
-
-    def holds(self, task: Task) -> bool:
-        with self._lock:
-            return task.id in self._held
 
 
 class Serving(NamedTuple):
@@ -60,28 +32,31 @@ class Serving(NamedTuple):
 
 
 class Heart(threading.Thread):
-    """`fetched`: bytes of weights that have come so far, by their source ("store", "peer"); others count them."""
+    """`accepted`: groups that the queue accepted so far. `fetched`: bytes of weights that have come so far, by their
+    source ("store", "peer"). Others count both."""
 
     def __init__(
         self,
         queue: Queue,
         worker: str,
         engine: Engine,
+        held: Held,
+        *,
         every_s: float,
-        fetched: Mapping[str, int] | None = None,
+        accepted: Callable[[], int],
+        fetched: Mapping[str, int],
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self.state = "starting"
-        self.accepted = 0
-        """Groups that the queue accepted."""
-        self.call = Call((), engine.version.number)
+        self._held = held
+        self._accepted = accepted
         self._queue = queue
         self._worker = worker
         self._engine = engine
         self._every_s = every_s
         self._past: deque[tuple[float, int, int]] = deque([(time.monotonic(), engine.sampled, 0)])
         self._error: Exception | None = None
-        self._fetched = {} if fetched is None else fetched
+        self._fetched = fetched
         self._serving = self._told = Serving(engine.version)
         self._joined = False
         self._wake = threading.Event()
@@ -91,7 +66,7 @@ class Heart(threading.Thread):
         while not self._closed:
             self._wake.clear()
             try:
-                self._renew(self.call)
+                self._renew()
                 serving = self._serving
                 self._queue.beat(self._worker, self._beat(serving), self._every_s)
                 self._told = serving
@@ -119,15 +94,16 @@ class Heart(threading.Thread):
         self._wake.set()
         self.join(timeout=self._every_s)
 
-    def _renew(self, call: Call) -> None:
-        lost = self._queue.renew(self._worker, dict.fromkeys(call.held, call.version))
-        still_held = [task for task in lost if task in call.held]  # the main thread may have finished some meanwhile
-        if still_held:
-            call.drop(still_held)
+    def _renew(self) -> None:
+        with self._held.turn:
+            lost = self._queue.renew(self._worker, self._held.versions())
+        if drafts := self._held.take_drafts():
+            lost += self._queue.progress(self._worker, drafts)
+        if still_held := self._held.drop(lost):  # the other threads may have finished some meanwhile
             log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
 
     def _beat(self, serving: Serving) -> Beat:
-        now, sampled, accepted = time.monotonic(), self._engine.sampled, self.accepted
+        now, sampled, accepted = time.monotonic(), self._engine.sampled, self._accepted()
         while len(self._past) > 1 and now - self._past[0][0] > RATE_WINDOW_S:
             self._past.popleft()
         then, sampled_then, accepted_then = self._past[0]

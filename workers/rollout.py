@@ -1,262 +1,228 @@
-"""One rollout worker: lease tasks, serve new enough weights, generate, score, complete.
+"""One rollout worker: tasks join the engine as there is room, step by step, and leave as finished groups.
 
-- A task is generated with weights of at least its `min_pv`, none that a restart of the learner has abandoned; every
-  token of a call comes from one version, which its group names.
-- What cannot be done, a prompt that cannot be had included, costs a task one attempt with the reason, never a reward;
-  what is lost or no longer wanted is dropped; what cannot be finished in time on leaving is handed back.
-- New weights are fetched, verified and staged while generation goes on and are taken between calls, at a gate.
-- An engine that may hold parts of two versions is quarantined: the worker generates nothing and holds no lease until it
-  has loaded weights anew from an anchor; if that fails as well, it is one clear error.
-- Killed at any instant, it leaves nothing but leases that expire.
+- A task is generated with weights of at least its `min_pv`, none that a restart of the learner has abandoned; each
+  token's version stands in its sample's spans.
+- Weights are taken as `rollout.mode` says: between two steps, or once all that runs has ended.
+- What cannot be done costs a task one attempt with the reason, never a reward; what is lost or no longer wanted is
+  dropped; on leaving, how far the others are is stored and they are handed back, for another worker to go on.
+- Killed at any instant, it leaves leases that expire and the drafts stored last.
 """
 
 import logging
 import threading
 import time
-from dataclasses import dataclass
-from functools import cached_property
 
-from blake3 import blake3
-
-from echo_queue import stall, vetting
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError, EchoQueueError, Problem, PromptError
-from echo_queue.queue import Lease, Outcome, Queue
-from echo_queue.records import Group, PromptRow, Sample, Span, Task, Version
-from echo_queue.submission.shards import BadShard, ShardReader
-from workers.engines import Completion, Engine, Prompt, Sampling
-from workers.environments import Answers
-from workers.environments.scorer import Scorer, ScoringError
-from workers.follower import Follower, Staged
-from workers.heart import Call, Heart
-from workers.prompts import Prompts
-from workers.weights.gate import Gate, Spoilt
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Queue
+from workers.assignment import Assignment
+from workers.engines import Engine
+from workers.environments.scorer import Scorer
+from workers.finishing import Finishing
+from workers.follower import Follower
+from workers.heart import Heart
+from workers.held import Held
+from workers.leasing import Leased, Leasing
+from workers.leaving import Leaving
+from workers.swapping import Swapping
+from workers.weights.gate import Gate
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 1.0
-ANY_TOKEN = 1 << 31
-SEND_AFTER_S = 1.0
-"""Scored groups wait for the others of their call at most so long."""
-WORK = ("admitted", "advanced", "published", "resumed", "returned", "revived", "finished")
-"""Events after which there may be a task to lease."""
+POLL_S = 0.05
+"""Without anything to generate, whether there is something new is looked at so often."""
+ROOM_SHARE = 4
+"""Groups join once there is room for 1/4 of those that run: each joining has its price."""
+FINISH_SHARE = 0.4
+"""Of the time in which to leave: for what is being scored."""
 
 
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """A task with what it takes to generate and score it."""
-
-    task: Task
-    row: PromptRow
-    prompt: Prompt
-
-
-@dataclass(frozen=True, eq=False)
 class Rollout:
-    """The loop, and the parts it works with. Once `leaving` is set, `run` returns soon."""
+    """The loop. Once `leaving` is set, `run` returns soon."""
 
-    config: Config
-    name: str
-    queue: Queue
-    engine: Engine
-    prompts: Prompts
-    shards: ShardReader
-    scorer: Scorer
-    follower: Follower
-    gate: Gate
-    heart: Heart
-    leaving: threading.Event
+    def __init__(
+        self,
+        *,
+        config: Config,
+        name: str,
+        queue: Queue,
+        engine: Engine,
+        scorer: Scorer,
+        held: Held,
+        leasing: Leasing,
+        finishing: Finishing,
+        heart: Heart,
+        leaving: Leaving,
+        follower: Follower,
+        gate: Gate,
+        wake: threading.Event,
+    ) -> None:
+        self._config = config
+        self._name = name
+        self._queue = queue
+        self._engine = engine
+        self._scorer = scorer
+        self._held = held
+        self._leasing = leasing
+        self._finishing = finishing
+        self._heart = heart
+        self._leaving = leaving
+        self._wake = wake
+        self._in_flight = config.rollout.mode == "in-flight"
+        self._most = most_groups(config)
+        self._swapping = Swapping(*(config, follower, gate), heart=heart, leaving=leaving, hand_back=self._hand_back)
+        self._generating: dict[str, Assignment] = {}
+        self._scoring: dict[str, Assignment] = {}
+        self._pending: list[Leased] = []
+        self._noted_s = time.monotonic()
 
     def run(self) -> None:
-        self.scorer.wait_ready()
-        self._catch_up()
-        cursor, moved = "0-0", time.monotonic()
-        while not self.leaving.is_set():
-            self.heart.check()
-            self.follower.check()
-            self._load(self.follower.take())
-            lease = self.queue.lease(self.name, self.engine.version, groups_per_lease(self.config))
-            if lease.finished:
-                log.info("the run is finished")
-                return
-            if lease.tasks:
-                self._roll(lease)
-                moved = time.monotonic()
-                continue
-            self.heart.state = "idle"
-            before, cursor = cursor, self.queue.wait(cursor, IDLE_S, WORK)
-            moved = time.monotonic() if cursor != before else moved
-            if time.monotonic() - moved > self.config.queue.stall_deadline_s:
-                self._give_up(lease, time.monotonic() - moved)
-
-    def _give_up(self, lease: Lease, still_s: float) -> None:
-        mend = "`echo-queue status` says who holds the run up; or raise queue.stall_deadline_s"
-        raise DeadlineError(Problem("tasks", stall.of_worker(lease, self.engine.version, still_s), mend))
-
-    def _catch_up(self) -> None:
-        """Starts with the newest weights there are."""
-        published = self.queue.published()
-        if published is not None and published.version != self.engine.version:
-            self._refresh(published.version)
-
-    def _refresh(self, needed: Version) -> None:
-        """Loads weights that are `needed` or newer."""
-        self.heart.state = "fetching"
-        self._load(self.follower.wait_for(needed, self.config.queue.stall_deadline_s, self.leaving))
-
-    def _load(self, staged: Staged | None) -> None:
-        """Through the gate; an engine that is spoilt there is built anew, or ends this worker."""
-        if staged is None:
-            return
+        self._scorer.wait_ready()
+        self._swapping.catch_up(self._queue, self._engine.version)
+        self._leasing.start()
+        self._finishing.start()
         try:
-            self._swap(staged)
-        except Spoilt as error:
-            log.error("quarantined, weights are built anew from an anchor: %s", error)
-            self.heart.state = "quarantined"
-            self._hand_back(self.heart.call)
-            self._rebuild(staged.version, error)
-
-    def _rebuild(self, needed: Version, first: Spoilt) -> None:
-        anew = self.follower.rebuild(needed, self.config.queue.stall_deadline_s, self.leaving)
-        if anew is None:
-            return
-        try:
-            self._swap(anew)
-        except Spoilt as second:
-            raise EchoQueueError(*second.problems, *first.problems) from second
-
-    def _swap(self, staged: Staged) -> None:
-        with staged:
-            self.gate.swap(staged.manifest, staged.tensors)
-        self.heart.serve(staged.published, self.gate.pause_s)
-        log.info("serves version %s after a pause of %.0f ms", staged.version, 1000 * self.gate.pause_s)
-
-    def _roll(self, lease: Lease) -> None:
-        """One call: every task leased leaves it completed, failed, lost or handed back.
-
-        An error nobody foresaw leaves them leased instead, so that a task which kills workers runs out of attempts.
-        """
-        needed = weights_needed(lease, self.engine.version)
-        call = self.heart.call = Call(lease.tasks, (needed or self.engine.version).number)
-        try:
-            if needed is not None:
-                self._refresh(needed)
-                call.version = self.engine.version.number
-            if call.held and not self.leaving.is_set():
-                assignments = [made for task in lease.tasks if (made := self._assign(call, task))]
-                self._finish(call, assignments, self._generate(call, assignments))
+            while not self._leaving.is_set() and not self._leasing.finished:
+                self._turn()
         except EchoQueueError:
-            self._hand_back(call)
+            self._hand_back()
             raise
-        self._hand_back(call)
+        if self._leasing.finished:
+            log.info("the run is finished")
+        self._leave()
 
-    def _assign(self, call: Call, task: Task) -> Assignment | None:
-        try:
-            row = self.shards.row(task)
-            tokens = self.prompts.encode(row)
-        except (BadShard, PromptError) as error:
-            self._fail(call, task, str(error))
-            return None
-        return Assignment(task, row, Prompt(tokens, seed(self.config.run.seed, self.name, task)))
+    def _turn(self) -> None:
+        for part in (self._heart, self._leasing, self._finishing, self._swapping):
+            part.check()
+        self._take_weights()
+        self._drop_lost()
+        self._pending += self._leasing.exchange(self._room())
+        self._begin()
+        self._go_on()
+        if time.monotonic() - self._noted_s > self._config.rollout.progress_s:
+            self._note(grown_s=self._config.rollout.progress_s)
+        if self._engine.running:
+            self._heart.state = "generating"
+            self._step()
+        else:
+            self._heart.state = "scoring" if self._finishing.waiting else "idle"
+            self._wake.wait(POLL_S)
+            self._wake.clear()
 
-    def _generate(self, call: Call, assignments: list[Assignment]) -> list[list[Completion]]:
-        self.heart.state = "generating"
-        prompts = [assignment.prompt for assignment in assignments]
-        rollout = self.config.rollout
-        sampling = Sampling(self.config.model.max_new_tokens, rollout.temperature, rollout.top_p)
-        return self.engine.generate(prompts, rollout.group_size, sampling, call.stop)
+    def _room(self) -> int:
+        """For so many groups more; 0 while it is not worth it, or others come first."""
+        busy = self._pending or self._finishing.waiting > self._most * self._config.rollout.group_size
+        drains = self._swapping.waits and not self._in_flight
+        if busy or drains or self._leaving.resting:
+            return 0
+        room = self._most - len(self._generating)
+        return room if room * ROOM_SHARE >= self._most or not self._generating else 0
 
-    def _finish(self, call: Call, assignments: list[Assignment], groups: list[list[Completion]]) -> None:
-        """Scores and sends. Groups that scored quickly do not wait for those that take long."""
-        self.heart.state = "scoring"
-        scored: list[Group] = []
-        sent = time.monotonic()
-        for assignment, completions in zip(assignments, groups, strict=True):
-            if not call.holds(assignment.task) or any(one.finish == "abort" for one in completions):
-                continue
-            try:
-                rewards = self.scorer.score(self._answers(assignment, completions))
-                group = self._group(assignment, completions, rewards)
-                vetting.check(group, self._limits)
-            except (ScoringError, vetting.BadGroup) as error:
-                self._fail(call, assignment.task, str(error))
-            else:
-                scored.append(group)
-            if time.monotonic() - sent > SEND_AFTER_S:
-                self._send(call, scored)
-                scored, sent = [], time.monotonic()
-        self._send(call, scored)
+    def _take_weights(self) -> None:
+        before = self._engine.version
+        if self._in_flight or not self._generating:
+            self._swapping.take()
+        needed = self._pending[0].needed if self._pending else None
+        if needed is not None and self._engine.version < needed and not self._generating:
+            self._swapping.refresh(needed)
+        if self._generating and self._engine.version.lineage != before.lineage:
+            self._begin_anew()
 
-    @cached_property
-    def _limits(self) -> vetting.Limits:
-        """The learner's, but for the vocabulary, which is the engine's own affair."""
-        return vetting.Limits.of(self.config, ANY_TOKEN)
+    def _begin_anew(self) -> None:
+        """Nobody here knows whether the weights that generated these are ancestors of today's."""
+        log.info("%d groups begin anew, with the weights of another lineage", len(self._generating))
+        self._engine.abort(list(self._generating))
+        for assignment in self._generating.values():
+            assignment.begin_anew()
+            self._add(assignment)
 
-    def _answers(self, assignment: Assignment, completions: list[Completion]) -> Answers:
-        return Answers(
-            prompt=assignment.row.prompt,
-            completions=[self.prompts.decode(completion.tokens.tolist()) for completion in completions],
-            completion_ids=[completion.tokens.tolist() for completion in completions],
-            columns=assignment.row.columns,
-        )
+    def _begin(self) -> None:
+        """What waited for weights that are served now."""
+        while self._pending:
+            needed = self._pending[0].needed
+            if needed is not None and self._engine.version < needed:
+                return
+            for assignment in self._pending.pop(0).assignments:
+                if self._held.holds(assignment.id):
+                    self._engine.abort([assignment.id])  # it may have been lost and leased again
+                    self._generating[assignment.id] = assignment
+                    self._add(assignment)
 
-    def _group(self, assignment: Assignment, completions: list[Completion], rewards: list[float]) -> Group:
-        task, version = assignment.task, self.engine.version
-        spans = (Span(0, version.number),)
-        samples = tuple(
-            Sample(completion.tokens, completion.logprobs, spans, reward, completion.finish)
-            for completion, reward in zip(completions, rewards, strict=True)
-        )
-        return Group(
-            task=task.id,
-            set=task.set,
-            epoch=task.epoch,
-            index=task.index,
-            attempt=task.attempt,
-            worker=self.name,
-            lineage=version.lineage,
-            prompt=assignment.prompt.tokens,
-            samples=samples,
-        )
+    def _go_on(self) -> None:
+        """Samples to which the environment has answered."""
+        while not self._finishing.returned.empty():
+            ended = self._finishing.returned.get()
+            if ended.assignment.id in self._generating:
+                self._engine.add([ended.assignment.request(ended.number)])
 
-    def _send(self, call: Call, groups: list[Group]) -> None:
-        outcomes = self.queue.complete(self.name, groups)
-        call.drop(group.task for group in groups)
-        self.heart.accepted += outcomes.count(Outcome.accepted)
-        for group, outcome in zip(groups, outcomes, strict=True):
-            if outcome is not Outcome.accepted:
-                log.info("task %s came %s, generated by version %d", group.task, outcome, group.oldest)
+    def _add(self, assignment: Assignment) -> None:
+        version = self._engine.version
+        assignment.begun_s, assignment.lineage = time.monotonic(), max(assignment.lineage, version.lineage)
+        self._held.date(assignment.id, assignment.oldest(version.number))
+        for number, sample in enumerate(assignment.samples):
+            if sample.finish:
+                self._end(assignment, number)
+        self._engine.add(assignment.requests())
 
-    def _fail(self, call: Call, task: Task, reason: str) -> None:
-        self.queue.fail(self.name, task.id, reason)
-        call.drop([task.id])
-        log.warning("task %s failed, attempt %d: %s", task.id, task.attempt + 1, reason.strip().splitlines()[-1])
+    def _step(self) -> None:
+        for key, draft in self._engine.step().items():
+            if (assignment := self._generating.get(key.task)) is not None:
+                assignment.samples[key.sample] = draft
+                assignment.lineage = self._engine.version.lineage
+                self._end(assignment, key.sample)
 
-    def _hand_back(self, call: Call) -> None:
-        held = call.held
-        if held:
-            self.queue.release(self.name, held)
-            call.drop(held)
-            log.info("handed back %d tasks", len(held))
+    def _end(self, assignment: Assignment, number: int) -> None:
+        """One by one where the environment may answer, else group by group."""
+        if self._scorer.interactive:
+            self._finishing.take(assignment, number)
+        elif assignment.ended and assignment.id in self._generating:
+            del self._generating[assignment.id]
+            self._scoring[assignment.id] = assignment
+            self._finishing.take(assignment, number)
+
+    def _drop_lost(self) -> None:
+        """Takes out what others have now, and what a completion or a failure has settled."""
+        for assignments in (self._generating, self._scoring):
+            for task in [task for task in assignments if not self._held.holds(task)]:
+                self._engine.abort([task])
+                del assignments[task]
+
+    def _note(self, grown_s: float) -> None:
+        """How far the groups are that were begun so long ago, for the heart to store."""
+        self._noted_s = time.monotonic()
+        begun = [*self._generating.values(), *self._scoring.values()]
+        grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
+        for key, draft in self._engine.drafts([one.id for one in grown]).items():
+            self._generating[key.task].samples[key.sample] = draft
+        self._held.note([one.drafts() for one in grown if one.begun])
+
+    def _leave(self) -> None:
+        """With nothing lost: what is being scored is completed, the rest is stored and handed back."""
+        self._leasing.close()
+        within_s = self._leaving.within_s or self._config.rollout.grace_s
+        self._finishing.close(FINISH_SHARE * within_s)
+        self._note(grown_s=0.0)
+        self._heart.close()
+        self._queue.progress(self._name, self._held.take_drafts())
+        self._hand_back()
+        self._queue.leave(self._name)
+
+    def _hand_back(self) -> None:
+        """All tasks, whether they were begun or not; what they are, is gone here."""
+        self._leasing.forget()
+        with self._held.turn:
+            held = self._held.ids()
+            if held:
+                self._queue.release(self._name, held)
+                self._held.drop(held)
+                log.info("handed back %d tasks", len(held))
+        self._engine.abort(list(self._generating))
+        for given_up in (self._generating, self._scoring, self._pending):
+            given_up.clear()
 
 
-def groups_per_lease(config: Config) -> int:
+def most_groups(config: Config) -> int:
     """At S = 0 there is one batch to lease at a time: this machine's workers share it."""
     share = -(-config.learner.batch_groups // config.rollout.workers)
-    return min(config.rollout.concurrent_groups, share) if config.staleness.s == 0 else config.rollout.concurrent_groups
-
-
-def weights_needed(lease: Lease, serving: Version) -> Version | None:
-    """The oldest weights that may generate all tasks of a lease; None if those that are served may."""
-    if lease.published is None:
-        return None
-    number = max(task.min_pv for task in lease.tasks)
-    if lease.abandoned:
-        return lease.published.version
-    return Version(lease.published.version.lineage, number) if serving.number < number else None
-
-
-def seed(run: int, worker: str, task: Task) -> int:
-    """Of a group's samples: another one for each run, worker and try. 63 bits."""
-    digest = blake3(f"{run} {worker} {task.id} {task.attempt} {task.late}".encode()).digest(8)
-    return int.from_bytes(digest, "little") >> 1
+    most = config.rollout.concurrent_groups
+    return min(most, share) if config.staleness.s == 0 else most

@@ -10,11 +10,15 @@ from echo_queue.queue import Queue
 from echo_queue.records import Version
 from echo_queue.services.connect import connect_store
 from echo_queue.submission.shards import ShardReader
+from echo_queue.vetting import Limits
 from workers import base_model, engines
 from workers.environments.scorer import Scorer
+from workers.finishing import Finishing
 from workers.follower import Follower
 from workers.heart import Heart
-from workers.leaving import Leaver
+from workers.held import Held
+from workers.leasing import Leasing
+from workers.leaving import Leaver, Leaving
 from workers.prompts import Prompts
 from workers.rollout import Rollout
 from workers.weights.ahead import Ahead
@@ -30,11 +34,11 @@ def work(
     config: Config,
     name: str,
     scorer: Scorer,
-    leaving: threading.Event,
+    leaving: Leaving,
     make_engine: engines.Maker = engines.create,
 ) -> None:
     """Runs until the run is finished or `leaving` is set."""
-    torch.set_num_threads(config.rollout.threads)
+    torch.set_num_threads(config.worker_threads)
     store = connect_store(config, "worker")
     queue = Queue.connect(config, "worker", store)
     # An outage of a service is waited out as long as another role's silence.
@@ -44,6 +48,7 @@ def work(
     if pinned is None or leaving.is_set():
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
+    queue.under_way.limits = Limits.of(config, prompts.vocabulary)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     settings, deadline_s = config.weights, config.queue.stall_deadline_s
     spool = Spool((settings.spool_dir or config.run.dir / "spool") / name, settings.spool_max_bytes)
@@ -53,8 +58,15 @@ def work(
     intake = Intake(store, pinned, stage, bring=bring, spool=spool, base=engine.weight, make_way=courier.make_way)
     ahead = Ahead(queue, pinned.verifier, stage, courier, deadline_s)
     follower = Follower(queue, intake, engine.version, ahead.follow)
-    heart = Heart(queue, name, engine, config.telemetry.heartbeat_s, courier.fetched)
-    leaver = Leaver(queue, name, heart, leaving, config.rollout.grace_s, retire=courier.retire)
+    held, wake = Held(), threading.Event()
+    finishing = Finishing(config, name, queue, scorer=scorer, prompts=prompts, held=held)
+    heart = Heart(
+        *(queue, name, engine, held),
+        every_s=config.telemetry.heartbeat_s,
+        accepted=lambda: finishing.accepted,
+        fetched=courier.fetched,
+    )
+    leaver = Leaver(queue, name, leaving, config.rollout.grace_s, held=held.ids, retire=courier.retire)
     for thread in (heart, leaver, follower):
         thread.start()
     rollout = Rollout(
@@ -62,19 +74,29 @@ def work(
         name=name,
         queue=queue,
         engine=engine,
-        prompts=prompts,
-        shards=ShardReader(store),
         scorer=scorer,
-        follower=follower,
-        gate=Gate(engine),
+        held=held,
+        leasing=Leasing(
+            *(config, name, queue),
+            prompts=prompts,
+            shards=ShardReader(store),
+            held=held,
+            serving=lambda: engine.version,
+            wake=wake,
+        ),
+        finishing=finishing,
         heart=heart,
         leaving=leaving,
+        follower=follower,
+        gate=Gate(engine),
+        wake=wake,
     )
     try:
         rollout.run()
     finally:
         leaver.left()
+        heart.close()
         follower.close()
         courier.close()
         spool.close()
-        heart.close()
+        engine.close()

@@ -179,7 +179,8 @@ def _conclude(config: Config, found: Audit) -> int:
     console.print(
         f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "
         f"{summary.updates:,} updates, {duration(summary.seconds)}; mean lag {summary.mean_lag:.2f} "
-        f"(largest {summary.max_lag}, bound {config.staleness.s}); learner idle {summary.idle_share:.0%}"
+        f"(of tokens {summary.token_lag:.2f}, largest {summary.max_lag}, bound {config.staleness.s}); "
+        f"learner idle {summary.idle_share:.0%}"
     )
     console.print(sentence(found))
     console.print(_of_weights(summary))

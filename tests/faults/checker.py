@@ -375,10 +375,12 @@ def stamped(evidence: Evidence) -> Iterator[Violation]:
     """The label under which a group was made is that of the tensors which made it."""
     if not evidence.stamped:
         return
-    wrong = [made for made in evidence.completed.values() if made.stamp != f"{made.lineage}.{made.newest}"]
+    groups = evidence.completed.values()
+    wrong = [made for made in groups if made.stamp.rpartition(" ")[2] != f"{made.lineage}.{made.newest}"]
     if wrong:
         first = wrong[0]
-        what = f"{len(wrong)} groups, the first of {first.lineage}.{first.newest} by tensors of {first.stamp or 'none'}"
+        told = first.stamp or "none, or others than their spans say"
+        what = f"{len(wrong)} groups, the first of {first.lineage}.{first.newest} by tensors of {told}"
         yield _violation(evidence, "other weights", what, [made.id for made in wrong])
 
 
@@ -390,7 +392,7 @@ def loaded(evidence: Evidence) -> Iterator[Violation]:
         what = f"{len(evidence.served.wrong)} swaps left other tensors in the engine than were published"
         yield Violation("loaded", what, evidence.served.wrong)
     known = {str(BASE), *evidence.served.swaps}
-    groups = [made for made in evidence.completed.values() if made.stamp not in known]
+    groups = [made for made in evidence.completed.values() if not known.issuperset(made.stamp.split())]
     if groups:
         what = f"{len(groups)} groups were made by weights that no worker was seen to load whole"
         yield _violation(evidence, "loaded", what, [made.id for made in groups])

@@ -38,7 +38,9 @@ from workers.weights.wire import Garbled
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
-LIMITS = vetting.Limits(samples=2, vocabulary=100, prompt_tokens=64, new_tokens=64, reward_min=-1.0, reward_max=1.0)
+LIMITS = vetting.Limits(
+    samples=2, vocabulary=100, prompt_tokens=64, new_tokens=64, turns=3, reward_min=-1.0, reward_max=1.0
+)
 NEWEST = Version(2, 9)
 SIGNER = Signer(bytes(32))
 VERIFIER = Verifier(SIGNER.public_key)
@@ -54,9 +56,9 @@ class Decoder:
 
 
 def small_group() -> Group:
-    tokens, logprobs = np.array([3, 4, 5], np.int32), np.array([-0.5, -1, 0], np.float32)
+    tokens, logprobs = np.array([3, 4, 5], np.int32), np.array([-0.5, 0, -1], np.float32)
     samples = (
-        Sample(tokens, logprobs, (Span(0, 7), Span(2, 9)), 1.0, "stop"),
+        Sample(tokens, logprobs, (Span(0, 7), Span(2, 9)), 1.0, "stop", (Observed(1, 2),)),
         Sample(tokens[:1], logprobs[:1], (Span(0, 9),), 0.0, "stop"),
     )
     return Group("set/0/1", "set", 0, 1, 0, "w1", 2, np.array([1, 2], np.int32), samples)
@@ -90,7 +92,7 @@ def take_header(data: bytes) -> None:
 
 def small_drafts() -> Drafts:
     first, second = small_group().samples
-    going_on = Draft(first.tokens, first.logprobs, first.spans, (Observed(2, 3),))
+    going_on = Draft(first.tokens, first.logprobs, first.spans, first.observed)
     return Drafts("set/0/1", 2, (going_on, Draft(second.tokens, second.logprobs, second.spans, finish="stop")))
 
 
@@ -138,7 +140,11 @@ def take_fields(data: bytes) -> None:
     tokens = np.full(length, token, np.int32)
     spans = (Span(0, oldest), Span(max(1, first % 90), newest)) if finish & 4 else (Span(first % 2, newest),)
     end: Any = codec.FINISHES[finish % len(codec.FINISHES)]
-    sample = Sample(tokens, np.full(length, logprob if finish & 8 else low, np.float32), spans, reward, end)
+    logprobs = np.full(length, logprob if finish & 8 else low, np.float32)
+    observed = (Observed(first % 90, first % 90 + 1 + oldest % 8),) if finish & 16 else ()
+    if finish & 32:
+        logprobs[first % 90 : first % 90 + 1 + oldest % 8] = 0
+    sample = Sample(tokens, logprobs, spans, reward, end, observed)
     made = Group("set/0/1", "set", oldest, 1, 0, name, newest, np.zeros(prompt % 100, np.int32), (sample,) * count)
     with suppress(CodecError):
         take_group(encode(made))
@@ -295,6 +301,8 @@ def take_answer(data: bytes) -> None:
         answer = child.heard(orjson.loads(data))
         if isinstance(answer, child.Rewards):
             child.checked(answer.values, 2)
+        if isinstance(answer, child.Reply):
+            child.replied(answer)
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------------
@@ -361,7 +369,14 @@ def _lines() -> list[bytes]:
     return [b'{"prompt":"one","answer":1}', b'{"prompt":[{"role":"user","content":"yes?"}]}', b'{"prompt":" "}']
 
 
-HEADER_WORDS = (*(f'"{name}":'.encode() for name in codec.ORDER), b'"stop"', b'"length"', b'"abort"', b"[[0,7],[2,9]]")
+HEADER_WORDS = (
+    *(f'"{name}":'.encode() for name in codec.ORDER),
+    b'"stop"',
+    b'"length"',
+    b'"abort"',
+    b"[[0,7],[2,9]]",
+    b"[[1,2]]",
+)
 DRAFT_WORDS = (b'"samples":[[3,null,[[0,7],[2,9]],[[2,3]]]', b'"lineage":2', b"null", b'"stop"', b"[[0,7]]", b"[]")
 DELTA_WORDS = (b"EQD1", b'"names":', b'"start":', b'"count":27', b'"kind":"ranked"', b'"streams":[[3,3],', b'"I16"')
 JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800"', b"[[[[", b'{"a":', b"1.0")
@@ -441,7 +456,13 @@ DECODERS: dict[str, Decoder] = {
     "metrics": Decoder(take_metrics, lambda: [_metrics()], (b'"lags":{"0":1}', b'"trained_ids":[', *JSON_WORDS)),
     "answer": Decoder(
         take_answer,
-        lambda: [b'["Rewards",{"values":[1.0,0.5]}]', b'["Ready",{}]', b'["Failed",{"traceback":"x"}]'],
+        lambda: [
+            b'["Rewards",{"values":[1.0,0.5]}]',
+            b'["Reply",{"observation":"x","reward":null}]',
+            b'["Reply",{"observation":null,"reward":0.5}]',
+            b'["Ready",{}]',
+            b'["Failed",{"traceback":"x"}]',
+        ],
         (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","mend":"c"}', *JSON_WORDS),
     ),
     "delta": Decoder(delta_shards.take, delta_shards.shards, DELTA_WORDS),

@@ -33,7 +33,7 @@ class Made(NamedTuple):
     newest: int
     lineage: int
     stamp: str = ""
-    """The version that the tensors themselves told (`stamps`)."""
+    """The versions that the tensors themselves told (`stamps`), oldest first."""
     highest: int = 0
     """Its largest token: beyond the vocabulary in a group that was spoiled."""
 

@@ -29,10 +29,10 @@ from learner import rewind
 from learner.base_model import make
 from learner.train import train
 from tests.faults import served
-from workers import rollout
+from workers import leasing
 from workers.environments import child
 from workers.environments.scorer import Scorer
-from workers.leaving import on_signals
+from workers.leaving import Leaving, on_signals
 from workers.worker import work
 
 REFUSED = 2
@@ -82,9 +82,9 @@ def celery(config: Config) -> None:
 
 
 def worker(config: Config, name: str = "w1") -> None:
-    leaving = threading.Event()
+    leaving = Leaving()
     on_signals(leaving)
-    rollout.IDLE_S = 0.05  # no event tells of a task that came back
+    leasing.IDLE_S = 0.05  # no event tells of a task that came back
     scorer = ForkedScorer(config.environment)
     served.watch(config.run.dir)
     try:

@@ -429,8 +429,8 @@ MUTATIONS = (
     Mutation(
         "workers ignore min_pv",
         "they generate with weights that are too old, again and again",
-        "workers/rollout.py",
-        "return Version(lease.published.version.lineage, number) if serving.number < number else None",
+        "workers/leasing.py",
+        "return Version(newest.lineage, number) if serving.number < number else None",
         "return None",
         ("tests/workers/test_rollout.py::test_weights_are_refreshed_only_for_a_task_that_needs_it",),
     ),
@@ -461,8 +461,8 @@ MUTATIONS = (
     Mutation(
         "leases are kept in quarantine",
         "tasks wait for a worker that may never generate again",
-        "workers/rollout.py",
-        "            self._hand_back(self.heart.call)\n",
+        "workers/swapping.py",
+        "            self._hand_back()\n",
         "",
         ("tests/workers/test_quarantine.py::test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew",),
     ),
@@ -470,8 +470,8 @@ MUTATIONS = (
         "the heart does not renew",
         "every call longer than a lease is taken over while it still runs",
         "workers/heart.py",
-        "                self._renew(self.call)\n",
-        "",
+        "            lost = self._queue.renew(self._worker, self._held.versions())\n",
+        "            lost: list[str] = []\n",
         ("tests/workers/test_heart.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
     ),
     Mutation(

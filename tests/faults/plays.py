@@ -163,7 +163,7 @@ class WorkerCase(Case):
         self.config = self.site.config(
             self.name,
             model={"base": "init", "max_prompt_tokens": 16, "max_new_tokens": 3},
-            rollout={"group_size": 2, "concurrent_groups": 2, "grace_s": 2.0},
+            rollout={"group_size": 2, "concurrent_groups": 2, "grace_s": 2.0, "progress_s": 0.1},
             environment={"kind": "function", "function": "tests.faults.lives:reward", "timeout_s": 20.0},
             queue={"stall_deadline_s": 20.0, "lease_s": 0.3, "max_attempts": 4, "inline_max_bytes": 1},
             weights={"spool_max_bytes": 30_000},
@@ -199,7 +199,7 @@ class WorkerCase(Case):
         return life.wait()
 
     def _while_scoring(self, point: str, life: Life) -> None:
-        if point in ("release", "withdraw"):
+        if point in ("release", "withdraw", "leave"):
             life.signal(signal.SIGTERM)
             until(life.over.is_set, "the worker's leaving", self.told)
         if point == "delete replay":  # somebody else was faster

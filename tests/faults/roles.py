@@ -10,9 +10,9 @@ import logging
 import os
 import random
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,13 @@ from echo_queue.cli.output import print_problems
 from echo_queue.config import Config, Prompts, load
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue
-from echo_queue.records import Published, Version
+from echo_queue.records import Draft, Finish, Logprobs, Published, Span, Tokens, Version
 from echo_queue.services import serving
 from echo_queue.services.connect import connect_store
 from tests.faults import stamps
 from tests.faults.history import Recorder
-from workers.engines import Completion, Prompt, Sampling
-from workers.environments import Answers
+from workers.engines import Key, Request
+from workers.environments import Answers, Reply, Turn
 from workers.environments.scorer import ScoringError
 
 if TYPE_CHECKING:
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 Publish = Callable[["Press", Version, "Mapping[str, Tensor]", str], Published]
 
 VOCABULARY = 40
-SHORT, LONG = 4, 64
-"""Most tokens of a sample; a long one's group does not fit into its replay entry."""
-ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SLOW = 100, 2_000, 60
-"""Groups that are long, groups or scores that are spoiled, calls that take long."""
+SHORT, LONG = 4, 128
+"""Most tokens of a sample; a long one's group does not fit into its replay entry, and takes a step for each token."""
+ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SLOW = 200, 4_000, 600
+"""Samples that are long, samples or scores that are spoiled, steps that take long."""
 SLOW_S = 1.0
+MOST_TURNS = 3
 ONE_IN_POISON = 997
 """Prompts that no environment can score."""
 BACKLOG = 2_000
@@ -99,13 +100,13 @@ def stamped(publish: Publish) -> Publish:
 
 def worker(directory: Path, config: Config, name: str) -> int:
     from tests.faults import served
-    from workers.leaving import on_signals
+    from workers.leaving import Leaving, on_signals
     from workers.worker import work
 
-    leaving = threading.Event()
+    leaving = Leaving()
     on_signals(leaving)
     served.watch(config.run.dir)
-    work(config, name, Parity(), leaving, Drawing)  # type: ignore[arg-type]
+    work(config, name, Parity(config.environment.kind == "interactive"), leaving, Drawing)  # type: ignore[arg-type]
     return 0
 
 
@@ -196,7 +197,11 @@ def write_rows(source: Path, rows: int, number: int) -> None:
     source.parent.mkdir(parents=True, exist_ok=True)
     draft = source.with_suffix(".draft")
     lines = (
-        {"prompt": f"w{number % VOCABULARY} w{row % VOCABULARY}", "poison": (row + number) % ONE_IN_POISON == 0}
+        {
+            "prompt": f"w{number % VOCABULARY} w{row % VOCABULARY}",
+            "poison": (row + number) % ONE_IN_POISON == 0,
+            "turns": 1 + row % MOST_TURNS,
+        }
         for row in range(1, rows + 1)
     )
     draft.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
@@ -217,6 +222,11 @@ class Drawing:
         self.version = version
         self.sampled = 0
         self._tensors = stamps.on(version, load_file(f"{folder}/model.safetensors"))
+        self._running: dict[Key, Growing] = {}
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None:
         for name, tensor in self._tensors.items():
@@ -226,39 +236,98 @@ class Drawing:
     def weight(self, name: str) -> "Tensor":
         return self._tensors[name]
 
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, stop: threading.Event
-    ) -> list[list[Completion]]:
+    def add(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            assert request.key not in self._running and len(request.draft.tokens) < request.limit
+            self._running[request.key] = Growing.of(request)
+
+    def step(self) -> dict[Key, Draft]:
         if random.randrange(ONE_IN_SLOW) == 0:
-            stop.wait(random.uniform(0, SLOW_S))
-        groups = [self._group(np.random.default_rng(prompt.seed), group_size, stop) for prompt in prompts]
-        self.sampled += sum(len(one.tokens) for group in groups for one in group)
-        return groups
+            time.sleep(random.uniform(0, SLOW_S))
+        version = stamps.of(self._tensors)
+        for sample in self._running.values():
+            self.sampled += sample.grow(version)
+        ended = {key: sample.draft("stop") for key, sample in self._running.items() if sample.ended}
+        for key in ended:
+            del self._running[key]
+        return ended
 
-    def _group(self, draw: np.random.Generator, size: int, stop: threading.Event) -> list[Completion]:
-        longest = LONG if draw.integers(ONE_IN_LONG) == 0 else SHORT
+    def drafts(self, tasks: Collection[str] | None = None) -> dict[Key, Draft]:
+        return {key: one.draft(None) for key, one in self._running.items() if tasks is None or key.task in tasks}
+
+    def abort(self, tasks: Collection[str]) -> None:
+        for key in [key for key in self._running if key.task in tasks]:
+            del self._running[key]
+
+    def close(self) -> None:
+        self._running.clear()
+
+
+@dataclass
+class Growing:
+    """A sample under way: all its tokens are known, `place` of them are drawn. A long one grows by one in a step."""
+
+    begun: Draft
+    tokens: Tokens
+    """From the end of `begun`."""
+    logprobs: Logprobs
+    spans: list[Span]
+    place: int = 0
+
+    @classmethod
+    def of(cls, request: Request) -> "Growing":
+        draw = np.random.default_rng(request.seed)
+        length = LONG if draw.integers(ONE_IN_LONG) == 0 else int(draw.integers(1, SHORT + 1))
         beyond = VOCABULARY if draw.integers(ONE_IN_SPOILED) == 0 else 0
-        return [self._one(draw, place, longest, beyond, stop) for place in range(size)]
-
-    def _one(
-        self, draw: np.random.Generator, place: int, longest: int, beyond: int, stop: threading.Event
-    ) -> Completion:
-        length = longest if longest == LONG else int(draw.integers(1, longest + 1))
+        length = min(length, request.limit - len(request.draft.tokens))
         tokens = (draw.integers(0, VOCABULARY, length) + beyond).astype(np.int32)
-        logprobs = stamps.logprobs(place, length, stamps.of(self._tensors))
-        return Completion(tokens, logprobs, "abort" if stop.is_set() else "stop")
+        return cls(request.draft, tokens, np.zeros(length, np.float32), list(request.draft.spans))
+
+    @property
+    def ended(self) -> bool:
+        return self.place == len(self.tokens)
+
+    def grow(self, version: Version) -> int:
+        """Returns by how many tokens."""
+        count = 1 if len(self.tokens) > SHORT else len(self.tokens)
+        if not self.spans or self.spans[-1].version != version.number:
+            self.spans.append(Span(len(self.begun.tokens) + self.place, version.number))
+        self.logprobs[self.place : self.place + count] = stamps.logprobs(count, version)
+        self.place += count
+        return count
+
+    def draft(self, finish: Finish | None) -> Draft:
+        return Draft(
+            tokens=np.concatenate([self.begun.tokens, self.tokens[: self.place]]),
+            logprobs=np.concatenate([self.begun.logprobs, self.logprobs[: self.place]]),
+            spans=tuple(self.spans),
+            observed=self.begun.observed,
+            finish=finish,
+        )
 
 
 class Parity:
-    """A scorer in this process, with the interface of `Scorer`."""
+    """A scorer in this process, with the interface of `Scorer`; an environment that answers, if `interactive`."""
+
+    def __init__(self, interactive: bool) -> None:
+        self.interactive = interactive
 
     def wait_ready(self) -> None:
         pass
 
     def score(self, answers: Answers) -> list[float]:
-        if answers.columns.get("poison") or random.randrange(ONE_IN_SPOILED) == 0:
-            raise ScoringError("Traceback (made up):\nno reward for this one")
+        self._may_fail(answers.columns)
         return [float(sum(tokens) % 2) for tokens in answers.completion_ids]
+
+    def reply(self, turn: Turn) -> Reply:
+        self._may_fail(turn.columns)
+        if len(turn.completions) < turn.columns["turns"] and not turn.last:
+            return Reply(observation=f"w{len(turn.completions)}", reward=None)
+        return Reply(observation=None, reward=float(sum(map(len, turn.completions)) % 2))
+
+    def _may_fail(self, columns: "Mapping[str, Any]") -> None:
+        if columns.get("poison") or random.randrange(ONE_IN_SPOILED) == 0:
+            raise ScoringError("Traceback (made up):\nno reward for this one")
 
     def close(self) -> int:
         return 0

@@ -1,13 +1,14 @@
-"""Which tensors made a group, whatever the labels say: readable from outside although no model is computed.
+"""Which tensors made a token, whatever the labels say: readable from outside although no model is computed.
 
 A storm's learner publishes a further tensor that holds the version it belongs to; the made-up engine reads it from what
-it was given to load, and writes it into the log-probabilities of its groups, exactly.
+it was given to load, and writes it into the log-probability of each token that it draws, exactly.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from echo_queue.records import Sample, Version
 
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAME = "stamp"
-BASE, STEP, MOST = -3.0, 2.0**-22, 2**22
-"""Float32 holds BASE − n × STEP exactly for each n below MOST."""
+FIRST = np.float32(2.0).view(np.uint32)
+"""Of the 2²⁴ float32 numbers from 2 up to 8, negated: 11 bits of lineage, then 13 of the number."""
+NUMBER_BITS, MOST = 13, 1 << 24
 
 
 def on(version: Version, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
@@ -31,16 +33,31 @@ def of(tensors: "Mapping[str, Tensor]") -> Version:
     return Version(lineage, number)
 
 
-def logprobs(place: int, length: int, version: Version) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Of a group's sample number `place`: the first tells the lineage, the second the number."""
-    told = np.full(length, BASE, np.float32)
-    told[0] -= STEP * (version.lineage, version.number)[min(place, 1)]
-    return told
+def logprobs(length: int, version: Version) -> npt.NDArray[np.float32]:
+    """Of `length` tokens drawn with this version."""
+    code = (version.lineage << NUMBER_BITS) + version.number
+    return np.full(length, -(FIRST + np.uint32(code)).view(np.float32), np.float32)
 
 
 def read(samples: Sequence[Sample]) -> str:
-    """`lineage.number`; empty where none was written."""
-    told = [(BASE - float(sample.logprobs[0])) / STEP for sample in samples[:2] if len(sample.logprobs)]
-    if len(told) < 2 or not all(number.is_integer() and 0 <= number < MOST for number in told):
-        return ""
-    return f"{told[0]:.0f}.{told[1]:.0f}"
+    """The versions that made these samples, oldest first: `1.3 1.4`.
+
+    Empty where a token that was drawn tells none, or another number than its span.
+    """
+    told: set[Version] = set()
+    for sample in samples:
+        drawn = np.ones(len(sample.tokens), bool)
+        for start, end in sample.observed:
+            drawn[start:end] = False
+        codes = (-sample.logprobs).astype(np.float32).view(np.uint32).astype(np.int64) - int(FIRST)
+        spans = np.repeat([span.version for span in sample.spans], _lengths(sample))
+        numbers = codes & ((1 << NUMBER_BITS) - 1)
+        if not ((codes >= 0) & (codes < MOST) & (numbers == spans))[drawn].all():
+            return ""
+        told |= {Version(code >> NUMBER_BITS, code & ((1 << NUMBER_BITS) - 1)) for code in set(codes[drawn].tolist())}
+    return " ".join(map(str, sorted(told)))
+
+
+def _lengths(sample: Sample) -> list[int]:
+    ends = [*(span.start for span in sample.spans[1:]), len(sample.tokens)]
+    return [end - span.start for span, end in zip(sample.spans, ends, strict=True)]

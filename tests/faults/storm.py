@@ -445,8 +445,17 @@ def configure(directory: Path, seed: int) -> Config:
         "run": {"name": "storm", "dir": str(directory / "run"), "seed": seed % 2**31},
         "redis": {"program": program} if program else {},
         "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": roles.LONG},
-        "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
-        "rollout": {"workers": WORKERS, "group_size": 2, "concurrent_groups": 64, "grace_s": 2.0},
+        "environment": {"kind": "interactive", "function": "tests.workers.guessing:Guessing"}
+        if draw.random() < 0.5
+        else {"kind": "function", "function": "tests.workers.rewards:matches_column"},
+        "rollout": {
+            "workers": WORKERS,
+            "mode": draw.choice(("in-flight", "in-flight", "push-pull")),
+            "group_size": 2,
+            "concurrent_groups": 64,
+            "progress_s": 0.2,
+            "grace_s": 2.0,
+        },
         "staleness": {
             "s": draw.choice((0, 1, 2, 4, 4)),
             "late": draw.choice(("requeue", "wait")),

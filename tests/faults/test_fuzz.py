@@ -66,7 +66,7 @@ def test_any_json_in_any_place_of_a_header_is_taken_or_refused(name: str, value:
 
 
 @settings(max_examples=200, deadline=None)
-@given(place=st.integers(0, 3), value=JSON)
+@given(place=st.integers(0, 4), value=JSON)
 def test_any_json_in_any_place_of_a_sample_is_taken_or_refused(place: int, value: object) -> None:
     header = orjson.loads(DECODERS["header"].seeds()[0])
     header["samples"][0][place] = value
@@ -117,9 +117,10 @@ GREEDY: list[Callable[[], tuple[str, bytes]]] = [
         for piece in PIECES
     ],
     lambda: ("group", announcing(prompt=(1 << 53) - 1)),
-    lambda: ("group", announcing(samples=[[(1 << 53) - 1, 1.0, "stop", [[0, 7]]]] * 4096)),
-    lambda: ("group", announcing(samples=[[0, 1.0, "stop", [[0, 7]]]] * 4096)),
-    lambda: ("group", announcing(samples=[[3, 1.0, "stop", [[at, 7] for at in range(8000)]]])),
+    lambda: ("group", announcing(samples=[[(1 << 53) - 1, 1.0, "stop", [[0, 7]], []]] * 4096)),
+    lambda: ("group", announcing(samples=[[0, 1.0, "stop", [[0, 7]], []]] * 4096)),
+    lambda: ("group", announcing(samples=[[3, 1.0, "stop", [[at, 7] for at in range(8000)], []]])),
+    lambda: ("group", announcing(samples=[[3, 1.0, "stop", [[0, 7]], [[2 * at, 2 * at + 1] for at in range(4000)]]])),
     lambda: ("group", announcing(worker="w" * (HEADER_ROOM - 300))),
     lambda: ("group", codec.PREFIX.pack(codec.FORMAT, 0xFFFFFFFF) + bytes(CAP_BYTES - codec.PREFIX.size)),
     lambda: ("group", bytes(64 * CAP_BYTES)),

@@ -1,13 +1,14 @@
 """Tiny models and made-up groups for tests of the learner."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from echo_queue.records import Group, Sample, Span
+from echo_queue.records import Group, Observed, Sample, Span
 
 VOCABULARY = 40
 
@@ -34,6 +35,17 @@ def tiny_model(seed: int = 0, **settings: Any) -> PreTrainedModel:
 def sample(tokens: Sequence[int], reward: float, version: int = 0, logprob: float = -1.0) -> Sample:
     length = len(tokens)
     return Sample(np.array(tokens, np.int32), np.full(length, logprob, np.float32), (Span(0, version),), reward, "stop")
+
+
+def with_observed(item: Group, *observed: Sequence[tuple[int, int]]) -> Group:
+    """`item` with samples in which the environment wrote these ranges."""
+    samples = []
+    for one, ranges in zip(item.samples, observed, strict=True):
+        logprobs = one.logprobs.copy()
+        for start, end in ranges:
+            logprobs[start:end] = 0
+        samples.append(replace(one, logprobs=logprobs, observed=tuple(Observed(*part) for part in ranges)))
+    return replace(item, samples=tuple(samples))
 
 
 def group(

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from echo_queue.records import Sample
 from learner.batch import micro_batches, prepare
-from tests.learner.synthetic import group
+from tests.learner.synthetic import group, with_observed
 
 SHAPE = st.tuples(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=2, max_size=5))
 """A prompt's length and its samples' lengths."""
@@ -33,6 +33,19 @@ def test_a_group_without_differences_is_skipped_or_kept_in_the_token_count() -> 
     assert (len(skipped.parts), skipped.tokens, skipped.zero_variance_groups) == (1, 13, 1)
     assert (len(kept.parts), kept.tokens, kept.zero_variance_groups) == (2, 26, 1)
     assert all(row.advantage == 0 for row in kept.parts[1].rows)
+
+
+def test_what_was_observed_is_read_but_is_no_target_and_does_not_count() -> None:
+    item = with_observed(group(7, prompt=3, lengths=(5, 2), rewards=(1, 0)), [(1, 3)], [])
+    update = prepare([item], "mean", "skip")
+    (batch,) = micro_batches(update, 100)
+    first, second = item.samples
+    assert update.tokens == 5
+    assert batch.targets.tolist() == [*first.tokens[[0, 3, 4]], *second.tokens]
+    assert batch.behaviour.tolist() == [*first.logprobs[[0, 3, 4]], *second.logprobs]
+    assert batch.advantages.tolist() == [0.5] * 3 + [-0.5] * 2
+    assert batch.tokens.tolist() == [*item.prompt, *first.tokens[:-1], item.prompt[-1], *second.tokens[:-1]]
+    assert batch.outputs.tolist() == [2, 5, 6, 7, 8]
 
 
 def test_samples_carry_their_own_behaviour_log_probabilities_and_advantages() -> None:

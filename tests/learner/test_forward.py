@@ -18,7 +18,7 @@ from echo_queue.errors import ConfigError
 from echo_queue.records import Group
 from learner.batch import micro_batches, prepare
 from learner.forward import prepare_model, score
-from tests.learner.synthetic import group, tiny_model
+from tests.learner.synthetic import group, tiny_model, with_observed
 
 UNEVEN = [
     group(0, prompt=5, lengths=(4, 9, 1), rewards=(1, 0, 0)),
@@ -26,16 +26,25 @@ UNEVEN = [
     group(2, prompt=11, lengths=(6, 3, 5), rewards=(0, 1, 1)),
 ]
 
+TURNS = [
+    with_observed(UNEVEN[0], [(1, 2)], [(2, 4), (6, 7)], []),
+    with_observed(UNEVEN[1], [], [(1, 2)], [(1, 6)]),
+    UNEVEN[2],
+]
+"""The same with observations, one of them at a sample's end."""
+
 
 def plain(model: PreTrainedModel, groups: list[Group], temperature: float) -> dict[tuple[int, ...], Tensor]:
-    """Log-probabilities by one ordinary forward pass per sample, keyed by its text."""
+    """Log-probabilities of what the model drew, by one ordinary forward pass per sample, keyed by its text."""
     scores = {}
     for item in groups:
         for sample in item.samples:
             text = [*item.prompt.tolist(), *sample.tokens.tolist()]
             logits = model(torch.tensor([text])).logits[0, len(item.prompt) - 1 : -1].float() / temperature
             targets = torch.from_numpy(sample.tokens).long()
-            scores[tuple(text)] = torch.log_softmax(logits, -1).gather(-1, targets[:, None])[:, 0]
+            observed = {place for part in sample.observed for place in range(*part)}
+            drawn = [place for place in range(len(targets)) if place not in observed]
+            scores[tuple(text)] = torch.log_softmax(logits, -1).gather(-1, targets[:, None])[drawn, 0]
     return scores
 
 
@@ -64,19 +73,24 @@ def gradients(model: PreTrainedModel, value: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("micro_tokens", [1, 30, 60, 10_000])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_shared_prompts_give_the_gradients_of_a_plain_forward_pass(micro_tokens: int, temperature: float) -> None:
-    expected = gradients(model := tiny_model(), plain_sum(model, UNEVEN, temperature))
+@pytest.mark.parametrize("groups", [UNEVEN, TURNS], ids=["one turn", "turns"])
+def test_shared_prompts_give_the_gradients_of_a_plain_forward_pass(
+    groups: list[Group], micro_tokens: int, temperature: float
+) -> None:
+    """Of one whose loss leaves out what was observed."""
+    expected = gradients(model := tiny_model(), plain_sum(model, groups, temperature))
     model = prepare_model(tiny_model())
-    found = gradients(model, shared(model, UNEVEN, temperature, micro_tokens))
+    found = gradients(model, shared(model, groups, temperature, micro_tokens))
     assert found.keys() == expected.keys()
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_every_completion_token_gets_the_log_probability_of_a_plain_forward_pass() -> None:
-    expected = torch.cat(list(plain(tiny_model(), UNEVEN, 0.9).values())).sort().values
+@pytest.mark.parametrize("groups", [UNEVEN, TURNS], ids=["one turn", "turns"])
+def test_every_token_drawn_gets_the_log_probability_of_a_plain_forward_pass(groups: list[Group]) -> None:
+    expected = torch.cat(list(plain(tiny_model(), groups, 0.9).values())).sort().values
     model = prepare_model(tiny_model())
-    batches = micro_batches(prepare(UNEVEN, "std", "keep"), 10_000)
+    batches = micro_batches(prepare(groups, "std", "keep"), 10_000)
     found = torch.cat([score(model, batch, 0.9).logprobs for batch in batches]).sort().values
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 

@@ -25,6 +25,7 @@ from echo_queue.weights import Press, Signer
 from learner import keys
 from workers import engines
 from workers.environments.scorer import Scorer
+from workers.leaving import Leaving
 from workers.worker import work
 
 DEADLINE_S = 60.0
@@ -45,7 +46,7 @@ class Stage:
         self.lineage = 0
         self.signer = Signer.generate()
         self._press: Press | None = None
-        self._leaving = threading.Event()
+        self._leaving = Leaving()
         self._threads: list[threading.Thread] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.errors: list[BaseException] = []

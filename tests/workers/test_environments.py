@@ -17,10 +17,11 @@ import reasoning_gym
 
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
-from workers.environments import Answers
+from workers.environments import Answers, Reply, Turn
 from workers.environments.scorer import Scorer, ScoringError
 
 REWARDS = "tests.workers.rewards"
+GUESSING = "tests.workers.guessing"
 
 
 @contextmanager
@@ -90,6 +91,61 @@ def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(com
         assert one.score(answers(["well"] * 2)) == [1.0, 1.0]
 
 
+def guess(*completions: str) -> Turn:
+    return Turn("guess", {"more": 1}, 1 << 62, completions)
+
+
+@contextmanager
+def guessing(**settings: Any) -> Iterator[Scorer]:
+    with scorer(kind="interactive", function=f"{GUESSING}:Guessing", **settings) as one:
+        yield one
+
+
+def test_an_interactive_environment_replies_turn_by_turn_and_a_fresh_process_goes_on_with_a_game() -> None:
+    with guessing(options={"highest": 1}) as one, guessing(options={"highest": 1}) as other:
+        assert one.interactive
+        first = one.reply(guess("-1"))
+        assert first == Reply("higher", None)
+        wrong, right = ("0", "1") if one.reply(guess("-1", "0")).reward is None else ("1", "0")
+        assert other.reply(guess("-1", wrong)).observation is not None
+        assert one.reply(guess("-1", wrong, right)) == other.reply(guess("-1", wrong, right)) == Reply(None, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("raise", "RuntimeError: no such luck"),
+        ("hang", "timeout_s = 0.5"),
+        ("die", "ended with 7"),
+        ("nan", "returned nan as reward 0"),
+        ("nothing", "an empty text"),
+        ("list", "neither a text nor a reward"),
+    ],
+)
+def test_a_session_that_misbehaves_is_a_failure_and_the_others_go_on(text: str, reason: str) -> None:
+    with guessing(timeout_s=0.5) as one:
+        assert one.reply(guess("-1")) == Reply("higher", None)
+        with pytest.raises(ScoringError, match=reason):
+            one.reply(guess(text))
+        assert one.reply(guess("-1", "-1")) == Reply("higher", None)
+
+
+def test_turns_are_bounded_by_the_configuration() -> None:
+    with guessing(max_turns=2) as one:
+        assert one.reply(guess("-1", "-1")) == Reply(None, -0.2)
+
+
+def test_what_is_no_environment_stops_the_worker() -> None:
+    none = f"{GUESSING}:NoEnvironment"
+    with scorer(kind="interactive", function=none) as one, pytest.raises(ConfigError, match="has no start"):
+        one.wait_ready()
+    with (
+        guessing(options={"lowest": 1}) as one,
+        pytest.raises(ConfigError, match="unexpected keyword argument 'lowest'"),
+    ):
+        one.wait_ready()
+
+
 class Bomb:
     """Unpickled, it makes a file."""
 
@@ -110,6 +166,8 @@ def framed(message: bytes) -> str:
         framed(orjson.dumps(["Rewards", {"values": [5.0]}])),
         framed(orjson.dumps(["Rewards", {"values": [None, None]}])),
         framed(orjson.dumps(["Unfit", {"problems": [{"where": 3}]}])),
+        framed(orjson.dumps(["Reply", {"observation": "one", "reward": 1.0}])),
+        framed(orjson.dumps(["Reply", {"observation": None, "reward": None}])),
         framed(orjson.dumps({"no": "answer"})),
         framed(b"nonsense"),
         (1 << 62).to_bytes(8, "little").hex(),

@@ -11,6 +11,7 @@ from echo_queue.store import ObjectStore
 from echo_queue.weights import Manifest, TensorInfo
 from tests.workers.publications import Publications, holds
 from tests.workers.stage import tensors_of
+from workers.engines import Sampling
 from workers.engines.transformers import TransformersEngine
 from workers.weights.gate import FEW, Gate, Spoilt, probed
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)
 
 @pytest.fixture
 def engine(folder: Path) -> TransformersEngine:
-    return TransformersEngine(str(folder), Version(0, 0), "float32", max_tokens=64, stop_tokens=[])
+    return TransformersEngine(str(folder), Version(0, 0), "float32", 64, Sampling())
 
 
 @pytest.fixture

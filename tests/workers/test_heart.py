@@ -4,28 +4,35 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from echo_queue.queue import Queue
-from echo_queue.records import Version
+from echo_queue.records import NOTHING, Draft, Drafts, Span, Version
 from tests.workers.stage import Stage, tensors_of
 from workers import engines
-from workers.heart import Call, Heart
+from workers.heart import Heart
+from workers.held import Held
 
 Begin = Callable[..., Stage]
+BASE = Version(0, 0)
 
 
-def test_a_call_whose_tasks_nobody_wants_any_more_is_stopped(stage: Begin, folder: Path) -> None:
+def heart_of(run: Stage, folder: Path, queue: Queue, held: Held) -> Heart:
+    engine = engines.create(run.config, str(folder), BASE, [])
+    return Heart(queue, "w1", engine, held, every_s=0.1, accepted=lambda: 0, fetched={})
+
+
+def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path) -> None:
     run = stage()
     run.begin(["1", "2"], tensors_of(folder))
-    queue = Queue.connect(run.config, "worker")
-    heart = Heart(queue, "w1", engines.create(run.config, str(folder), Version(0, 0), []), every_s=0.1)
-    tasks = queue.lease("w1", Version(0, 0), 2).tasks
-    call = heart.call = Call(tasks, 0)
+    queue, held = Queue.connect(run.config, "worker"), Held()
+    tasks = queue.lease("w1", BASE, 2).tasks
+    held.take(tasks, 0)
+    heart = heart_of(run, folder, queue, held)
     heart.start()
     run.queue.bury(tasks[0].id, "not wanted")
-    run.until(lambda: call.held == [tasks[1].id], "the first task's loss")
-    assert not call.stop.is_set() and not call.holds(tasks[0]) and call.holds(tasks[1])
-    run.queue.bury(tasks[1].id, "not wanted")
-    run.until(call.stop.is_set, "the call's stop")
+    run.until(lambda: held.ids() == [tasks[1].id], "the first task's loss")
+    assert not held.holds(tasks[0].id) and held.holds(tasks[1].id)
     heart.check()
     heart.close()
 
@@ -33,9 +40,9 @@ def test_a_call_whose_tasks_nobody_wants_any_more_is_stopped(stage: Begin, folde
 def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) -> None:
     run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
-    queue = Queue.connect(run.config, "worker")
-    heart = Heart(queue, "w1", engines.create(run.config, str(folder), Version(0, 0), []), every_s=0.1)
-    heart.call = Call(queue.lease("w1", Version(0, 0), 1).tasks, 0)
+    queue, held = Queue.connect(run.config, "worker"), Held()
+    held.take(queue.lease("w1", BASE, 1).tasks, 0)
+    heart = heart_of(run, folder, queue, held)
     heart.start()
     beats = threading.Event()
     for _ in range(15):
@@ -43,3 +50,20 @@ def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) ->
         assert run.queue.reclaim().expired == 0
     heart.close()
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
+
+
+def test_drafts_that_were_noted_are_stored_for_the_next_worker(stage: Begin, folder: Path) -> None:
+    run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
+    run.begin(["1"], tensors_of(folder))
+    queue, held = Queue.connect(run.config, "worker", run.store), Held()
+    (task,) = queue.lease("w1", BASE, 1).tasks
+    held.take([task], 0)
+    heart = heart_of(run, folder, queue, held)
+    heart.start()
+    begun = Draft(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
+    held.note([Drafts(task.id, run.lineage, (begun, NOTHING, NOTHING)), Drafts("p/0/7", 1, (begun,))])
+    run.until(lambda: not held.take_drafts() and run.queue.status().flying == 1, "the drafts' leaving")
+    heart.close()
+    run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
+    found = queue.lease("w2", BASE, 1).drafts
+    assert [len(one.samples) for one in found.values()] == [3] and list(found) == [task.id]

@@ -12,7 +12,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.records import Version
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
-from workers.engines import Engine
+from workers.engines import Engine, Sampling
 from workers.engines.transformers import TransformersEngine
 
 torch.set_num_threads(1)
@@ -26,7 +26,8 @@ class Failing(TransformersEngine):
     failures = 1
 
     def __init__(self, folder: str, config: Config, stop_tokens: Sequence[int], how: str) -> None:
-        super().__init__(folder, Version(0, 0), config.model.dtype, 80, stop_tokens)
+        sampling = Sampling(config.rollout.temperature, stop_tokens=tuple(stop_tokens))
+        super().__init__(folder, Version(0, 0), config.model.dtype, 80, sampling)
         self.how = how
         self.loads: list[Version] = []
 

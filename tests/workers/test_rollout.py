@@ -2,19 +2,23 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
-from echo_queue.queue import Lease
-from echo_queue.records import Published, Shard, Task, Version
+from echo_queue.queue import Lease, Queue
+from echo_queue.records import Drafts, Published, Shard, Task, Version
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
-from workers.rollout import groups_per_lease, seed, weights_needed
+from workers.assignment import seed_of
+from workers.leasing import weights_needed
+from workers.rollout import most_groups
 
 torch.set_num_threads(1)
 Begin = Callable[..., Stage]
@@ -218,6 +222,66 @@ def test_what_a_killed_worker_held_is_done_by_another(stage: Begin, tmp_path: Pa
     assert run.queue.audit().ok
 
 
+ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": 1500}
+
+
+def generating(run: Stage) -> bool:
+    return any(one.beat and one.beat.tokens_per_s > 0 for one in run.status().workers)
+
+
+def stored(run: Stage) -> dict[str, Drafts]:
+    """What the next worker would go on from; the tasks are handed back."""
+    run.until(lambda: bool(run.queue.reclaim()) and run.status().flying == 0, "leases to end")
+    probe = Queue.connect(run.config, "worker", run.store)
+    lease = probe.lease("probe", Version(run.lineage, 0), 9)
+    probe.release("probe", [task.id for task in lease.tasks])
+    run.queue.reclaim()
+    return dict(lease.drafts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_another_worker_goes_on_where_one_was_taken_away(stage: Begin, tmp_path: Path, end: signal.Signals) -> None:
+    endless = save_model(tmp_path / "endless", seed=0, stop=False)
+    run = stage(endless, model={"base": str(endless), **ENDLESS}, rollout={"progress_s": 0.3, "grace_s": 20.0})
+    run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
+    taken = run.process("w1")
+    run.until(lambda: generating(run), "tokens")
+    time.sleep(1.0)  # some drafts are stored
+    os.kill(taken.pid, end)
+    assert taken.wait(timeout=20) == (0 if end == signal.SIGTERM else -9)
+    drafts = stored(run)
+    assert len(drafts) == 2 and all(len(one.tokens) > 10 for begun in drafts.values() for one in begun.samples)
+    run.worker("w2")
+    for group in run.drain(2):
+        assert group.worker == "w2"
+        for sample, begun in zip(group.samples, drafts[group.task].samples, strict=True):
+            np.testing.assert_array_equal(sample.tokens[: len(begun.tokens)], begun.tokens)
+            np.testing.assert_array_equal(sample.logprobs[: len(begun.tokens)], begun.logprobs)
+        assert_generated_by(endless, group, temperature=0.8)
+    assert run.queue.audit().ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["in-flight", "push-pull"])
+def test_a_mode_says_when_new_weights_are_taken(stage: Begin, tmp_path: Path, mode: str) -> None:
+    old, new = (save_model(tmp_path / name, seed, stop=False) for seed, name in enumerate(("old", "new")))
+    run = stage(old, model={"base": str(old), **ENDLESS}, rollout={"mode": mode}, staleness={"s": 2})
+    run.begin(QUESTIONS[:4], tensors_of(old), wanted=ANSWER)
+    run.worker("w1")
+    run.until(lambda: generating(run), "tokens")
+    run.publish(1, tensors_of(new))
+    groups = run.drain(4)
+    versions = {tuple(span.version for span in sample.spans) for group in groups for sample in group.samples}
+    if mode == "in-flight":
+        assert (0, 1) in versions, "what ran went on with the new weights"
+        assert any(0 < sample.spans[-1].start < 1500 for group in groups for sample in group.samples)
+    else:
+        assert versions == {(0,), (1,)}, "what ran ended with the weights it began with"
+        for group in groups:
+            assert_generated_by((old, new)[group.oldest], group, temperature=0.8)
+
+
 # Decisions ------------------------------------------------------------------------------------------------------------
 
 
@@ -250,19 +314,18 @@ def test_on_policy_workers_share_a_batch() -> None:
             }
         )
 
-    assert groups_per_lease(config(s=0, batch=8, workers=2)) == 4
-    assert groups_per_lease(config(s=0, batch=9, workers=2)) == 5
-    assert groups_per_lease(config(s=0, batch=64, workers=2)) == 8
-    assert groups_per_lease(config(s=4, batch=8, workers=2)) == 8
+    assert most_groups(config(s=0, batch=8, workers=2)) == 4
+    assert most_groups(config(s=0, batch=9, workers=2)) == 5
+    assert most_groups(config(s=0, batch=64, workers=2)) == 8
+    assert most_groups(config(s=4, batch=8, workers=2)) == 8
 
 
-def test_seeds_differ_by_run_worker_task_and_attempt() -> None:
-    seeds = {
-        seed(0, "w", task()),
-        seed(1, "w", task()),
-        seed(0, "v", task()),
-        seed(0, "w", task("p/0/2")),
-        seed(0, "w", task(attempt=2)),
-    }
+def test_seeds_differ_by_run_task_and_words() -> None:
+    seeds = {seed_of(0, "t"), seed_of(1, "t"), seed_of(0, "u"), seed_of(0, "t", 1), seed_of(0, "t", 1, 2)}
     assert len(seeds) == 5 and all(0 <= one < 2**63 for one in seeds)
-    assert seed(0, "w", task()) == seed(0, "w", task())
+    assert seed_of(0, "t", 1) == seed_of(0, "t", 1)
+
+
+def test_a_refresh_leaves_no_weights_but_the_newest() -> None:
+    assert weights_needed(lease(4, Version(1, 7)), serving=Version(1, 4), refresh=True) == Version(1, 7)
+    assert weights_needed(lease(4, Version(1, 7)), serving=Version(1, 7), refresh=True) is None

@@ -1,11 +1,18 @@
 """Draws one token per row, and says with which probability it was drawn."""
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK = 64
 BELOW_ONE = 1.0 - 2.0**-40
+
+
+def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
+    """A sample's random numbers in [0, 1): its token at place t is drawn with the t-th one, whatever the engine."""
+    return np.random.default_rng(seed).random(count)
 
 
 def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:

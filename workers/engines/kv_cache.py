@@ -1,74 +1,178 @@
-"""A key-value cache that is written in place, grows in steps, and can repeat and drop rows.
+"""The keys and values of the samples under way, which join and leave one by one.
 
-transformers' own dynamic cache copies everything at each token; this one copies when it grows or changes rows.
+- Every row ends at the same column: a step writes one column for all rows. What a row lacks in length is padding on its
+  left, which the mask hides; it is finite, for 0 times NaN would be seen.
+- Columns that only rows gone by had filled are read no more, and their memory is given back when the storage moves,
+  within `GROW_COLUMNS` columns.
+- A row that leaves is replaced by the last one, so that rows move only if others leave.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+KeysValues = tuple[Tensor, Tensor]
 GROW_COLUMNS = 128
+SPARE_SHARE = 4
+"""Storage has room for 1/4 more rows than there are; it is made smaller when more than half of it is empty."""
+
+
+@dataclass
+class Window:
+    """What is filled of `row_capacity` rows and `capacity` columns: the first `rows`, and from `start` up to `end`."""
+
+    rows: int = 0
+    start: int = 0
+    end: int = 0
+    row_capacity: int = 0
+    capacity: int = 0
+
+    @property
+    def width(self) -> int:
+        return self.end - self.start
+
+    def holds(self, rows: int, before: int) -> bool:
+        """Whether there is room for so many rows, for `before` columns up to `end`, and for the next one."""
+        return rows <= self.row_capacity and before <= self.end < self.capacity
 
 
 class KVLayer(CacheLayerMixin):
-    """Keys and values [rows, heads, capacity, head_dim], of which the first `length` columns are filled."""
+    """Keys and values [row_capacity, heads, capacity, head_dim], of which `window` is filled."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, window: Window) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.capacity = capacity
-        self.length = 0
+        self.window = window
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys, self.values = self._room(key_states), self._room(value_states)
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Writes one column, for which there must be room; returns the window and that column."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start, end = self.length, self.length + key_states.shape[2]
-        if end > self.capacity:
-            self.capacity = end + GROW_COLUMNS
-            self._move(*self._filled())
         assert self.keys is not None and self.values is not None
-        self.keys[:, :, start:end] = key_states
-        self.values[:, :, start:end] = value_states
-        self.length = end
-        return self._filled()
+        window = self.window
+        rows, end = window.rows, window.end
+        self.keys[:rows, :, end : end + 1] = key_states
+        self.values[:rows, :, end : end + 1] = value_states
+        columns = slice(window.start, end + 1)
+        return self.keys[:rows, :, columns], self.values[:rows, :, columns]
 
-    def select_rows(self, rows: Tensor) -> None:
-        """Keeps `rows` ([R] indices; a repeated index repeats its row)."""
-        keys, values = self._filled()
-        self._move(keys.index_select(0, rows), values.index_select(0, rows))
+    def join(self, keys: Tensor, values: Tensor, rows: Tensor) -> None:
+        """Of [N, heads, columns, head_dim], the `rows` [R] come below those of the window, up to its last column."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)
+        assert self.keys is not None and self.values is not None
+        below = slice(self.window.rows, self.window.rows + len(rows))
+        start, end = self.window.end - keys.shape[2], self.window.end
+        for storage, read in ((self.keys[below], keys), (self.values[below], values)):
+            storage[:, :, :start] = 0
+            storage[:, :, start:end] = read.index_select(0, rows)
+
+    def replace(self, holes: Tensor, movers: Tensor) -> None:
+        """The rows `movers` are from now on at `holes` (both [R])."""
+        if self.keys is not None and self.values is not None:
+            columns = slice(self.window.start, self.window.end)
+            for storage in (self.keys[:, :, columns], self.values[:, :, columns]):
+                storage[holes] = storage[movers]
+
+    def move(self, new: Window) -> None:
+        """Into a storage of the size and to the place that `new` says."""
+        old, self.window = self.window, new
+        if self.keys is not None and self.values is not None:
+            self.keys = _moved(self.keys, self._room(self.keys), old, new)
+            self.values = _moved(self.values, self._room(self.values), old, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.length + query_length, 0
+        return self.window.width + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self.length
+        return self.window.width
 
     def get_max_length(self) -> int:
         return -1
 
-    def _filled(self) -> tuple[Tensor, Tensor]:
-        assert self.keys is not None and self.values is not None
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
-
-    def _move(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values = self._room(keys), self._room(values)
-        self.keys[:, :, : self.length] = keys
-        self.values[:, :, : self.length] = values
-
     def _room(self, like: Tensor) -> Tensor:
-        rows, heads, _, head_dim = like.shape
-        return like.new_empty(rows, heads, self.capacity, head_dim)
+        _, heads, _, head_dim = like.shape
+        return like.new_zeros(self.window.row_capacity, heads, self.window.capacity, head_dim)
 
 
 class KVCache(Cache):
-    def __init__(self, layers: int, capacity: int) -> None:
-        self._kv_layers = [KVLayer(capacity) for _ in range(layers)]
+    """`mask` is what a step adds to its attention scores."""
+
+    def __init__(self, layers: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._window = Window()
+        self._mask = torch.zeros(0, 1, 0, 1, dtype=dtype, device=device)  # as if it were one more key
+        self._hidden = torch.finfo(dtype).min
+        self._kv_layers = [KVLayer(self._window) for _ in range(layers)]
         super().__init__(layers=list(self._kv_layers))
 
-    def select_rows(self, rows: Tensor) -> None:
+    @property
+    def mask(self) -> Tensor:
+        """[rows, 1, 1, columns], the column that is written next included."""
+        window = self._window
+        return self._mask[: window.rows, :, window.start : window.end + 1].transpose(2, 3)
+
+    def join(self, read: Sequence[KeysValues], rows: Tensor, lengths: Tensor) -> None:
+        """What was `read`, layer by layer, [N, heads, columns, head_dim], padded on the left: its `rows` [R] join.
+
+        Of each its last `lengths` [R] columns count.
+        """
+        columns = read[0][0].shape[2]
+        window = self._reserve(len(rows), columns)
+        for layer, (keys, values) in zip(self._kv_layers, read, strict=True):
+            layer.join(keys, values, rows)
+        padding = torch.arange(window.end, device=rows.device) < window.end - lengths.unsqueeze(1)
+        mask = self._mask[window.rows : window.rows + len(rows), 0, : window.end, 0]
+        mask.zero_().masked_fill_(padding, self._hidden)
+        window.rows += len(rows)
+        window.start = min(window.start, window.end - columns)
+
+    def leave(self, rows: int, holes: Tensor, movers: Tensor) -> None:
+        """So many `rows` stay, the first ones after `movers` have taken the places of `holes` (both [R])."""
+        if len(holes):
+            for layer in self._kv_layers:
+                layer.replace(holes, movers)
+            self._mask[holes] = self._mask[movers]
+        self._window.rows = rows
+
+    def narrow(self, width: int) -> None:
+        """No row is longer than `width` columns any more."""
+        self._window.start = self._window.end - width
+
+    def make_room(self) -> None:
+        """For the next column."""
+        self._reserve(0, 0)
+
+    def advance(self) -> None:
+        """All layers have written their column."""
+        self._window.end += 1
+
+    def _reserve(self, rows: int, before: int) -> Window:
+        """Room for so many more rows, which have `before` columns at most, and for the next column of all."""
+        old = self._window
+        rows += old.rows
+        if old.holds(rows, before):
+            return old
+        end = max(before, old.width)
+        enough = rows <= old.row_capacity <= 2 * rows
+        row_capacity = old.row_capacity if enough else rows + rows // SPARE_SHARE
+        new = self._window = Window(old.rows, end - old.width, end, row_capacity, end + GROW_COLUMNS)
         for layer in self._kv_layers:
-            layer.select_rows(rows)
+            layer.move(new)
+        mask = self._mask.new_zeros(row_capacity, 1, new.capacity, 1)
+        mask[: new.rows, :, : new.start] = self._hidden
+        self._mask = _moved(self._mask, mask, old, new)
+        return new
+
+
+def _moved(source: Tensor, target: Tensor, old: Window, new: Window) -> Tensor:
+    """[rows, _, columns, _]: the window is now in `target`."""
+    target[: new.rows, :, new.start : new.end] = source[: old.rows, :, old.start : old.end]
+    return target

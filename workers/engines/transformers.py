@@ -1,54 +1,104 @@
-"""A plain batched sampling loop over transformers' causal language models.
+"""Continuous batching over transformers' causal language models.
 
-- Each prompt is read once; its cache is then repeated for the samples of its group.
-- Prompts of different lengths are padded on the left; padding takes no position and is never attended to.
-- Rows that have finished leave the batch, so a long sample does not pay for the short ones.
+- Each step reads one token of every sample, the last one it has, and draws the next: whatever a step returns was made
+  by the weights that it began with.
+- What joins is read when its first step begins: the rest of its prompt and of its draft, once for all that share it.
+- Sequences of different lengths are padded on the left; padding takes no position and is never attended to.
+- Samples that have ended leave the batch at once, so a long sample does not pay for the short ones.
 """
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
 
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.records import Finish, Tokens, Version
-from workers.engines import Completion, Prompt, Sampling
+from echo_queue.records import Draft, Tokens, Version
+from workers.engines import Key, Request, Sampling, checkpoint
 from workers.engines.draw import draw
-from workers.engines.kv_cache import GROW_COLUMNS, KVCache
+from workers.engines.kv_cache import KeysValues, KVCache
 from workers.engines.qwen3_step import Qwen3Step
 from workers.engines.qwen3_step import applies as qwen3_applies
+from workers.engines.rows import Rows, sequence
 
-DROP_SHARE = 8
-"""Finished rows are dropped once they are 1/8 of the batch: the copy then pays within a few tokens."""
+PREFILL_TOKENS = 8192
+"""Read in one forward pass at most, padding included, unless a single sequence is longer."""
 
 
 class TransformersEngine:
     name = "transformers"
 
-    def __init__(self, folder: str, version: Version, dtype: str, max_tokens: int, stop_tokens: Sequence[int]) -> None:
-        """`folder`: a model folder or hub name. `max_tokens`: the longest prompt plus its completion.
+    def __init__(self, folder: str, version: Version, dtype: str, longest: int, sampling: Sampling) -> None:
+        """`folder`: a model folder or hub name. `longest`: most tokens of a prompt and its completion together.
 
-        Raises `ConfigError` for a model that is too short for `max_tokens` or attends otherwise than in full.
+        Raises `ConfigError` for a model that is too short for `longest` or attends otherwise than in full.
         """
         self.version = version
         self.sampled = 0
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = _open(folder, dtype)
-        problems = list(_unfit(model.config, folder, max_tokens))
+        model = checkpoint.open_model(folder, dtype)
+        problems = list(_unfit(model.config, folder, longest))
         if problems:
             raise ConfigError(*problems)
         self._model: PreTrainedModel = model.to(device=self._device).eval().requires_grad_(False)  # type: ignore[call-arg]
-        self._step = Qwen3Step(self._model) if qwen3_applies(self._model) else self._forward
-        self._stop_tokens = torch.tensor(sorted({*stop_tokens, *_stop_tokens(model)}), device=self._device)
+        self._forward = Qwen3Step(self._model) if qwen3_applies(self._model) else self._plain_forward
+        self._sampling = sampling
+        stop_tokens = {*sampling.stop_tokens, *checkpoint.stop_tokens(model)}
+        self._stop_tokens = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=self._device)
+        self._waiting: list[Request] = []
+        self._start_empty()
+
+    @property
+    def running(self) -> int:
+        return len(self._rows) + len(self._waiting)
+
+    def add(self, requests: Sequence[Request]) -> None:
+        used = {*self._rows.keys, *(request.key for request in self._waiting)}
+        for request in requests:
+            if request.key in used:
+                raise ValueError(f"{request.key} is under way already")
+            if not len(request.prompt):
+                raise ValueError(f"{request.key} has an empty prompt")
+            if len(request.draft.tokens) >= request.limit:
+                raise ValueError(f"{request.key} has a draft of {len(request.draft.tokens)} tokens, its limit")
+            used.add(request.key)
+        self._waiting += requests
+
+    @torch.inference_mode()
+    def step(self) -> Mapping[Key, Draft]:
+        for requests in _portions(self._waiting):
+            self._join(requests)
+        self._waiting = []
+        if not len(self._rows):
+            return {}
+        self._cache.make_room()
+        logits = self._forward(*self._rows.inputs, self._cache.mask, self._cache)
+        self._cache.advance()
+        tokens, logprobs = draw(logits, self._rows.uniform, self._sampling.temperature, self._sampling.top_p)
+        self.sampled += len(tokens)
+        stops = torch.isin(tokens, self._stop_tokens)
+        ended = self._rows.write(tokens, logprobs, stops)
+        drafts = dict(self._rows.drafts(ended, stops))
+        self._leave(ended)
+        return drafts
+
+    @torch.inference_mode()
+    def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
+        waiting = {one.key: one.draft for one in self._waiting if tasks is None or one.key.task in tasks}
+        return waiting | dict(self._rows.drafts(self._rows.of(tasks)))
+
+    @torch.inference_mode()
+    def abort(self, tasks: Collection[str]) -> None:
+        self._waiting = [request for request in self._waiting if request.key.task not in tasks]
+        self._leave(self._rows.of(tasks))
 
     def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         parameters = self._model.state_dict(keep_vars=True)
-        problems = list(_misfits(parameters, tensors, version))
+        problems = list(checkpoint.misfits(parameters, tensors, version))
         if problems:
             raise ConfigError(*problems)
         distinct = {id(parameters[name]): name for name in tensors}
@@ -56,53 +106,46 @@ class TransformersEngine:
             for name in distinct.values():  # one at a time: nothing is staged on the device
                 parameters[name].copy_(tensors[name])
         self.version = version
+        self._rows.serve(version.number)
 
     def weight(self, name: str) -> Tensor:
         weight: Tensor = self._model.state_dict(keep_vars=True)[name]
         return weight.detach()
 
-    @torch.inference_mode()
-    def generate(
-        self, prompts: Sequence[Prompt], group_size: int, sampling: Sampling, stop: threading.Event
-    ) -> list[list[Completion]]:
-        if not prompts:
-            return []
-        new = sampling.max_new_tokens
-        padded, real = _pad_left([prompt.tokens for prompt in prompts], self._device)
-        columns = padded.shape[1]
-        cache = KVCache(self._model.config.num_hidden_layers, columns + min(new, GROW_COLUMNS))
-        logits = self._prefill(padded, real, cache)
-        repeat = torch.arange(len(prompts), device=self._device).repeat_interleave(group_size)
-        cache.select_rows(repeat)
-        logits = logits[repeat]
-        rows = _Rows.of(real[repeat], _uniforms(prompts, group_size, new, self._device), logits.dtype)
-        samples = _Samples(len(repeat), new, self._device)
-        for step in range(new):
-            tokens, logprobs = draw(logits, rows.uniform[:, step], sampling.temperature, sampling.top_p)
-            self.sampled += int((~rows.finished).sum())
-            samples.add(step, rows, tokens, logprobs, torch.isin(tokens, self._stop_tokens))
-            finished = int(rows.finished.sum())
-            if finished == len(tokens) or step + 1 == new or stop.is_set():
-                break
-            if finished * DROP_SHARE >= len(tokens):
-                keep = (~rows.finished).nonzero().squeeze(1)
-                cache.select_rows(keep)
-                rows, tokens = rows.select(keep), tokens[keep]
-            mask = rows.mask[..., : columns + step + 1]
-            logits = self._step(tokens.unsqueeze(1), rows.length.unsqueeze(1) + step, mask, cache)
-        completions = samples.completions(step + 1)
-        return [completions[first : first + group_size] for first in range(0, len(completions), group_size)]
+    def close(self) -> None:
+        self._waiting = []
+        self._start_empty()
+        del self._forward, self._model
 
-    def _prefill(self, padded: Tensor, real: Tensor, cache: KVCache) -> Tensor:
-        """Fills the cache with `padded` [N, P]; returns the last position's logits [N, V]."""
+    def _start_empty(self) -> None:
+        self._rows = Rows(self._device)
+        self._cache = KVCache(self._model.config.num_hidden_layers, self._model.dtype, self._device)
+
+    def _join(self, requests: Sequence[Request]) -> None:
+        """Reads all but the last token of each sequence, and makes rows of them."""
+        sequences = [sequence(request)[:-1] for request in requests]
+        distinct = {one.tobytes(): one for one in sequences}
+        number = {name: index for index, name in enumerate(distinct)}
+        read = self._prefill(list(distinct.values()))
+        rows = torch.tensor([number[one.tobytes()] for one in sequences], device=self._device)
+        lengths = torch.tensor([len(one) for one in sequences], device=self._device)
+        self._cache.join(read, rows, lengths)
+        self._rows.join(requests, self.version.number)
+
+    def _prefill(self, sequences: Sequence[Tokens]) -> list[KeysValues]:
+        """Of each layer, the sequences padded on the left."""
+        padded, real = _pad_left(sequences, self._device)
         length = padded.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=self._device).tril()
         # Padding sees itself: the softmax of a row that sees nothing would be NaN.
         visible = (causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool, device=self._device)
         positions = (real.cumsum(-1) - 1).clamp_(min=0)
-        return self._forward(padded, positions, visible.unsqueeze(1), cache)
+        cache: Any = DynamicCache()
+        self._plain_forward(padded, positions, visible.unsqueeze(1), cache)
+        return [(layer.keys, layer.values) for layer in cache.layers]
 
-    def _forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: KVCache) -> Tensor:
+    def _plain_forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
+        """tokens, positions [R, T]. Returns the last position's logits [R, V]."""
         # A four-dimensional mask is taken as it is; a two-dimensional one would be rebuilt at every token.
         output: Any = self._model(
             input_ids=tokens,
@@ -115,145 +158,56 @@ class TransformersEngine:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-
-@dataclass
-class _Rows:
-    """The samples still in the batch, one row each."""
-
-    sample: Tensor
-    """[R] which sample of the call a row is."""
-    length: Tensor
-    """[R] tokens of its prompt."""
-    mask: Tensor
-    """[R, 1, 1, columns + new tokens], added to the attention scores."""
-    uniform: Tensor
-    """[R, new tokens] in [0, 1): the randomness of each token."""
-    finished: Tensor
-    """[R] bool; a finished row may stay a while before it is dropped."""
-
-    @classmethod
-    def of(cls, real: Tensor, uniform: Tensor, dtype: torch.dtype) -> "_Rows":
-        """`real` [R, columns] is false where a prompt is padded."""
-        rows, columns = real.shape
-        mask = torch.zeros(rows, 1, 1, columns + uniform.shape[1], dtype=dtype, device=real.device)
-        mask[:, 0, 0, :columns].masked_fill_(~real, torch.finfo(dtype).min)
-        finished = torch.zeros(rows, dtype=torch.bool, device=real.device)
-        return cls(torch.arange(rows, device=real.device), real.sum(-1), mask, uniform, finished)
-
-    def select(self, keep: Tensor) -> "_Rows":
-        return _Rows(*(getattr(self, field.name)[keep] for field in fields(self)))
+    def _leave(self, rows: Collection[int]) -> None:
+        if not rows:
+            return
+        if len(rows) == len(self._rows):
+            self._start_empty()
+            return
+        holes, movers = self._rows.leave(rows)
+        self._cache.leave(len(self._rows), holes, movers)
+        self._cache.narrow(self._rows.widest)
 
 
-class _Samples:
-    """What has been sampled so far, for all samples of the call."""
-
-    def __init__(self, count: int, new: int, device: torch.device) -> None:
-        self._tokens = torch.zeros(count, new, dtype=torch.int32, device=device)
-        self._logprobs = torch.zeros(count, new, dtype=torch.float32, device=device)
-        self._lengths = torch.zeros(count, dtype=torch.long, device=device)  # 0: still running
-
-    def add(self, step: int, rows: _Rows, tokens: Tensor, logprobs: Tensor, stops: Tensor) -> None:
-        """Token `step` of each row; marks the rows that stop with it. A finished row's tokens are never read."""
-        self._tokens[rows.sample, step] = tokens.int()
-        self._logprobs[rows.sample, step] = logprobs
-        stops = stops & ~rows.finished
-        self._lengths[rows.sample[stops]] = step + 1
-        rows.finished |= stops
-
-    def completions(self, steps: int) -> list[Completion]:
-        unfinished: Finish = "length" if steps == self._tokens.shape[1] else "abort"
-        tokens, logprobs = self._tokens.cpu().numpy(), self._logprobs.cpu().numpy()
-        return [
-            Completion(
-                tokens[row, : length or steps].copy(),
-                logprobs[row, : length or steps].copy(),
-                "stop" if length else unfinished,
-            )
-            for row, length in enumerate(self._lengths.tolist())
-        ]
+def _portions(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    """What is read together: sequences of like length, `PREFILL_TOKENS` at most, equal ones in one portion."""
+    sequences = sorted(((sequence(request), request) for request in requests), key=lambda pair: _order(pair[0]))
+    portion: list[Request] = []
+    distinct: set[bytes] = set()
+    for tokens, request in sequences:
+        name = tokens.tobytes()
+        if portion and name not in distinct and (len(distinct) + 1) * len(tokens) > PREFILL_TOKENS:
+            yield portion
+            portion, distinct = [], set()
+        portion.append(request)
+        distinct.add(name)
+    if portion:
+        yield portion
 
 
-def _pad_left(prompts: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids [N, P] int64, and where they are real [N, P] bool."""
-    columns = max(len(prompt) for prompt in prompts)
-    padded = np.zeros((len(prompts), columns), dtype=np.int64)
-    real = np.zeros((len(prompts), columns), dtype=bool)
-    for row, prompt in enumerate(prompts):
-        padded[row, columns - len(prompt) :] = prompt
-        real[row, columns - len(prompt) :] = True
+def _order(tokens: Tokens) -> tuple[int, bytes]:
+    return len(tokens), tokens.tobytes()
+
+
+def _pad_left(sequences: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids [N, P] int64, and where they are real [N, P] bool. P is 1 at least: sequences may be empty."""
+    columns = max(1, *map(len, sequences))
+    padded = np.zeros((len(sequences), columns), dtype=np.int64)
+    real = np.zeros((len(sequences), columns), dtype=bool)
+    for row, tokens in enumerate(sequences):
+        padded[row, columns - len(tokens) :] = tokens
+        real[row, columns - len(tokens) :] = True
     return torch.from_numpy(padded).to(device), torch.from_numpy(real).to(device)
 
 
-def _uniforms(prompts: Sequence[Prompt], group_size: int, new: int, device: torch.device) -> Tensor:
-    """[N × group_size, new] float64 in [0, 1), each group's from its own seed, whatever the device."""
-    generator = torch.Generator()
-    seeded = (generator.manual_seed(prompt.seed) for prompt in prompts)
-    draws = [torch.rand(group_size, new, dtype=torch.float64, generator=group) for group in seeded]
-    return torch.cat(draws).to(device)
-
-
-def _open(folder: str, dtype: str) -> PreTrainedModel:
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        )
-    except (OSError, ValueError) as error:
-        message = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            Problem("model.base", f"cannot be opened from {folder}: {message}", "name a model folder or a hub name")
-        ) from None
-    return model
-
-
-def _unfit(config: PreTrainedConfig, folder: str, max_tokens: int) -> Iterator[Problem]:
+def _unfit(config: PreTrainedConfig, folder: str, longest: int) -> Iterator[Problem]:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     window = getattr(config, "sliding_window", None)
-    kinds -= {"sliding_attention"} if window is None or window >= max_tokens else set()
+    kinds -= {"sliding_attention"} if window is None or window >= longest else set()
     if kinds:
         yield Problem(
             "rollout.engine",
             f"transformers keeps full attention only; {folder} has {', '.join(sorted(kinds))} layers",
             "choose another engine or model",
         )
-    longest = getattr(config, "max_position_embeddings", None) or max_tokens
-    if longest < max_tokens:
-        yield Problem(
-            "model.max_new_tokens",
-            f"prompt and completion together may have {max_tokens} tokens, but the model ends at {longest}",
-            f"lower model.max_prompt_tokens + model.max_new_tokens to {longest}",
-        )
-
-
-def _stop_tokens(model: PreTrainedModel) -> list[int]:
-    """Those that the model itself names; its tokenizer may add its own."""
-    generation = getattr(model.generation_config, "eos_token_id", None)
-    named = model.config.eos_token_id if generation is None else generation
-    return [named] if isinstance(named, int) else list(named or [])
-
-
-def _misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], version: Version) -> Iterator[Problem]:
-    """Why `tensors` cannot become the model's weights. Tied names share one object and need to be given once."""
-    mend = "publish the state dict of the model that the workers were started with"
-    given: dict[int, str] = {}
-    for name, tensor in tensors.items():
-        where = f"weights {version}, {name}"
-        if name not in parameters:
-            yield Problem(where, "is unknown to the model", mend)
-            continue
-        if parameters[name].shape != tensor.shape:
-            yield Problem(where, f"has shape {list(tensor.shape)}, not {list(parameters[name].shape)}", mend)
-        if parameters[name].dtype != tensor.dtype:
-            here, there = _plain(parameters[name].dtype), _plain(tensor.dtype)
-            yield Problem(
-                where, f"is {there}, the engine holds {here}", "give learner and workers the same model.dtype"
-            )
-        twin = given.setdefault(id(parameters[name]), name)
-        if twin != name and tensors[twin] is not tensor and not torch.equal(tensors[twin], tensor):
-            yield Problem(where, f"is tied to {twin} but differs from it", mend)
-    for name, parameter in parameters.items():
-        if id(parameter) not in given:
-            yield Problem(f"weights {version}, {name}", "is missing", mend)
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    yield from checkpoint.too_short(config, longest)

@@ -1,7 +1,8 @@
 """The scoring process that `scorer.py` starts: `main(FD, PARENT, ENVIRONMENT_JSON)`.
 
-It answers `Answers` on the socket FD with `Rewards` or `Failed` (`pipe.py`), until the socket closes. It ignores SIGINT
-and SIGTERM, since its parent decides when it ends, and dies with its parent even while the environment hangs.
+On the socket FD (`pipe.py`) it answers `Answers` with `Rewards`, a `Turn` with a `Reply`, and either with `Failed`,
+until the socket closes. It ignores SIGINT and SIGTERM, since its parent decides when it ends, and dies with its parent
+even while the environment hangs.
 """
 
 import ctypes
@@ -11,14 +12,16 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Answers, create
+from workers.environments import Answers, Reply, Turn, create
 from workers.environments.pipe import Pipe
+from workers.environments.sessions import Sessions
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -45,7 +48,7 @@ class Failed:
     traceback: str
 
 
-Answer = Ready | Unfit | Rewards | Failed
+Answer = Ready | Unfit | Rewards | Reply | Failed
 
 
 def told(answer: Answer) -> list[Any]:
@@ -62,6 +65,10 @@ def heard(message: Any) -> Answer:
             return Unfit(tuple(_problem(problem) for problem in problems))
         case ["Rewards", {"values": [*values]}] if all(isinstance(value, float) for value in values):
             return Rewards(values)
+        case ["Reply", {"observation": str(text), "reward": None}]:
+            return Reply(text, None)
+        case ["Reply", {"observation": None, "reward": float(reward)}]:
+            return Reply(None, reward)
         case ["Failed", {"traceback": str(text)}]:
             return Failed(text)
     raise ValueError(f"no answer: {str(message)[:200]}")
@@ -76,25 +83,44 @@ def _problem(message: Any) -> Problem:
 
 def serve(pipe: Pipe, config: EnvironmentConfig) -> None:
     try:
-        environment = create(config)
+        answer = answerer(config)
     except ConfigError as error:
         pipe.send(told(Unfit(error.problems)), None)
         return
     except Exception:
-        where = f"environment.{'function' if config.kind == 'function' else 'kind'}"
+        where = f"environment.{'function' if config.function else 'kind'}"
         pipe.send(told(Unfit((Problem(where, _traceback(), "mend what it raised"),))), None)
         return
     pipe.send(told(Ready()), None)
     while True:
         try:
-            answers = Answers(**pipe.receive(None))
+            asked = pipe.receive(None)
         except EOFError:
             return
         try:
-            scored: Rewards | Failed = Rewards(checked(environment.score(answers), len(answers.completions)))
+            said: Answer = answer(asked)
         except Exception:
-            scored = Failed(_traceback())
-        pipe.send(told(scored), None)
+            said = Failed(_traceback())
+        pipe.send(told(said), None)
+
+
+def answerer(config: EnvironmentConfig) -> Callable[[dict[str, Any]], Rewards | Reply]:
+    """What the environment says to a message. Raises `ConfigError` if the environment cannot be had here."""
+    environment: Any = create(config)
+    if config.kind in INTERACTIVE:
+        sessions = Sessions(environment, config.max_turns)
+        return lambda asked: replied(sessions.reply(Turn(**asked)))
+
+    def score(asked: dict[str, Any]) -> Rewards:
+        answers = Answers(**asked)
+        return Rewards(checked(environment.score(answers), len(answers.completions)))
+
+    return score
+
+
+def replied(reply: Reply) -> Reply:
+    """Raises `ValueError` for a reward that is none."""
+    return reply if reply.reward is None else Reply(None, *checked([reply.reward], 1))
 
 
 def checked(rewards: Sequence[Any], count: int) -> list[float]:

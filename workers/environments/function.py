@@ -7,17 +7,16 @@ Source: huggingface/trl, docs/source/grpo_trainer.md, "Using a custom reward fun
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from typing import Any
 
-from echo_queue.errors import ConfigError, Problem
 from workers.environments import Answers
+from workers.environments.reference import resolve
 
 
 class Function:
     def __init__(self, reference: str) -> None:
-        self._function = _resolve(reference)
+        self._function = resolve(reference)
 
     def score(self, answers: Answers) -> list[float]:
         count = len(answers.completions)
@@ -35,19 +34,3 @@ def _completions(answers: Answers) -> Sequence[Any]:
     if isinstance(answers.prompt, str):
         return list(answers.completions)
     return [[{"role": "assistant", "content": completion}] for completion in answers.completions]
-
-
-def _resolve(reference: str) -> Callable[..., Any]:
-    module, _, name = reference.partition(":")
-    where = "environment.function"
-    try:
-        found = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        mend = "start the worker where it can be imported, or set PYTHONPATH"
-        raise ConfigError(Problem(where, f"{reference}: {error}", mend)) from None
-    except AttributeError:
-        raise ConfigError(Problem(where, f"{module} has no {name}", 'write "module:function"')) from None
-    if not callable(found):
-        raise ConfigError(Problem(where, f"{reference} is {type(found).__name__}, no function", "name a function"))
-    function: Callable[..., Any] = found
-    return function

@@ -1,6 +1,7 @@
 """Runs the environment in a child process, so that a hang or a crash there is only a failed attempt here.
 
-- `score` returns one finite reward per completion, or raises `ScoringError` with the environment's traceback.
+- `score` returns one finite reward per completion, `reply` an observation or the reward of one sample; or they raise
+  `ScoringError` with the environment's traceback.
 - After a timeout or a crash the child is killed and a fresh one started.
 - An environment that cannot even be made is a `ConfigError`: it would fail every task.
 """
@@ -9,19 +10,25 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 from echo_queue import doors
+from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
 from echo_queue.reaping import reap
-from workers.environments import Answers
-from workers.environments.child import Answer, Failed, Rewards, Unfit, checked, heard
+from workers.environments import Answers, Reply, Turn
+from workers.environments.child import Answer, Failed, Rewards, Unfit, checked, heard, replied
 from workers.environments.pipe import Pipe
 
 START_DEADLINE_S = 120.0
 """Importing a large environment from a cold disk."""
 GONE_S = 10.0
 """A killed process is gone at once, unless the machine is in trouble."""
+
+
+T = TypeVar("T")
 
 
 class ScoringError(Exception):
@@ -32,6 +39,7 @@ class Scorer:
     def __init__(self, config: EnvironmentConfig) -> None:
         """Starts the child and does not wait for it."""
         self._config = config
+        self.interactive = config.kind in INTERACTIVE
         self._ready = False
         self._start()
 
@@ -54,12 +62,24 @@ class Scorer:
 
     def score(self, answers: Answers) -> list[float]:
         """Takes at most `environment.timeout_s`, plus the start of a fresh child after a failure."""
+
+        def rewards(answer: Answer) -> list[float] | None:
+            return checked(answer.values, len(answers.completions)) if isinstance(answer, Rewards) else None
+
+        return self._ask(answers, rewards)
+
+    def reply(self, turn: Turn) -> Reply:
+        """Of an interactive environment. As long as `score` at most."""
+        return self._ask(turn, lambda answer: replied(answer) if isinstance(answer, Reply) else None)
+
+    def _ask(self, question: Answers | Turn, expected: Callable[[Answer], T | None]) -> T:
+        """`expected` makes something of the answer that it should be, and None of others."""
         self.wait_ready()
         try:
-            doors.take("ask scorer", lambda: self._pipe.send(answers, self._config.timeout_s))
+            doors.take("ask scorer", lambda: self._pipe.send(question, self._config.timeout_s))
             answer = self._answer(self._config.timeout_s)
-            if isinstance(answer, Rewards):
-                return checked(answer.values, len(answers.completions))
+            if (made := expected(answer)) is not None:
+                return made
         except TimeoutError:
             self._restart()
             limit = f"environment.timeout_s = {self._config.timeout_s}"

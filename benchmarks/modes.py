@@ -1,0 +1,131 @@
+"""The four modes of `rollout.mode` on the quick start: what lags they record, and how fast they train.
+
+`sync` is the baseline: one worker and the learner take turns on all cores, as in a synchronous trainer of one machine.
+`pull` is Echo's sequential mode (S = 0), `push-pull` its asynchronous one, `in-flight` takes weights between two tokens
+(PipelineRL). All begin with the same base model, on the same prompts; a run counts from its `SKIP`-th update on.
+
+    python -m benchmarks.modes [--updates 100] [--rounds 3] [--json]
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.verdict import print_verdict
+from echo_queue import telemetry
+
+CONFIG = Path("configs/quickstart.toml")
+WORK = Path("runs/benchmarks/modes")
+SKIP = 10
+RUN_DEADLINE_S = 600.0
+BOUND = 4
+SETTINGS: Mapping[str, Mapping[str, object]] = {
+    "sync": {"STALENESS__S": 0, "ROLLOUT__WORKERS": 1},
+    "pull": {"STALENESS__S": 0},
+    "push-pull": {"STALENESS__S": BOUND},
+    "in-flight": {"STALENESS__S": BOUND},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs of one mode: medians, but for the largest lag and the count of groups with tokens of several versions."""
+
+    mode: str
+    max_lag: int
+    mean_lag: float
+    token_lag: float
+    mixed_groups: int
+    idle_share: float
+    s_per_update: float
+    reward_last: float
+
+
+def echo_queue(command: str, name: str, settings: Mapping[str, object]) -> None:
+    """Runs `echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY) in a directory of its own."""
+    values = {"RUN__NAME": name, "RUN__DIR": WORK / name, **settings}
+    subprocess.run(
+        [sys.executable, "-m", "echo_queue.cli", command, str(CONFIG)],
+        env=os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()},
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=RUN_DEADLINE_S,
+    )
+
+
+def measure(mode: str, updates: int, rounds: int) -> Row:
+    whole, steady = [], []
+    for number in range(rounds):
+        name = f"{mode}-{number}"
+        fixed = {"ROLLOUT__MODE": mode, "LEARNER__MAX_UPDATES": updates, "MODEL__BASE": WORK / "base" / "base"}
+        echo_queue("run", name, {**fixed, **SETTINGS[mode]})
+        history = telemetry.read(WORK / name / "metrics.jsonl")
+        whole.append(telemetry.summarise(history))
+        steady.append(telemetry.summarise(history[SKIP:]))
+    return Row(
+        mode=mode,
+        max_lag=max(one.max_lag for one in whole),
+        mean_lag=median(one.mean_lag for one in steady),
+        token_lag=median(one.token_lag for one in steady),
+        mixed_groups=sum(one.mixed_groups for one in whole),
+        idle_share=median(one.idle_share for one in steady),
+        s_per_update=median(one.seconds / max(one.updates, 1) for one in steady),
+        reward_last=median(one.reward_last for one in steady),
+    )
+
+
+def targets(rows: Sequence[Row]) -> dict[str, bool]:
+    by = {row.mode: row for row in rows}
+    return {
+        "sync and pull: every token is of the version that is trained": all(
+            by[mode].max_lag == 0 and by[mode].token_lag == 0 for mode in ("sync", "pull")
+        ),
+        "push-pull: no lag beyond S, and each group of one version": by["push-pull"].max_lag <= BOUND
+        and by["push-pull"].mixed_groups == 0,
+        "in-flight: no lag beyond S, and tokens are no older than their groups": by["in-flight"].max_lag <= BOUND
+        and by["in-flight"].token_lag <= by["in-flight"].mean_lag,
+        "asynchronous modes train faster than sync": max(by[m].s_per_update for m in ("push-pull", "in-flight"))
+        < by["sync"].s_per_update,
+    }
+
+
+def table(rows: Sequence[Row]) -> str:
+    head = (
+        f"{'mode':<10} {'max lag':>7} {'mean':>6} {'tokens':>7} {'mixed':>6} {'idle':>6} {'s/update':>9} {'reward':>7}"
+    )
+    baseline = rows[0].s_per_update
+    body = (
+        f"{row.mode:<10} {row.max_lag:>7} {row.mean_lag:>6.2f} {row.token_lag:>7.2f} {row.mixed_groups:>6} "
+        f"{row.idle_share:>6.0%} {row.s_per_update:>9.3f} {row.reward_last:>7.2f}"
+        f"   {row.s_per_update / baseline:.2f} x sync"
+        for row in rows
+    )
+    return "\n".join((head, *body))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--updates", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    shutil.rmtree(WORK, ignore_errors=True)
+    echo_queue("init-model", "base", {})
+    rows = [measure(mode, arguments.updates, arguments.rounds) for mode in SETTINGS]
+    held = targets(rows)
+    print(table(rows))
+    for promise, kept in held.items():
+        print(f"{'ok  ' if kept else 'FAIL'} {promise}")
+    if arguments.json:
+        print_verdict(rows, held)
+    return 0 if all(held.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Requests, and what becomes of them."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from echo_queue.records import NOTHING, Draft, Tokens
+from tests.engines.models import VOCABULARY
+from workers.engines import Engine, Key, Request
+
+MOST_STEPS = 10_000
+
+
+def prompt(length: int, seed: int) -> Tokens:
+    return np.random.default_rng(seed).integers(4, VOCABULARY, length, dtype=np.int32)
+
+
+def ask(
+    task: str, prompt: Tokens, limit: int, *, samples: int = 1, seed: int = 0, draft: Draft = NOTHING
+) -> list[Request]:
+    return [Request(Key(task, sample), prompt, 1000 * seed + sample, limit, draft) for sample in range(samples)]
+
+
+def finish(engine: Engine) -> dict[Key, Draft]:
+    """Steps until nothing is under way; what ended."""
+    ended: dict[Key, Draft] = {}
+    for _ in range(MOST_STEPS):
+        if not engine.running:
+            return ended
+        ended |= engine.step()
+    raise AssertionError(f"{engine.running} samples are under way after {MOST_STEPS} steps")
+
+
+def run(engine: Engine, requests: Iterable[Request]) -> dict[Key, Draft]:
+    engine.add(list(requests))
+    return finish(engine)
+
+
+def step_until(engine: Engine, tokens: int, key: Key) -> Draft:
+    """Steps until this sample has so many tokens at least."""
+    for _ in range(MOST_STEPS):
+        draft = engine.drafts([key.task])[key]
+        if len(draft.tokens) >= tokens:
+            return draft
+        assert key not in engine.step(), f"{key} ended before its token {tokens}"
+    raise AssertionError(f"{key} does not move on")
+
+
+def assert_same(left: Draft, right: Draft) -> None:
+    """The same sample, up to rounding of its log-probabilities."""
+    np.testing.assert_array_equal(left.tokens, right.tokens)
+    np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-4, rtol=0)
+    assert (left.spans, left.observed, left.finish) == (right.spans, right.observed, right.finish)
+
+
+def versions(draft: Draft) -> Sequence[int]:
+    """Of each token."""
+    starts = [*(span.start for span in draft.spans), len(draft.tokens)]
+    return [span.version for span, end in zip(draft.spans, starts[1:], strict=True) for _ in range(span.start, end)]

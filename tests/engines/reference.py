@@ -1,0 +1,58 @@
+"""What a plain forward pass of transformers says about a sample."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from echo_queue.records import Draft, Tokens
+
+CLOSE = 1e-4
+"""Log-probabilities of engines and of the plain forward pass differ at most so much, in float32."""
+
+
+@torch.inference_mode()
+def logits(model: PreTrainedModel, tokens: Tokens) -> torch.Tensor:
+    """After each of the tokens, [T, V], one unpadded sequence."""
+    output: torch.Tensor = model(torch.from_numpy(tokens).long().unsqueeze(0)).logits[0]
+    return output
+
+
+def greedy(model: PreTrainedModel, prompt: Tokens, count: int) -> list[int]:
+    """The likeliest token, again and again, each after a forward pass over all there is."""
+    tokens = prompt
+    for _ in range(count):
+        tokens = np.append(tokens, np.int32(logits(model, tokens)[-1].argmax()))
+    return tokens[len(prompt) :].tolist()
+
+
+@torch.inference_mode()
+def logprobs(
+    models: Mapping[int, PreTrainedModel], prompt: Tokens, draft: Draft, begun: int = 0, temperature: float = 1.0
+) -> torch.Tensor:
+    """log_softmax(logits / temperature) [T - begun, V] at the tokens from place `begun` on.
+
+    The model of the first of them reads all that comes before. Each later one goes on with the keys and values
+    that the others have left.
+    """
+    inputs = torch.from_numpy(np.concatenate([prompt, draft.tokens])[:-1]).long().unsqueeze(0)
+    cache, said = DynamicCache(), []
+    ends = [*(span.start for span in draft.spans[1:]), len(draft.tokens)]
+    for span, end in zip(draft.spans, ends, strict=True):
+        if end <= begun:
+            continue
+        read = inputs[:, cache.get_seq_length() : len(prompt) - 1 + end]
+        output = models[span.version](read, past_key_values=cache, use_cache=True)
+        said.append(output.logits[0, -(end - max(span.start, begun)) :])
+    return torch.log_softmax(torch.cat(said) / temperature, dim=-1)
+
+
+def assert_drawn_by(
+    models: Mapping[int, PreTrainedModel], prompt: Tokens, draft: Draft, begun: int = 0, temperature: float = 1.0
+) -> None:
+    """The log-probabilities from place `begun` on are those of `models`, each under its own version."""
+    tokens = torch.from_numpy(draft.tokens[begun:]).long().unsqueeze(1)
+    expected = logprobs(models, prompt, draft, begun, temperature).gather(1, tokens).squeeze(1)
+    np.testing.assert_allclose(draft.logprobs[begun:], expected.numpy(), atol=CLOSE, rtol=0)

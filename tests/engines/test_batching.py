@@ -1,0 +1,106 @@
+"""Samples join, leave and are continued, and none of them notices the others."""
+
+import random
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from echo_queue.records import NOTHING, Draft, Observed, Span
+from tests.engines import reference
+from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
+from tests.engines.conftest import Opener
+from tests.engines.models import open_model
+from workers.engines import Key, Request
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_that_join_and_leave_at_random_are_what_they_are_alone(opener: Opener, folder: Path, seed: int) -> None:
+    chance, engine = random.Random(seed), opener(folder)
+    requests = [
+        Request(Key(f"t{task}", sample), tokens, 100 * task + sample, chance.randint(1, 150))
+        for task in range(12)
+        for tokens in [prompt(chance.choice((1, 2, 5, 30, 90)), chance.randrange(6))]
+        for sample in range(chance.randint(1, 4))
+    ]
+    alone = {request.key: run(engine, [request])[request.key] for request in requests}
+    waiting, together = deque(requests), dict[Key, Draft]()
+    while waiting or engine.running:
+        if waiting and (chance.random() < 0.2 or not engine.running):
+            engine.add([waiting.popleft() for _ in range(min(len(waiting), chance.randint(1, 5)))])
+        together |= engine.step()
+    assert together.keys() == alone.keys()
+    for key, draft in together.items():
+        assert_same(draft, alone[key])
+
+
+def test_one_that_left_and_is_continued_elsewhere_is_what_it_would_have_been(opener: Opener, endless: Path) -> None:
+    engine, tokens = opener(endless), prompt(7, 2)
+    whole = run(engine, ask("a", tokens, 50, samples=3))
+    requests = ask("a", tokens, 50, samples=3)
+    engine.add([*requests, *ask("b", prompt(19, 3), 80)])
+    step_until(engine, 20, Key("a", 0))
+    drafts = engine.drafts(["a"])
+    assert set(drafts) == {Key("a", sample) for sample in range(3)}
+    engine.abort(["a", "unheard of"])
+    assert engine.running == 1 and set(engine.drafts()) == {Key("b", 0)}
+    engine.add([request._replace(draft=drafts[request.key]) for request in requests])
+    ended = finish(engine)
+    for request in requests:
+        assert len(drafts[request.key].tokens) >= 20 and drafts[request.key].finish is None
+        assert_same(ended[request.key], whole[request.key])
+
+
+def test_the_draft_of_a_sample_that_was_not_begun_is_the_one_it_came_with(opener: Opener, endless: Path) -> None:
+    engine, tokens = opener(endless), prompt(7, 2)
+    begun = next(iter(run(engine, ask("a", tokens, 5)).values()))
+    engine.add([*ask("b", tokens, 9), *ask("c", tokens, 9, draft=begun)])
+    assert engine.running == 2
+    drafts = engine.drafts()
+    assert len(drafts[Key("b", 0)].tokens) == 0 and drafts[Key("b", 0)].spans == ()
+    np.testing.assert_array_equal(drafts[Key("c", 0)].tokens, begun.tokens)
+    engine.abort(["b", "c"])
+    assert engine.running == 0 and engine.step() == {}
+
+
+def test_what_the_environment_wrote_is_read_and_kept_as_it_is(opener: Opener, endless: Path) -> None:
+    engine, tokens = opener(endless), prompt(6, 1)
+    (turn,) = run(engine, ask("a", tokens, 8)).values()
+    reply = prompt(5, 9)
+    draft = Draft(
+        np.concatenate([turn.tokens, reply]),
+        np.concatenate([turn.logprobs, np.zeros(5, np.float32)]),
+        turn.spans,
+        (Observed(8, 13),),
+    )
+    (ended,) = run(engine, ask("a", tokens, 30, draft=draft)).values()
+    np.testing.assert_array_equal(ended.tokens[:13], draft.tokens)
+    np.testing.assert_array_equal(ended.logprobs[:13], draft.logprobs)
+    assert (ended.observed, ended.spans, len(ended.tokens)) == ((Observed(8, 13),), (Span(0, 0),), 30)
+    reference.assert_drawn_by({0: open_model(endless)}, tokens, ended, begun=13)
+
+
+def test_a_draft_of_older_weights_keeps_its_spans(opener: Opener, endless: Path) -> None:
+    engine, tokens = opener(endless), prompt(6, 1)
+    (made,) = run(engine, ask("a", tokens, 8)).values()
+    draft = Draft(made.tokens, made.logprobs, (Span(0, -3), Span(5, -1)))
+    (ended,) = run(engine, ask("a", tokens, 9, draft=draft)).values()
+    assert ended.spans == (Span(0, -3), Span(5, -1), Span(8, 0))
+
+
+@pytest.mark.parametrize("what", ["key", "prompt", "limit"])
+def test_what_cannot_join_is_refused_and_takes_nobody_along(opener: Opener, endless: Path, what: str) -> None:
+    engine, tokens = opener(endless), prompt(6, 1)
+    (made,) = run(engine, ask("a", tokens, 8)).values()
+    good = Request(Key("good", 0), tokens, 1, 8)
+    engine.add([Request(Key("there", 0), tokens, 1, 8)])
+    bad = {
+        "key": Request(Key("there", 0), tokens, 1, 8),
+        "prompt": Request(Key("bad", 0), tokens[:0], 1, 8),
+        "limit": Request(Key("bad", 0), tokens, 1, 8, made),
+    }[what]
+    with pytest.raises(ValueError, match=bad.key.task):
+        engine.add([good, bad])
+    assert set(finish(engine)) == {Key("there", 0)}
+    assert NOTHING.finish is None and set(run(engine, [good])) == {good.key}

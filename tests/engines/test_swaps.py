@@ -1,0 +1,168 @@
+"""New weights between two steps: what goes on, what begins anew, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from echo_queue.errors import ConfigError
+from echo_queue.records import Span, Version
+from tests.engines import reference
+from tests.engines.asking import ask, finish, prompt, run, step_until, versions
+from tests.engines.conftest import BASE, Opener
+from tests.engines.models import open_model, parameters, save_model
+from workers.engines import Engine, Key
+
+SWAPS = 200
+MOST_GROWTH = 64 << 20
+"""Bytes; the model that is swapped has 12 MB, and all its swaps 2.5 GB."""
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_after_a_swap_the_new_weights_serve(opener: Opener, tmp_path: Path, tied: bool) -> None:
+    old, new = (save_model(tmp_path / str(seed), seed, tied=tied) for seed in (1, 2))
+    engine = opener(old)
+    run(engine, ask("a", prompt(5, 1), 8))
+    tensors = parameters(new)
+    engine.load(Version(1, 1), tensors)
+    assert engine.version == Version(1, 1)
+    for name, tensor in tensors.items():
+        assert torch.equal(engine.weight(name).cpu(), tensor), name
+    prompts = {"b": prompt(4, 2), "c": prompt(11, 3)}
+    drafts = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 16, samples=4)])
+    for key, draft in drafts.items():
+        assert set(versions(draft)) == {1}
+        reference.assert_drawn_by({1: open_model(new)}, prompts[key.task], draft)
+
+
+def test_a_sample_under_way_goes_on_with_the_new_weights_and_its_own_cache(
+    opener: Opener, endless: Path, newer: Path
+) -> None:
+    engine, models = opener(endless), {0: open_model(endless), 1: open_model(newer), 2: open_model(endless)}
+    prompts = {"a": prompt(6, 1), "b": prompt(21, 2)}
+    engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, 60, samples=2)])
+    step_until(engine, 10, Key("b", 1))
+    ends = {key: [len(draft.tokens)] for key, draft in engine.drafts().items()}
+    engine.load(Version(1, 1), parameters(newer))
+    step_until(engine, 30, Key("a", 0))
+    for key, draft in engine.drafts().items():
+        ends[key].append(len(draft.tokens))
+    engine.load(Version(1, 2), parameters(endless))
+    drafts = finish(engine)
+    for key, draft in drafts.items():
+        first, second = ends[key]
+        assert draft.spans == (Span(0, 0), Span(first, 1), Span(second, 2))
+        reference.assert_drawn_by(models, prompts[key.task], draft)
+
+
+def test_weights_that_made_no_token_are_named_by_no_span(opener: Opener, endless: Path, newer: Path) -> None:
+    engine, tokens = opener(endless), prompt(6, 1)
+    engine.add(ask("a", tokens, 20))
+    engine.load(Version(1, 1), parameters(newer))
+    assert engine.drafts()[Key("a", 0)].spans == ()
+    begun = len(step_until(engine, 5, Key("a", 0)).tokens)
+    engine.load(Version(1, 2), parameters(endless))
+    engine.load(Version(1, 3), parameters(newer))
+    assert engine.drafts()[Key("a", 0)].spans == (Span(0, 1),)
+    (draft,) = finish(engine).values()
+    assert draft.spans == (Span(0, 1), Span(begun, 3))
+    reference.assert_drawn_by({1: open_model(newer), 3: open_model(newer)}, tokens, draft)
+
+
+def test_what_comes_after_a_swap_reads_nothing_of_the_old_weights(opener: Opener, endless: Path, newer: Path) -> None:
+    """Not even the cache of a prompt that a sample under way has before it."""
+    engine, tokens = opener(endless), prompt(100, 1)
+    run(engine, ask("before", tokens, 4, samples=2))
+    engine.add(ask("under way", tokens, 80))
+    step_until(engine, 3, Key("under way", 0))
+    engine.load(Version(1, 1), parameters(newer))
+    engine.add(ask("after", tokens, 20, samples=3))
+    drafts = finish(engine)
+    models = {0: open_model(endless), 1: open_model(newer)}
+    for draft in drafts.values():
+        reference.assert_drawn_by(models, tokens, draft)
+    assert len(drafts[Key("under way", 0)].spans) == 2
+
+
+def test_a_sample_aborted_before_a_swap_and_continued_after_it_is_read_anew(
+    opener: Opener, endless: Path, newer: Path
+) -> None:
+    engine, tokens = opener(endless), prompt(40, 1)
+    (request,) = ask("a", tokens, 40)
+    engine.add([request])
+    draft = step_until(engine, 12, request.key)
+    engine.abort(["a"])
+    engine.load(Version(1, 1), parameters(newer))
+    engine.add([request._replace(draft=draft)])
+    (ended,) = finish(engine).values()
+    begun = len(draft.tokens)
+    assert ended.spans == (Span(0, 0), Span(begun, 1))
+    np.testing.assert_array_equal(ended.logprobs[:begun], draft.logprobs)
+    reference.assert_drawn_by({1: open_model(newer)}, tokens, ended, begun=begun)
+
+
+def test_a_bad_load_names_every_tensor_and_leaves_the_old_weights_serving(opener: Opener, tmp_path: Path) -> None:
+    folder = save_model(tmp_path, 1, tied=False, eos_token_id=None)
+    engine, good = opener(folder), parameters(folder)
+    bad = {name: tensor + 1 for name, tensor in good.items()} | {"unheard.of": torch.zeros(1)}
+    del bad["model.norm.weight"]
+    bad["lm_head.weight"] = bad["lm_head.weight"][:-1]
+    bad["model.layers.0.mlp.up_proj.weight"] = bad["model.layers.0.mlp.up_proj.weight"].bfloat16()
+    tokens = prompt(4, 1)
+    engine.add(ask("a", tokens, 30))
+    step_until(engine, 4, Key("a", 0))
+    with pytest.raises(ConfigError) as raised:
+        engine.load(Version(1, 1), bad)
+    assert {problem.where.split(", ")[1] for problem in raised.value.problems} == {
+        "model.norm.weight",
+        "lm_head.weight",
+        "model.layers.0.mlp.up_proj.weight",
+        "unheard.of",
+    }
+    assert engine.version == BASE
+    assert all(torch.equal(engine.weight(name).cpu(), tensor) for name, tensor in good.items())
+    for draft in finish(engine).values():
+        reference.assert_drawn_by({0: open_model(folder)}, tokens, draft)
+
+
+def test_tied_names_are_given_once_or_equal(opener: Opener, folder: Path) -> None:
+    engine, model = opener(folder), open_model(folder)
+    tensors = {name: tensor.detach() for name, tensor in model.named_parameters(remove_duplicate=False)}
+    assert "lm_head.weight" in tensors
+    engine.load(Version(1, 1), tensors)
+    with pytest.raises(ConfigError, match="tied"):
+        engine.load(Version(1, 2), tensors | {"lm_head.weight": tensors["lm_head.weight"] + 1})
+    with pytest.raises(KeyError):
+        engine.weight("unheard.of")
+
+
+@pytest.mark.slow
+def test_two_hundred_swaps_take_no_memory(opener: Opener, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "initializer_range": 0.05}
+    folders = [save_model(tmp_path / str(seed), seed, eos_token_id=None, **sizes) for seed in (1, 2)]
+    engine, weights = opener(folders[0]), [parameters(folder) for folder in folders]
+    before = 0
+    for number in range(1, SWAPS + 1):
+        stir(engine, number)
+        engine.load(Version(1, number), weights[number % 2])
+        if number == SWAPS // 10:
+            before = resident()
+    assert resident() - before < MOST_GROWTH
+    tokens = prompt(9, 1)
+    engine.abort([key.task for key in engine.drafts()])
+    drafts = run(engine, ask("last", tokens, 8))
+    reference.assert_drawn_by({SWAPS: open_model(folders[SWAPS % 2])}, tokens, drafts[Key("last", 0)])
+
+
+def stir(engine: Engine, number: int) -> None:
+    """One more group, a few steps."""
+    engine.add(ask(f"t{number}", prompt(5 + number % 40, number), 30, samples=4))
+    for _ in range(3):
+        engine.step()
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    words = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(words["VmRSS"].split()[0]) * 1024

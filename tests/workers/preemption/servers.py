@@ -1,0 +1,220 @@
+"""Metadata servers on loopback that speak as the clouds' own do: what a client leaves out, they refuse."""
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+
+DEADLINE_S = 30.0
+Server = TypeVar("Server", bound="MetadataServer")
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+class MetadataServer:
+    """Answers with `reply`; while `broken` is set, with that instead. `asked`: everything so far."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.broken: Reply | None = None
+        self.changed = threading.Condition()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def reply(self, asked: Asked) -> Reply:
+        raise NotImplementedError
+
+    def answer(self, asked: Asked) -> Reply:
+        with self.changed:
+            self.asked.append(asked)
+            self.changed.notify_all()
+        return self.broken or self.reply(asked)
+
+    def until_asked(self, times: int, path: str = "/") -> None:
+        """For paths that begin so, from now on."""
+
+        def count() -> int:
+            return sum(asked.path.startswith(path) for asked in self.asked)
+
+        with self.changed:
+            enough = count() + times
+            assert self.changed.wait_for(lambda: count() >= enough, DEADLINE_S), f"{path} was not asked for"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=DEADLINE_S)
+
+
+class Ec2(MetadataServer):
+    """IMDSv2. Tokens live for as long as was asked, but for `longest_s` at most."""
+
+    def __init__(self, longest_s: float = 21_600.0) -> None:
+        super().__init__()
+        self.longest_s = longest_s
+        self.action: bytes | None = None
+        self.rebalance: bytes | None = None
+        self._tokens: dict[str, float] = {}
+
+    def interrupts(self, action: str, in_s: float) -> None:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + in_s))
+        self.action = orjson.dumps({"action": action, "time": moment})
+
+    def reply(self, asked: Asked) -> Reply:
+        if asked.path == "/latest/api/token":
+            return self._give_token(asked)
+        token = asked.headers.get("x-aws-ec2-metadata-token", "")
+        if self._tokens.get(token, 0.0) < time.monotonic():
+            return Reply(401)
+        match asked.path:
+            case "/latest/meta-data/spot/instance-action":
+                found = self.action
+            case "/latest/meta-data/events/recommendations/rebalance":
+                found = self.rebalance
+            case _:
+                found = None
+        return Reply(404) if found is None else Reply(200, found)
+
+    def _give_token(self, asked: Asked) -> Reply:
+        lifetime = asked.headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
+        if asked.method != "PUT":
+            return Reply(405)
+        if not lifetime.isdecimal() or not 1 <= int(lifetime) <= 21_600:
+            return Reply(400)
+        if "x-forwarded-for" in asked.headers:
+            return Reply(403)
+        token = secrets.token_urlsafe(42)
+        self._tokens[token] = time.monotonic() + min(int(lifetime), self.longest_s)
+        return Reply(200, token.encode())
+
+
+class ComputeEngine(MetadataServer):
+    """`longest_s`: it answers a request that waits for a change after that time, as if no more had been asked for."""
+
+    def __init__(self, longest_s: float = 3600.0) -> None:
+        super().__init__()
+        self._longest_s = longest_s
+        self._preempted = b"FALSE"
+
+    def preempts(self) -> None:
+        with self.changed:
+            self._preempted = b"TRUE"
+            self.changed.notify_all()
+
+    def reply(self, asked: Asked) -> Reply:
+        if asked.headers.get("metadata-flavor") != "Google":
+            return Reply(403, b"Missing Metadata-Flavor:Google header.")
+        if asked.path != "/computeMetadata/v1/instance/preempted":
+            return Reply(404)
+        with self.changed:
+            if asked.query.get("wait_for_change") == "true":
+                at_most = min(float(asked.query["timeout_sec"]), self._longest_s)
+                self.changed.wait_for(lambda: self._etag() != asked.query.get("last_etag"), at_most)
+            return Reply(200, self._preempted, {"Metadata-Flavor": "Google", "ETag": self._etag()})
+
+    def _etag(self) -> str:
+        return f"etag-{self._preempted.decode()}"
+
+
+class AzureInstance(MetadataServer):
+    """A machine named `name`; `events` are those of its whole set."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.events: list[dict[str, Any]] = []
+        self.started: list[str] = []
+
+    def announce(self, kind: str, machine: str, in_s: float | None) -> str:
+        """`in_s` None: it has begun."""
+        event = secrets.token_hex(8)
+        self.events.append(
+            {
+                "EventId": event,
+                "EventType": kind,
+                "ResourceType": "VirtualMachine",
+                "Resources": [machine],
+                "EventStatus": "Started" if in_s is None else "Scheduled",
+                "NotBefore": "" if in_s is None else formatdate(time.time() + in_s, usegmt=True),
+                "Description": "",
+                "EventSource": "Platform",
+                "DurationInSeconds": -1,
+            }
+        )
+        return event
+
+    def reply(self, asked: Asked) -> Reply:
+        if asked.headers.get("metadata") != "true" or "api-version" not in asked.query:
+            return Reply(400, b'{"error": "Bad request"}')
+        match asked.method, asked.path:
+            case "GET", "/metadata/instance/compute/name" if asked.query.get("format") == "text":
+                return Reply(200, self.name.encode())
+            case "GET", "/metadata/scheduledevents":
+                return Reply(200, orjson.dumps({"DocumentIncarnation": len(self.events), "Events": self.events}))
+            case "POST", "/metadata/scheduledevents":
+                return self._start([request["EventId"] for request in orjson.loads(asked.body)["StartRequests"]])
+        return Reply(404)
+
+    def _start(self, events: list[str]) -> Reply:
+        if not set(events) <= {event["EventId"] for event in self.events}:
+            return Reply(400, b"no such event")
+        self.started += events
+        return Reply(200)
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _handler(server: MetadataServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            url = urlsplit(self.path)
+            query = {name: values[0] for name, values in parse_qs(url.query).items()}
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            body = self.rfile.read(int(headers.get("content-length", "0")))
+            reply = server.answer(Asked(self.command, url.path, query, headers, body))
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(reply.body)
+
+        do_GET = do_PUT = do_POST = _serve
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    return Handler

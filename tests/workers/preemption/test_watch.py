@@ -1,0 +1,277 @@
+"""Each source of spot notices against a server that speaks its protocol."""
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from echo_queue.config import Preemption
+from tests.workers.preemption.servers import (
+    DEADLINE_S,
+    AzureInstance,
+    ComputeEngine,
+    Ec2,
+    MetadataServer,
+    Reply,
+    serving,
+)
+from workers.leaving import Leaving
+from workers.preemption import metadata, watch
+from workers.preemption.azure import Azure
+from workers.preemption.watcher import Notice
+
+POLL_S = 0.02
+SERVERS = {"aws": Ec2, "gcp": lambda: ComputeEngine(longest_s=0.1), "azure": lambda: AzureInstance("vm-1")}
+
+
+@pytest.fixture
+def leaving() -> Iterator[Leaving]:
+    """Nobody watches for it any longer after the test."""
+    one = Leaving()
+    yield one
+    one.set()
+
+
+def watching(watch_for: str, server: MetadataServer | str, leaving: Leaving) -> None:
+    endpoint = server if isinstance(server, str) else server.url
+    watch(Preemption.model_validate({"watch": watch_for, "endpoint": endpoint, "poll_s": POLL_S}), leaving)
+
+
+def announce(server: MetadataServer) -> None:
+    match server:
+        case Ec2():
+            server.interrupts("terminate", in_s=120)
+        case ComputeEngine():
+            server.preempts()
+        case AzureInstance():
+            server.announce("Preempt", server.name, in_s=30)
+
+
+# Every cloud ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cloud", SERVERS)
+def test_a_worker_stays_until_the_notice_and_leaves_then(cloud: str, leaving: Leaving) -> None:
+    with serving(SERVERS[cloud]()) as server:
+        watching(cloud, server, leaving)
+        server.until_asked(4)
+        assert not leaving.is_set() and not leaving.resting
+        announce(server)
+        assert leaving.wait(DEADLINE_S)
+        assert leaving.within_s is not None and leaving.why != ""
+
+
+@pytest.mark.parametrize("cloud", SERVERS)
+def test_a_notice_given_before_the_worker_came_up_is_seen(cloud: str, leaving: Leaving) -> None:
+    with serving(SERVERS[cloud]()) as server:
+        announce(server)
+        watching(cloud, server, leaving)
+        assert leaving.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("cloud", SERVERS)
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Reply(503, b"try again"),
+        Reply(403),
+        Reply(302, b"", {"Location": "http://127.0.0.1:1/"}),
+        Reply(200, b"<html>log in</html>\n\xff"),
+        Reply(200, b'{"action": "terminate", "time": "soon"}'),
+        Reply(200, b'{"Events": [{"EventType": "Preempt", "EventId": "1", "Resources": ["x"], "NotBefore": "soon"}]}'),
+        Reply(200, b"[" * 1_000_000),
+    ],
+    ids=["unavailable", "forbidden", "moved", "portal", "no-time", "no-date", "nested"],
+)
+def test_what_is_no_answer_is_no_notice_and_one_warning(
+    cloud: str, broken: Reply, leaving: Leaving, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(SERVERS[cloud]()) as server:
+        server.broken = broken
+        watching(cloud, server, leaving)
+        server.until_asked(6)
+        assert not leaving.is_set() and not leaving.resting
+        assert len([line for line in caplog.records if line.levelno >= logging.WARNING]) == 1
+        server.broken = None
+        announce(server)
+        assert leaving.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("cloud", SERVERS)
+def test_a_server_that_is_away_is_tried_until_it_is_there(
+    cloud: str, leaving: Leaving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metadata, "ANSWER_S", 0.1)
+    with serving(SERVERS[cloud]()) as server, socket.create_server(("127.0.0.1", 0)) as silent:
+        watching(cloud, f"http://127.0.0.1:{silent.getsockname()[1]}", leaving)
+        silent.settimeout(DEADLINE_S)
+        for _ in range(3):  # it takes connections, and says nothing
+            silent.accept()[0].close()
+        watching(cloud, server, leaving)
+        announce(server)
+        assert leaving.wait(DEADLINE_S)
+    assert "is tried again" in caplog.text
+
+
+# EC2 ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_used_until_it_expires_and_then_replaced(leaving: Leaving) -> None:
+    with serving(Ec2(longest_s=0.3)) as server:
+        watching("aws", server, leaving)
+        server.until_asked(3, "/latest/api/token")
+        tokens = [asked.headers.get("x-aws-ec2-metadata-token") for asked in server.asked]
+        used = [token for token in tokens if token]
+        assert len(set(used)) < len(used) / 2, "each token serves for more than one question"
+        server.interrupts("stop", in_s=60)
+        assert leaving.wait(DEADLINE_S)
+        assert "stop" in leaving.why
+
+
+def test_a_recommendation_to_rebalance_makes_a_worker_rest(leaving: Leaving) -> None:
+    with serving(Ec2()) as server:
+        server.rebalance = b'{"noticeTime": "2026-01-05T08:22:00Z"}'
+        watching("aws", server, leaving)
+        server.until_asked(6)
+        assert leaving.resting and not leaving.is_set()
+        server.interrupts("terminate", in_s=100)
+        assert leaving.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize(("in_s", "least", "most"), [(100, 60, 100), (-5, 0, 0), (86_400, 120, 120)])
+def test_the_time_there_is_lies_between_none_and_two_minutes(
+    in_s: float, least: float, most: float, leaving: Leaving
+) -> None:
+    with serving(Ec2()) as server:
+        server.interrupts("terminate", in_s)
+        watching("aws", server, leaving)
+        assert leaving.wait(DEADLINE_S)
+        assert leaving.within_s is not None and least <= leaving.within_s <= most
+
+
+# Compute Engine -------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_poll_is_answered_as_soon_as_it_changes(leaving: Leaving) -> None:
+    with serving(ComputeEngine()) as server:
+        watching("gcp", server, leaving)
+        server.until_asked(2)
+        assert [asked.query.get("last_etag") for asked in server.asked] == [None, "etag-FALSE"]
+        server.preempts()
+        assert leaving.wait(DEADLINE_S) and leaving.within_s == 30
+        assert len(server.asked) == 2, "it was told by the question that waited"
+
+
+def test_an_answer_without_googles_header_is_somebody_elses(leaving: Leaving) -> None:
+    with serving(ComputeEngine()) as server:
+        server.broken = Reply(200, b"TRUE")
+        watching("gcp", server, leaving)
+        server.until_asked(3)
+        assert not leaving.is_set()
+
+
+# Azure ----------------------------------------------------------------------------------------------------------------
+
+
+def test_events_of_other_machines_and_of_other_kinds_do_not_concern_a_worker(leaving: Leaving) -> None:
+    with serving(AzureInstance("vm_7")) as server:
+        server.announce("Preempt", "vm_8", in_s=30)
+        server.announce("Reboot", "vm_7", in_s=600)
+        watching("azure", server, leaving)
+        server.until_asked(4, "/metadata/scheduledevents")
+        assert not leaving.is_set()
+        event = server.announce("Preempt", "VM_7", in_s=30)
+        assert leaving.wait(DEADLINE_S)
+        assert event in leaving.why and leaving.within_s is not None and leaving.within_s <= 30
+
+
+def test_an_event_that_has_begun_leaves_no_time(leaving: Leaving) -> None:
+    with serving(AzureInstance("vm_7")) as server:
+        server.announce("Preempt", "vm_7", in_s=None)
+        watching("azure", server, leaving)
+        assert leaving.wait(DEADLINE_S) and leaving.within_s == 0
+
+
+def test_an_event_is_acknowledged_as_the_process_ends_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_the_end = []
+    monkeypatch.setattr("atexit.register", lambda *act: at_the_end.append(act))
+    with serving(AzureInstance("vm_7")) as server:
+        event = server.announce("Preempt", "vm_7", in_s=30)
+        assert isinstance(Azure(server.url, acknowledge=False).look(), Notice) and not at_the_end
+        assert isinstance(Azure(server.url, acknowledge=True).look(), Notice)
+        assert server.started == []
+        ((acknowledge, *about),) = at_the_end
+        acknowledge(*about)
+        assert server.started == [event]
+    acknowledge(*about)  # nobody is there to hear it: the process ends all the same
+
+
+# File and signals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "within_s"), [("", None), ("25\n", 25.0), ("-3", 0.0), ("soon", None), ("\x00ÿ", None)]
+)
+def test_a_file_that_appears_makes_a_worker_leave(
+    text: str, within_s: float | None, leaving: Leaving, tmp_path: Path
+) -> None:
+    notice = tmp_path / "notice"
+    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
+    assert not leaving.wait(5 * POLL_S)
+    (tmp_path / "draft").write_text(text, encoding="latin-1")
+    (tmp_path / "draft").rename(notice)
+    assert leaving.wait(DEADLINE_S) and leaving.within_s == within_s
+
+
+def test_a_file_may_ask_for_rest_first(leaving: Leaving, tmp_path: Path) -> None:
+    notice = tmp_path / "notice"
+    notice.write_text("rest\n")
+    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
+    _until(lambda: leaving.resting)
+    assert not leaving.is_set()
+    notice.write_text("25")
+    assert leaving.wait(DEADLINE_S)
+
+
+def test_a_path_that_is_no_file_is_no_notice(
+    leaving: Leaving, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch(Preemption(watch="file", file=tmp_path, poll_s=POLL_S), leaving)
+    _until(lambda: "cannot be read" in caplog.text)
+    assert not leaving.is_set()
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Those of before are there again after the test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_signals_make_a_worker_rest_and_leave(leaving: Leaving) -> None:
+    watch(Preemption(watch="signal"), leaving)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    _until(lambda: leaving.resting)
+    assert not leaving.is_set()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert leaving.wait(DEADLINE_S) and leaving.why == "SIGUSR2"
+
+
+def test_without_a_watch_nobody_is_asked(leaving: Leaving) -> None:
+    watch(Preemption(), leaving)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+def _until(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < give_up, "it never came"
+        time.sleep(0.01)

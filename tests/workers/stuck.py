@@ -1,0 +1,28 @@
+"""`python -m tests.workers.stuck CONFIG NOTICE`: a worker that holds all tasks, and whose main thread is stuck."""
+
+import sys
+import time
+from pathlib import Path
+
+from echo_queue.config import Preemption, load
+from echo_queue.queue import Queue
+from echo_queue.records import Version
+from workers.leaving import Leaver, Leaving, on_signals
+from workers.preemption import watch
+
+
+def main(config_path: Path, notice: Path) -> None:
+    config = load(config_path)
+    queue = Queue.connect(config, "worker")
+    queue.caller.deadline_s = 600.0
+    leaving = Leaving()
+    on_signals(leaving)
+    watch(Preemption(watch="file", file=notice, poll_s=0.05), leaving)
+    held = [task.id for task in queue.lease("w1", Version(0, 0), 8).tasks]
+    Leaver(queue, "w1", leaving, config.rollout.grace_s, held=lambda: held, retire=lambda: None).start()
+    while True:
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

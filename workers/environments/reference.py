@@ -1,0 +1,25 @@
+"""Objects of the user's own modules, named `module:name` in the configuration."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from echo_queue.errors import ConfigError, Problem
+
+WHERE = "environment.function"
+
+
+def resolve(reference: str) -> Callable[..., Any]:
+    """The function or class of that name. Raises `ConfigError` if there is none here."""
+    module, _, name = reference.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        mend = "start the worker where it can be imported, or set PYTHONPATH"
+        raise ConfigError(Problem(WHERE, f"{reference}: {error}", mend)) from None
+    except AttributeError:
+        raise ConfigError(Problem(WHERE, f"{module} has no {name}", 'write "module:function"')) from None
+    if not callable(found):
+        raise ConfigError(Problem(WHERE, f"{reference} is {type(found).__name__}, no function", "name a function"))
+    function: Callable[..., Any] = found
+    return function

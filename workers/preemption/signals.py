@@ -1,0 +1,15 @@
+"""Signals of whoever started the worker: SIGUSR1, rest; SIGUSR2, leave."""
+
+import signal
+from functools import partial
+
+from workers.leaving import Leaving, hear
+
+
+def watch(leaving: Leaving) -> None:
+    hear(
+        {
+            signal.SIGUSR1: partial(leaving.rest, signal.SIGUSR1.name),
+            signal.SIGUSR2: partial(leaving.leave, signal.SIGUSR2.name),
+        }
+    )
