@@ -21,7 +21,7 @@ ENV_PREFIX = "ECHO_QUEUE_"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
-INTERACTIVE = ("interactive",)
+INTERACTIVE = ("interactive", "poker")
 """Kinds of environment that answer the model."""
 NAMED = {"function": "function", "interactive": "Class"}
 """Kinds that need `environment.function`, and what it names."""
@@ -121,9 +121,10 @@ class Prompts(Section):
     set: Name = "prompts"
     """Name of the set; submitting the same set again adds nothing."""
     source: str = ""
-    """A `.jsonl` or `.parquet` file, or `reasoning-gym:DATASET`."""
+    """A `.jsonl` or `.parquet` file, `reasoning-gym:DATASET`, `poker:kuhn` or `poker:leduc`."""
     options: dict[str, Any] = {}
-    """Of a generated set: `size`, `seed` and the dataset's own settings."""
+    """Of a generated set: `size`, `seed` and the dataset's own settings; of a poker set `opponent`, which is `random`,
+    `tight` or `equilibrium`."""
     epochs: Positive = 1
     """How often each prompt is trained on."""
     priority: int = 0
@@ -137,9 +138,9 @@ class Prompts(Section):
 class Environment(Section):
     """How a sample is scored."""
 
-    kind: Literal["reasoning-gym", "math", "function", "interactive"] = "reasoning-gym"
+    kind: Literal["reasoning-gym", "math", "function", "interactive", "poker"] = "reasoning-gym"
     """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours. Or who answers the model and scores
-    in the end: a class of yours (docs/environments.md)."""
+    in the end: a class of yours, or a poker table (docs/environments.md)."""
     function: str = ""
     """`function`: `module:function` in TRL's signature: (prompts, completions, **columns) → list of floats.
     `interactive`: `module:Class`."""
@@ -421,6 +422,9 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"set {largest} or more",
         )
     yield from _of_environment(config.environment)
+    source = config.prompts.source
+    if config.environment.kind == "poker" and source and not source.startswith("poker:"):
+        yield Problem("prompts.source", f"{source} has no hands for a poker table", "name poker:kuhn or poker:leduc")
     if config.queue.lease_s <= 2 * config.telemetry.heartbeat_s:
         yield Problem(
             "queue.lease_s",
@@ -480,7 +484,7 @@ def _of_environment(environment: Environment) -> Iterator[Problem]:
         yield Problem("environment.function", f'kind "{kind}" needs one', f'write "module:{NAMED[kind]}"')
     if kind not in NAMED and environment.function:
         yield Problem("environment.function", f'is not used by kind "{kind}"', 'set kind = "function", or remove it')
-    if kind not in INTERACTIVE and environment.options:
+    if kind != "interactive" and environment.options:
         yield Problem("environment.options", f'are not used by kind "{kind}"', "remove them")
 
 

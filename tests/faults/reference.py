@@ -461,8 +461,6 @@ class Reference:
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
         if was.attempt + 1 < self.policy.max_attempts:
-            if was.attempt + 2 == self.policy.max_attempts:
-                self.drafts.pop(task, None)
             self._send_back(task, attempt=was.attempt + 1)
             return "failed" if failed else "expired"
         self.dead[task] = replace(self._take(task), attempt=was.attempt + 1)
