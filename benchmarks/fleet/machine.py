@@ -5,8 +5,10 @@ It counts what it samples in a file, from which it can be read when the process 
 
 import logging
 import mmap
+import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -56,6 +58,7 @@ class Paced(TransformersEngine):
 
 def live(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) -> None:
     """A worker that comes up after `boot_s` and leaves once the file `notice` is there. It prints into a log."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     time.sleep(boot_s)
     output = os.open(notice.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
@@ -70,3 +73,10 @@ def live(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) 
         work(config, name, scorer, leaving, lambda _, folder, version, __: Paced(config, folder, version, plan, name))
     finally:
         scorer.close()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a machine belongs to a fleet"
+    parent.join()
+    os._exit(1)
