@@ -321,6 +321,8 @@ class Submission(Section):
 class Telemetry(Section):
     """What a run tells about itself."""
 
+    keep_groups: int = Field(default=256, ge=0)
+    """The learner keeps the groups that it trained last, at least so many, for `echo-queue show`; 0 keeps none."""
     tensorboard: bool = False
     """Also write TensorBoard event files to `run.dir/tensorboard`; needs the extra `tensorboard`."""
     heartbeat_s: Seconds = 1.0

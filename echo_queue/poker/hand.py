@@ -64,10 +64,15 @@ class Hand:
         """The model's legal ones; none once the hand is over."""
         return [] if self._state.is_terminal() else list(legal_moves(self._state))
 
-    def move(self, text: str) -> str | float:
-        """The model's move, the first word of `text`. What it reads next, or the chips won once the hand is over."""
+    def named(self, text: str) -> str | None:
+        """The legal move that the first word of `text` names."""
         word = next(iter(text.lower().split()), "").strip(SIGNS)
-        if word not in self.moves:
+        return word if word in self.moves else None
+
+    def move(self, text: str) -> str | float:
+        """Makes the move that `text` names. What the model reads next, or its chips once the hand is over."""
+        word = self.named(text)
+        if word is None:
             return self.forfeit()
         self._state.apply_action(legal_moves(self._state)[word])
         told = self._play()

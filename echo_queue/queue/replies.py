@@ -120,6 +120,12 @@ def kept_of(reply: Sequence[Any]) -> dict[str, Kept]:
     return kept
 
 
+def kept_words(words: bytes) -> Kept:
+    """The same, as it stands in `drafts`."""
+    oldest, newest, lineage, tokens, kind, payload = words.split(b" ", 5)
+    return Kept(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
+
+
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:
     _, seats, late, abandoned, ready, flying, outside, exhausted, _ = reply
     return Drained(groups, seats, late, abandoned, malformed, ready, flying, outside, bool(exhausted))

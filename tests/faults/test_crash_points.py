@@ -119,6 +119,7 @@ def test_every_door_is_a_point_of_some_role() -> None:
 
 OPERATORS = (
     *("dead", "revive", "bury", "audit", "renew", "draft marker", "place marker", "remove marker"),
+    *("waiting", "begun"),
     *("draft password", "place password"),
     *("draft weights", "place weights"),
 )
