@@ -151,7 +151,7 @@ class Rollout:
     def _go_on(self) -> None:
         """Samples to which the environment has answered."""
         while not self._finishing.returned.empty():
-            ended = self._finishing.returned.get()
+            ended = self._finishing.returned.get_nowait()
             if self._generating.get(ended.assignment.id) is ended.assignment:
                 self._engine.add([ended.assignment.request(ended.number)])
 
