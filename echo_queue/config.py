@@ -227,6 +227,8 @@ class Queue(Section):
     """A larger replay record goes to object storage, with only its pointer in the stream."""
     group_max_bytes: Annotated[int, Field(ge=65_536)] = 67_108_864
     """A larger replay record is refused: by the worker, by Redis, and by the learner."""
+    longest_first: bool = True
+    """Of the prompts admitted at once, those with the longest groups in the epoch before are handed out first."""
     stall_deadline_s: Seconds = 300.0
     """No wait for other roles lasts longer; the error names what was waited for."""
 

@@ -97,6 +97,19 @@ class Engine(Protocol):
         """Gives back the device, and ends what it started."""
 
 
+def check(requests: Sequence[Request], under_way: Collection[Key]) -> None:
+    """Raises `ValueError` as `Engine.add` does."""
+    used = set(under_way)
+    for request in requests:
+        if request.key in used:
+            raise ValueError(f"{request.key} is under way already")
+        if not len(request.prompt):
+            raise ValueError(f"{request.key} has an empty prompt")
+        if len(request.draft.tokens) >= request.limit:
+            raise ValueError(f"the draft of {request.key} is at its limit of {request.limit} tokens")
+        used.add(request.key)
+
+
 Maker = Callable[[Config, str, Version, Sequence[int]], Engine]
 """Makes an engine as `create` does."""
 

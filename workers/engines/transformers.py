@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import Draft, Tokens, Version
-from workers.engines import Key, Request, Sampling, checkpoint
+from workers.engines import Key, Request, Sampling, check, checkpoint
 from workers.engines.draw import draw
 from workers.engines.kv_cache import KeysValues, KVCache
 from workers.engines.qwen3_step import Qwen3Step
@@ -45,7 +45,7 @@ class TransformersEngine:
         if problems:
             raise ConfigError(*problems)
         self._model: PreTrainedModel = model.to(device=self._device).eval().requires_grad_(False)  # type: ignore[call-arg]
-        self._forward = Qwen3Step(self._model) if qwen3_applies(self._model) else self._plain_forward
+        self._forward = Qwen3Step(self._model, longest) if qwen3_applies(self._model) else self._plain_forward
         self._sampling = sampling
         stop_tokens = {*sampling.stop_tokens, *checkpoint.stop_tokens(model)}
         self._stop_tokens = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=self._device)
@@ -57,15 +57,7 @@ class TransformersEngine:
         return len(self._rows) + len(self._waiting)
 
     def add(self, requests: Sequence[Request]) -> None:
-        used = {*self._rows.keys, *(request.key for request in self._waiting)}
-        for request in requests:
-            if request.key in used:
-                raise ValueError(f"{request.key} is under way already")
-            if not len(request.prompt):
-                raise ValueError(f"{request.key} has an empty prompt")
-            if len(request.draft.tokens) >= request.limit:
-                raise ValueError(f"{request.key} has a draft of {len(request.draft.tokens)} tokens, its limit")
-            used.add(request.key)
+        check(requests, {*self._rows.keys, *(request.key for request in self._waiting)})
         self._waiting += requests
 
     @torch.inference_mode()

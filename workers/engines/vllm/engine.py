@@ -38,13 +38,17 @@ class VllmEngine:
         if problems:
             raise ConfigError(*problems)
         self._stop_tokens = sorted({*sampling.stop_tokens, *stop_tokens(model)})
-        self._metrics = Endpoint(metrics_port) if metrics_port else None
         self._vllm = open_vllm(folder, room, stats=metrics_port > 0)
         from workers.engines.vllm.sampler import Sampler  # after vLLM's environment was set
 
         runner = self._vllm.model_executor.driver_worker.worker.model_runner
         self._sampler = runner.sampler = Sampler(runner, sampling, self._uniform)
-        self._weights = views(runner.get_model(), model.state_dict(keep_vars=True))
+        try:
+            self._weights = views(runner.get_model(), model.state_dict(keep_vars=True))
+            self._metrics = Endpoint(metrics_port) if metrics_port else None
+        except ConfigError:
+            self._vllm.engine_core.shutdown()
+            raise
         self._numbers = count()
         self._loads = 0
         self._by_key: dict[Key, _Sample] = {}
