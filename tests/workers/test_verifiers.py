@@ -1,4 +1,4 @@
-"""Environments of the `verifiers` package, by that package's own rollout (extra `verifiers`, which CI does not have)."""
+"""Environments of the `verifiers` package, run by the package itself (extra `verifiers`, which CI does not have)."""
 
 from collections.abc import Iterator
 from typing import Any

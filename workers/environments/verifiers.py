@@ -1,7 +1,7 @@
 """Environments written for `verifiers` (PrimeIntellect-ai/verifiers, `MultiTurnEnv` and its kin, version 0.3).
 
 The environment runs its own rollout and asks a client for the model's turns; `Policy` is that client. So stop
-conditions, state and rubric are its own to the letter. What it adds to the conversation between two turns is the observation.
+conditions, state and rubric are its own to the letter. What it adds between two turns is the observation.
 
 - The row's columns `answer` and `info` reach it as the columns of a `verifiers` data set; what it draws by chance
   it must draw from `info["seed"]`, so that the same turns make the same session.
@@ -71,7 +71,7 @@ class Conversation:
         return self._score()
 
     def _go_on(self) -> list[Any] | None:
-        """Until the model is asked: the conversation so far; None once it is over. Raises what the environment raises."""
+        """Until the model is asked: the conversation so far; None once it is over. Raises what its rollout raises."""
         asked = self._loop.create_task(self._policy.asked.get())
         both = (asked, self._rollout)
         self._loop.run_until_complete(asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED))
