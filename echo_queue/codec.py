@@ -67,14 +67,14 @@ def encode(group: Group) -> bytes:
             ],
         }
     )
-    parts = [PREFIX.pack(FORMAT, len(header)), header, _packed(group.prompt, INT32)]
+    parts = [PREFIX.pack(FORMAT, len(header)), header, packed(group.prompt, INT32)]
     for sample in group.samples:
         if not math.isfinite(sample.reward):
-            _refuse(f"the reward {sample.reward} is not finite")
+            refuse(f"the reward {sample.reward} is not finite")
         if len(sample.tokens) != len(sample.logprobs):
-            _refuse(f"a sample of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
-        _observed([list(part) for part in sample.observed], sample.logprobs)
-        parts += [_packed(sample.tokens, INT32), _packed(sample.logprobs, FLOAT32)]
+            refuse(f"a sample of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
+        observed_of([list(part) for part in sample.observed], sample.logprobs)
+        parts += [packed(sample.tokens, INT32), packed(sample.logprobs, FLOAT32)]
     return b"".join(parts)
 
 
@@ -85,35 +85,35 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
     lengths = [length for length, *_ in header["samples"]]
     expected = start + 4 * header["prompt"] + 8 * sum(lengths)
     if len(data) != expected:
-        _refuse(f"{len(data)} bytes where the header announces {expected}")
-    prompt, *arrays = _arrays(data, start, header["prompt"], lengths)
+        refuse(f"{len(data)} bytes where the header announces {expected}")
+    prompt, *parts = arrays(data, start, header["prompt"], lengths)
     samples = tuple(
-        _sample(arrays[2 * place], arrays[2 * place + 1], words) for place, words in enumerate(header["samples"])
+        _sample(parts[2 * place], parts[2 * place + 1], words) for place, words in enumerate(header["samples"])
     )
     names = {name: header[name] for name in NAMES + NUMBERS if name != "prompt"}
-    return Group(prompt=_ids(prompt), samples=samples, **names)
+    return Group(prompt=ids(prompt), samples=samples, **names)
 
 
 def header_of(data: bytes, form: int, order: tuple[str, ...], max_bytes: int) -> tuple[dict[str, Any], int]:
     """The header, whose names are `order`, of what is packed as `form`; and where the arrays begin."""
     if len(data) > max_bytes:
-        _refuse(f"{len(data)} bytes are more than queue.group_max_bytes = {max_bytes}")
+        refuse(f"{len(data)} bytes are more than queue.group_max_bytes = {max_bytes}")
     if len(data) < PREFIX.size:
-        _refuse(f"{len(data)} bytes are too few")
+        refuse(f"{len(data)} bytes are too few")
     found, size = PREFIX.unpack_from(data)
     if found != form:
-        _refuse(f"format {found} is not {form}")
+        refuse(f"format {found} is not {form}")
     if size > min(HEADER_MAX_BYTES, max_bytes // HEADER_SHARE, len(data) - PREFIX.size):
-        _refuse(f"a header of {size} bytes does not fit")
+        refuse(f"a header of {size} bytes does not fit")
     start = PREFIX.size + size
     return _parsed(data[PREFIX.size : start], order), start
 
 
-def _packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+def packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     if values.ndim != 1:
-        _refuse(f"an array has {values.ndim} dimensions")
+        refuse(f"an array has {values.ndim} dimensions")
     if dtype is FLOAT32 and not np.isfinite(values).all():
-        _refuse("a log-probability is not finite")
+        refuse("a log-probability is not finite")
     return values.astype(dtype, copy=False).tobytes()
 
 
@@ -121,30 +121,30 @@ def _parsed(text: bytes, order: tuple[str, ...]) -> dict[str, Any]:
     try:
         header = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        _refuse(f"the header is not JSON: {error}")
+        refuse(f"the header is not JSON: {error}")
     if not isinstance(header, dict) or tuple(header) != order:
-        _refuse(f"the header's names are not {', '.join(order)}")
+        refuse(f"the header's names are not {', '.join(order)}")
     if orjson.dumps(header) != text:
-        _refuse("the header is not spelled as we spell it")
+        refuse("the header is not spelled as we spell it")
     return header
 
 
 def _check(header: dict[str, Any]) -> None:
     for name in NAMES:
         if not isinstance(header[name], str) or not header[name]:
-            _refuse(f"{name} is no name")
+            refuse(f"{name} is no name")
     for name in NUMBERS:
-        _count(header[name], name)
+        count(header[name], name)
     samples = header["samples"]
     if not isinstance(samples, list) or not 0 < len(samples) <= SAMPLES_MAX:
-        _refuse("there are no samples, or too many")
+        refuse("there are no samples, or too many")
     for words in samples:
         if not isinstance(words, list) or len(words) != 5:
-            _refuse("a sample is not [length, reward, finish, spans, observed]")
-        _count(words[0], "a sample's length")
+            refuse("a sample is not [length, reward, finish, spans, observed]")
+        count(words[0], "a sample's length")
 
 
-def _arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterator[npt.NDArray[Any]]:
+def arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterator[npt.NDArray[Any]]:
     yield np.frombuffer(data, INT32, prompt, start)
     start += 4 * prompt
     for length in lengths:
@@ -156,59 +156,59 @@ def _arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterato
 def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any]) -> Sample:
     _, reward, finish, spans, observed = words
     if not isinstance(reward, float) or not math.isfinite(reward):
-        _refuse(f"the reward {reward!r} is no finite float")
+        refuse(f"the reward {reward!r} is no finite float")
     if not isinstance(finish, str) or finish not in FINISHES:
-        _refuse(f"a sample cannot finish by {finish!r}")
+        refuse(f"a sample cannot finish by {finish!r}")
     if not np.isfinite(logprobs).all():
-        _refuse("a log-probability is not finite")
+        refuse("a log-probability is not finite")
     end: Any = finish
-    return Sample(_ids(tokens), logprobs, _spans(spans, len(tokens)), reward, end, _observed(observed, logprobs))
+    return Sample(ids(tokens), logprobs, spans_of(spans, len(tokens)), reward, end, observed_of(observed, logprobs))
 
 
-def _spans(spans: object, length: int) -> tuple[Span, ...]:
+def spans_of(spans: object, length: int) -> tuple[Span, ...]:
     """Spans start at 0 and rise strictly within the sample; an empty sample has one."""
     if not isinstance(spans, list) or not spans:
-        _refuse("a sample has no version spans")
+        refuse("a sample has no version spans")
     last = -1
     for span in spans:
         if not isinstance(span, list) or len(span) != 2:
-            _refuse("a span is not [start, version]")
-        start = _count(span[0], "a span's start")
-        _count(span[1], "a span's version")
+            refuse("a span is not [start, version]")
+        start = count(span[0], "a span's start")
+        count(span[1], "a span's version")
         if (last < 0 and start != 0) or start <= last or start >= max(length, 1):
-            _refuse("the spans do not rise from 0 within their sample")
+            refuse("the spans do not rise from 0 within their sample")
         last = start
     return tuple(Span(start, version) for start, version in spans)
 
 
-def _observed(ranges: object, logprobs: Logprobs) -> tuple[Observed, ...]:
+def observed_of(ranges: object, logprobs: Logprobs) -> tuple[Observed, ...]:
     """Ranges rise within the sample with sampled tokens between them; nobody gave a probability to what they hold."""
     if not isinstance(ranges, list):
-        _refuse("the observed ranges are no list")
+        refuse("the observed ranges are no list")
     last = -1
     for part in ranges:
         if not isinstance(part, list) or len(part) != 2:
-            _refuse("an observed range is not [start, end]")
-        start, end = _count(part[0], "a range's start"), _count(part[1], "a range's end")
+            refuse("an observed range is not [start, end]")
+        start, end = count(part[0], "a range's start"), count(part[1], "a range's end")
         if not last < start < end <= len(logprobs):
-            _refuse("the observed ranges do not rise within their sample")
+            refuse("the observed ranges do not rise within their sample")
         if logprobs[start:end].any():
-            _refuse("an observed token has a log-probability other than 0")
+            refuse("an observed token has a log-probability other than 0")
         last = end
     return tuple(Observed(start, end) for start, end in ranges)
 
 
-def _ids(tokens: Tokens) -> Tokens:
+def ids(tokens: Tokens) -> Tokens:
     if tokens.size and tokens.min() < 0:
-        _refuse("a token id is negative")
+        refuse("a token id is negative")
     return tokens
 
 
-def _count(value: object, name: str) -> int:
+def count(value: object, name: str) -> int:
     if type(value) is not int or not 0 <= value < NUMBER_MAX:
-        _refuse(f"{name} is {value!r}, not a count")
+        refuse(f"{name} is {value!r}, not a count")
     return value
 
 
-def _refuse(rule: str) -> NoReturn:
+def refuse(rule: str) -> NoReturn:
     raise CodecError(Problem("group or draft", rule, "the worker that made it is broken or of another release"))

@@ -21,9 +21,9 @@ ENV_PREFIX = "ECHO_QUEUE_"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
-INTERACTIVE = ("interactive",)
+INTERACTIVE = ("interactive", "verifiers", "poker")
 """Kinds of environment that answer the model."""
-NAMED = {"function": "function", "interactive": "Class"}
+NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
 """Kinds that need `environment.function`, and what it names."""
 
 
@@ -121,9 +121,10 @@ class Prompts(Section):
     set: Name = "prompts"
     """Name of the set; submitting the same set again adds nothing."""
     source: str = ""
-    """A `.jsonl` or `.parquet` file, or `reasoning-gym:DATASET`."""
+    """A `.jsonl` or `.parquet` file, `reasoning-gym:DATASET`, `poker:kuhn` or `poker:leduc`."""
     options: dict[str, Any] = {}
-    """Of a generated set: `size`, `seed` and the dataset's own settings."""
+    """Of a generated set: `size`, `seed` and the dataset's own settings; of a poker set `opponent`, which is `random`,
+    `tight` or `equilibrium`."""
     epochs: Positive = 1
     """How often each prompt is trained on."""
     priority: int = 0
@@ -137,14 +138,14 @@ class Prompts(Section):
 class Environment(Section):
     """How a sample is scored."""
 
-    kind: Literal["reasoning-gym", "math", "function", "interactive"] = "reasoning-gym"
+    kind: Literal["reasoning-gym", "math", "function", "interactive", "verifiers", "poker"] = "reasoning-gym"
     """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours. Or who answers the model and scores
-    in the end: a class of yours (docs/environments.md)."""
+    in the end: a class of yours, an environment written for `verifiers`, or a poker table (docs/environments.md)."""
     function: str = ""
     """`function`: `module:function` in TRL's signature: (prompts, completions, **columns) → list of floats.
-    `interactive`: `module:Class`."""
+    `interactive`: `module:Class`. `verifiers`: `module:load_environment`."""
     options: dict[str, Any] = {}
-    """What an interactive environment is made with: keyword arguments of its class."""
+    """Keyword arguments that the class, or `load_environment`, is called with."""
     max_turns: Positive = 16
     """An interactive sample ends after so many turns of the model."""
     timeout_s: Seconds = 30.0
@@ -226,6 +227,8 @@ class Queue(Section):
     """A larger replay record goes to object storage, with only its pointer in the stream."""
     group_max_bytes: Annotated[int, Field(ge=65_536)] = 67_108_864
     """A larger replay record is refused: by the worker, by Redis, and by the learner."""
+    longest_first: bool = True
+    """Of the prompts admitted at once, those with the longest groups in the epoch before are handed out first."""
     stall_deadline_s: Seconds = 300.0
     """No wait for other roles lasts longer; the error names what was waited for."""
 
@@ -320,6 +323,8 @@ class Submission(Section):
 class Telemetry(Section):
     """What a run tells about itself."""
 
+    keep_groups: int = Field(default=256, ge=0)
+    """The learner keeps the groups that it trained last, at least so many, for `echo-queue show`; 0 keeps none."""
     tensorboard: bool = False
     """Also write TensorBoard event files to `run.dir/tensorboard`; needs the extra `tensorboard`."""
     heartbeat_s: Seconds = 1.0
@@ -421,6 +426,9 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"set {largest} or more",
         )
     yield from _of_environment(config.environment)
+    source = config.prompts.source
+    if config.environment.kind == "poker" and source and not source.startswith("poker:"):
+        yield Problem("prompts.source", f"{source} has no hands for a poker table", "name poker:kuhn or poker:leduc")
     if config.queue.lease_s <= 2 * config.telemetry.heartbeat_s:
         yield Problem(
             "queue.lease_s",
@@ -480,7 +488,7 @@ def _of_environment(environment: Environment) -> Iterator[Problem]:
         yield Problem("environment.function", f'kind "{kind}" needs one', f'write "module:{NAMED[kind]}"')
     if kind not in NAMED and environment.function:
         yield Problem("environment.function", f'is not used by kind "{kind}"', 'set kind = "function", or remove it')
-    if kind not in INTERACTIVE and environment.options:
+    if kind not in ("interactive", "verifiers") and environment.options:
         yield Problem("environment.options", f'are not used by kind "{kind}"', "remove them")
 
 

@@ -18,15 +18,16 @@ from echo_queue.codec import (
     INT32,
     PREFIX,
     SAMPLES_MAX,
-    _arrays,
-    _count,
-    _ids,
-    _packed,
-    _refuse,
-    _spans,
+    arrays,
+    count,
     header_of,
+    ids,
+    observed_of,
+    packed,
+    refuse,
+    spans_of,
 )
-from echo_queue.records import Draft, Drafts, Logprobs, Observed, Span, Tokens
+from echo_queue.records import Draft, Drafts, Logprobs, Span, Tokens
 from echo_queue.vetting import LOGPROB_MAX, LOGPROB_MIN, Limits
 
 FORMAT = 1
@@ -43,8 +44,9 @@ def encode(drafts: Drafts) -> bytes:
     parts = [PREFIX.pack(FORMAT, len(header)), header]
     for draft in drafts.samples:
         if len(draft.tokens) != len(draft.logprobs):
-            _refuse(f"a draft of {len(draft.tokens)} tokens has {len(draft.logprobs)} log-probabilities")
-        parts += [_packed(draft.tokens, INT32), _packed(draft.logprobs, FLOAT32)]
+            refuse(f"a draft of {len(draft.tokens)} tokens has {len(draft.logprobs)} log-probabilities")
+        observed_of([list(part) for part in draft.observed], draft.logprobs)
+        parts += [packed(draft.tokens, INT32), packed(draft.logprobs, FLOAT32)]
     return b"".join(parts)
 
 
@@ -55,10 +57,10 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Drafts:
     lengths = [length for length, *_ in header["samples"]]
     expected = start + 8 * sum(lengths)
     if len(data) != expected:
-        _refuse(f"{len(data)} bytes where the header announces {expected}")
-    _, *arrays = _arrays(data, start, 0, lengths)
+        refuse(f"{len(data)} bytes where the header announces {expected}")
+    _, *parts = arrays(data, start, 0, lengths)
     samples = tuple(
-        _draft(arrays[2 * place], arrays[2 * place + 1], *words[1:]) for place, words in enumerate(header["samples"])
+        _draft(parts[2 * place], parts[2 * place + 1], *words[1:]) for place, words in enumerate(header["samples"])
     )
     return Drafts(header["task"], header["lineage"], samples)
 
@@ -76,7 +78,7 @@ def tokens(drafts: Drafts) -> int:
 def check(drafts: Drafts, limits: Limits) -> None:
     """Raises `CodecError` unless a worker of this configuration can have come that far."""
     if len(drafts.samples) != limits.samples:
-        _refuse(f"{len(drafts.samples)} samples; rollout.group_size is {limits.samples}")
+        refuse(f"{len(drafts.samples)} samples; rollout.group_size is {limits.samples}")
     for draft in drafts.samples:
         _check_draft(draft, limits)
 
@@ -84,58 +86,43 @@ def check(drafts: Drafts, limits: Limits) -> None:
 def _check_draft(draft: Draft, limits: Limits) -> None:
     length = len(draft.tokens)
     if length > limits.new_tokens or (draft.finish is None and length == limits.new_tokens):
-        _refuse(f"a draft of {length} tokens; model.max_new_tokens is {limits.new_tokens}")
+        refuse(f"a draft of {length} tokens; model.max_new_tokens is {limits.new_tokens}")
     if draft.finish == "abort" or (draft.finish == "length" and length != limits.new_tokens):
-        _refuse(f"a draft of {length} tokens cannot have ended by {draft.finish}")
+        refuse(f"a draft of {length} tokens cannot have ended by {draft.finish}")
     if length and draft.tokens.max() >= limits.vocabulary:
-        _refuse(f"a token id is outside the model's vocabulary of {limits.vocabulary}")
+        refuse(f"a token id is outside the model's vocabulary of {limits.vocabulary}")
     if length and not LOGPROB_MIN <= draft.logprobs.min() <= draft.logprobs.max() <= LOGPROB_MAX:
-        _refuse("a log-probability is none that anything was drawn with")
+        refuse("a log-probability is none that anything was drawn with")
+    if draft.observed and (len(draft.observed) >= limits.turns or draft.observed[0].start == 0):
+        refuse(f"{len(draft.observed)} observations; this environment takes {limits.turns} turns at most")
 
 
 def _check_header(header: dict[str, Any]) -> None:
     if not isinstance(header["task"], str) or not header["task"]:
-        _refuse("task is no name")
-    _count(header["lineage"], "lineage")
+        refuse("task is no name")
+    count(header["lineage"], "lineage")
     samples = header["samples"]
     if not isinstance(samples, list) or not 0 < len(samples) <= SAMPLES_MAX:
-        _refuse("there are no samples, or too many")
+        refuse("there are no samples, or too many")
     for words in samples:
         if not isinstance(words, list) or len(words) != 4:
-            _refuse("a draft is not [length, finish, spans, observed]")
-        _count(words[0], "a draft's length")
+            refuse("a draft is not [length, finish, spans, observed]")
+        count(words[0], "a draft's length")
 
 
 def _draft(tokens: Tokens, logprobs: Logprobs, finish: object, spans: object, observed: object) -> Draft:
     if finish is not None and (not isinstance(finish, str) or finish not in FINISHES):
-        _refuse(f"a draft cannot finish by {finish!r}")
+        refuse(f"a draft cannot finish by {finish!r}")
     if not np.isfinite(logprobs).all():
-        _refuse("a log-probability is not finite")
+        refuse("a log-probability is not finite")
     end: Any = finish
-    return Draft(_ids(tokens), logprobs, _rising(spans, len(tokens)), _observed(observed, logprobs), end)
+    return Draft(ids(tokens), logprobs, _rising(spans, len(tokens)), observed_of(observed, logprobs), end)
 
 
 def _rising(spans: object, length: int) -> tuple[Span, ...]:
     """As a sample's, but none before the first token; nobody goes back to older weights."""
-    found = () if length == 0 and spans == [] else _spans(spans, length)
+    found = () if length == 0 and spans == [] else spans_of(spans, length)
     versions = [span.version for span in found]
     if bool(length) != bool(found) or versions != sorted(versions):
-        _refuse(f"a draft of {length} tokens is of versions {versions}")
+        refuse(f"a draft of {length} tokens is of versions {versions}")
     return found
-
-
-def _observed(ranges: object, logprobs: Logprobs) -> tuple[Observed, ...]:
-    """Ranges rise within the sample with sampled tokens between them; nobody gave a probability to what they hold."""
-    if not isinstance(ranges, list):
-        _refuse("the observed ranges are no list")
-    last = -1
-    for part in ranges:
-        if not isinstance(part, list) or len(part) != 2:
-            _refuse("an observed range is not [start, end]")
-        start, end = _count(part[0], "a range's start"), _count(part[1], "a range's end")
-        if not last < start < end <= len(logprobs):
-            _refuse("the observed ranges do not rise within their sample")
-        if logprobs[start:end].any():
-            _refuse("an observed token has a log-probability other than 0")
-        last = end
-    return tuple(Observed(start, end) for start, end in ranges)

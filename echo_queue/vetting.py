@@ -9,6 +9,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NoReturn, get_args
 
 import numpy as np
@@ -165,8 +166,9 @@ def _check_observed(where: str, sample: Sample, limits: Limits) -> None:
     if len(sample.observed) >= limits.turns:
         what = f"{where} has {len(sample.observed)} observations; this environment takes {limits.turns} turns at most"
         _refuse("observed", what)
-    if sample.observed and sample.observed[0].start == 0:
-        _refuse("observed", f"{where} begins with an observation, not with what the model wrote")
+    edges = [0, *(edge for part in sample.observed for edge in part)]
+    if any(later <= earlier for earlier, later in pairwise(edges)):
+        _refuse("observed", f"{where} has observations {edges[1:]}, without what the model wrote before each")
 
 
 def _in_range(tokens: Tokens, vocabulary: int) -> bool:

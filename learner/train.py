@@ -29,6 +29,7 @@ from echo_queue.records import Group, Published, Version
 from echo_queue.services.connect import connect_store
 from echo_queue.store import INDEX, ObjectStore
 from echo_queue.telemetry import MetricsLog
+from echo_queue.trained_groups import TrainedGroups
 from learner import announcer, checkpoint, keys
 from learner.announcer import Announcer
 from learner.following import resume
@@ -102,6 +103,7 @@ class Learner:
         version = Version(self.lineage, self.version)
         self.gathering = Gathering(config, queue, version, self.policy.vocabulary, self.publisher.check)
         self.metrics = MetricsLog(config.run.dir / "metrics.jsonl")
+        self.kept = TrainedGroups(config)
 
     def run(self, leaving: threading.Event) -> None:
         """The loop."""
@@ -215,6 +217,7 @@ class Learner:
             status=self.queue.status(),
         )
         self.metrics.write(described)
+        self.kept.keep(version, groups)
 
     def _enough(self) -> bool:
         return 0 < self.config.learner.max_updates <= self.version

@@ -11,6 +11,7 @@ ALLOWED = {
     "learner/announcer.py:Announcer.run": "its own thread, idle until something is handed over",
     "learner/train.py:Learner.run": "`Publisher.wait` has a deadline of its own",
     "learner/train.py:Learner._finish": "likewise",
+    "workers/finishing.py:Finishing._next": "its own thread, idle until something is handed over",
     "workers/leaving.py:Leaver.run": "a thread that is idle until the worker is asked to leave",
     "workers/leaving.py:_act": "a thread that is idle until a signal comes",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",

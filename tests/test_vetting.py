@@ -94,8 +94,8 @@ def test_a_sample_of_several_turns_passes_even_if_an_observation_filled_its_room
     [
         (turns((2, 3)), LIMITS, "observed", "sample 0 has 1 observations; this environment takes 1 turns"),
         (turns((1, 2), (3, 4), (5, 6)), TURNS, "observed", "has 3 observations; this environment takes 3 turns"),
-        (turns((0, 6)), TURNS, "observed", "begins with an observation"),
-        (turns((0, 2)), TURNS, "observed", "begins with an observation"),
+        (turns((0, 6)), TURNS, "observed", "without what the model wrote before each"),
+        (turns((0, 2)), TURNS, "observed", "without what the model wrote before each"),
         (
             turns((2, 3), tokens=np.array([0, 0, VOCABULARY, 0, 0, 0])),
             TURNS,

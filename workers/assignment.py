@@ -1,6 +1,6 @@
 """A task under way: what it takes to generate and score it, and how far its samples are."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from blake3 import blake3
 
@@ -60,10 +60,9 @@ class Assignment:
         """Version of its oldest token; `serving` if it has none."""
         return min((span.version for sample in self.samples for span in sample.spans), default=serving)
 
-    def begin_anew(self) -> None:
-        """Forgets what was generated."""
-        self.samples[:] = [NOTHING] * len(self.samples)
-        self.rewards[:] = [None] * len(self.rewards)
+    def anew(self) -> "Assignment":
+        """The same without anything that was generated. Others may still be busy with this one."""
+        return replace(self, samples=[NOTHING] * len(self.samples), lineage=0)
 
     def drafts(self) -> Drafts:
         return Drafts(self.id, self.lineage, tuple(self.samples))

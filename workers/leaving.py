@@ -14,6 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from echo_queue.queue import Queue
+from workers.held import Held
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Leaving(threading.Event):
         super().__init__()
         self.why = ""
         self.within_s: float | None = None
-        """Seconds that the machine lives on after the notice; None: nobody said, `rollout.grace_s` counts."""
+        """Seconds that the machine lives on after the notice; None: nobody said."""
         self._resting = threading.Event()
         self._asked = threading.Lock()
 
@@ -38,6 +39,10 @@ class Leaving(threading.Event):
     def resting(self) -> bool:
         """It leases nothing more, and goes on with what is running."""
         return self._resting.is_set()
+
+    def time_s(self, grace_s: float) -> float:
+        """Seconds there are for leaving, from the notice on; `grace_s` where nobody said."""
+        return grace_s if self.within_s is None else max(self.within_s, LEAST_S)
 
     def leave(self, why: str, within_s: float | None = None) -> None:
         """The first to ask says why and how soon."""
@@ -81,7 +86,7 @@ def _act(heard: "SimpleQueue[int]", acts: Mapping[signal.Signals, Callable[[], o
 class Leaver(threading.Thread):
     """The safety net of a main thread that is stuck while the worker must leave.
 
-    `held`: ids of the tasks that the worker answers for. `retire`: what else is to be done as soon as it leaves.
+    `retire`: what else is to be done as soon as the worker leaves.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class Leaver(threading.Thread):
         leaving: Leaving,
         grace_s: float,
         *,
-        held: Callable[[], list[str]],
+        held: Held,
         retire: Callable[[], object],
     ) -> None:
         super().__init__(name="leaver", daemon=True)
@@ -106,7 +111,7 @@ class Leaver(threading.Thread):
     def run(self) -> None:
         self._leaving.wait()
         threading.Thread(target=self._retire, daemon=True).start()  # it may wait for a server that is away
-        given_s = self._grace_s if self._leaving.within_s is None else max(self._leaving.within_s, LEAST_S)
+        given_s = self._leaving.time_s(self._grace_s)
         if self._left.wait((1 - ASIDE_SHARE) * given_s):
             return
         log.warning("still busy: handing back from aside and ending")
@@ -120,4 +125,8 @@ class Leaver(threading.Thread):
         self._left.set()
 
     def _hand_back(self) -> None:
-        self._queue.release(self._worker, self._held())
+        with self._held.turn:
+            held = self._held.ids()
+            self._queue.release(self._worker, held)
+            self._held.drop(held)
+        self._queue.leave(self._worker)

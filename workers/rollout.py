@@ -132,9 +132,9 @@ class Rollout:
         """Nobody here knows whether the weights that generated these are ancestors of today's."""
         log.info("%d groups begin anew, with the weights of another lineage", len(self._generating))
         self._engine.abort(list(self._generating))
-        for assignment in self._generating.values():
-            assignment.begin_anew()
-            self._add(assignment)
+        for task, assignment in self._generating.items():
+            self._generating[task] = assignment.anew()
+            self._add(self._generating[task])
 
     def _begin(self) -> None:
         """What waited for weights that are served now."""
@@ -151,18 +151,20 @@ class Rollout:
     def _go_on(self) -> None:
         """Samples to which the environment has answered."""
         while not self._finishing.returned.empty():
-            ended = self._finishing.returned.get()
-            if ended.assignment.id in self._generating:
+            ended = self._finishing.returned.get_nowait()
+            if self._generating.get(ended.assignment.id) is ended.assignment:
                 self._engine.add([ended.assignment.request(ended.number)])
 
     def _add(self, assignment: Assignment) -> None:
         version = self._engine.version
-        assignment.begun_s, assignment.lineage = time.monotonic(), max(assignment.lineage, version.lineage)
+        assignment.begun_s = time.monotonic()
         self._held.date(assignment.id, assignment.oldest(version.number))
-        for number, sample in enumerate(assignment.samples):
-            if sample.finish:
-                self._end(assignment, number)
-        self._engine.add(assignment.requests())
+        if requests := assignment.requests():
+            assignment.lineage = version.lineage
+            self._engine.add(requests)
+        ended = [number for number, sample in enumerate(assignment.samples) if sample.finish]
+        for number in ended:  # found before: from here on the environment may answer
+            self._end(assignment, number)
 
     def _step(self) -> None:
         for key, draft in self._engine.step().items():

@@ -66,7 +66,7 @@ def work(
         accepted=lambda: finishing.accepted,
         fetched=courier.fetched,
     )
-    leaver = Leaver(queue, name, leaving, config.rollout.grace_s, held=held.ids, retire=courier.retire)
+    leaver = Leaver(queue, name, leaving, config.rollout.grace_s, held=held, retire=courier.retire)
     for thread in (heart, leaver, follower):
         thread.start()
     rollout = Rollout(

@@ -1,20 +1,24 @@
-"""`python -m benchmarks.fleet.machine CONFIG NAME PLAN`: a rollout worker of the fleet, with a paced engine.
+"""One machine of the fleet: a rollout worker with a paced engine, in a process of its own.
 
 It counts what it samples in a file, from which it can be read when the process has been killed.
 """
 
 import logging
 import mmap
+import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from transformers.utils.logging import disable_progress_bar
+
 from benchmarks.fleet.plan import COUNT, Plan
 from benchmarks.fleet.trace import Trace
-from echo_queue.config import Config, load
+from echo_queue.config import Config, Preemption, load
 from echo_queue.records import Draft, Version
 from workers.engines import Key, Request, Sampling
 from workers.engines.transformers import TransformersEngine
@@ -22,6 +26,8 @@ from workers.environments.scorer import Scorer
 from workers.leaving import Leaving, on_signals
 from workers.preemption import watch
 from workers.worker import work
+
+POLL_S = 0.1
 
 
 class Paced(TransformersEngine):
@@ -50,12 +56,18 @@ class Paced(TransformersEngine):
         return self._trace.lengths(int(key.task.rpartition("/")[2]))[key.sample]
 
 
-def main(config_path: Path, name: str, plan_path: Path) -> None:
+def live(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) -> None:
+    """A worker that comes up after `boot_s` and leaves once the file `notice` is there. It prints into a log."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    time.sleep(boot_s)
+    output = os.open(notice.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", stream=sys.stderr)
-    config, plan = load(config_path), Plan.read(plan_path)
-    leaving = Leaving()
+    disable_progress_bar()  # its locks would outlive a process that is killed
+    config, leaving = load(config_path), Leaving()
     on_signals(leaving)
-    watch(config.rollout.preemption, leaving)
+    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
     scorer = Scorer(config.environment)
     try:
         work(config, name, scorer, leaving, lambda _, folder, version, __: Paced(config, folder, version, plan, name))
@@ -63,6 +75,8 @@ def main(config_path: Path, name: str, plan_path: Path) -> None:
         scorer.close()
 
 
-if __name__ == "__main__":
-    os.nice(5)  # the queue and the learner come first, as on machines of their own
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a machine belongs to a fleet"
+    parent.join()
+    os._exit(1)

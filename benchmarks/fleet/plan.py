@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-import orjson
-
 COUNT = Struct("<Q")
 
 
@@ -16,14 +14,6 @@ class Plan:
     trace: Path
     counts: Path
     step_s: float
-
-    @classmethod
-    def read(cls, path: Path) -> "Plan":
-        said = orjson.loads(path.read_bytes())
-        return cls(Path(said["trace"]), Path(said["counts"]), said["step_s"])
-
-    def write(self, path: Path) -> None:
-        path.write_bytes(orjson.dumps(self, default=str))
 
 
 def prepare(counts: Path, name: str) -> None:

@@ -102,6 +102,18 @@ def status(
 
 
 @app.command(rich_help_panel=WATCH)
+def show(
+    config: ConfigFile,
+    task: Annotated[str, typer.Argument(help="Id of a task, set/epoch/index; default: the newest group.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show a group's samples: what was asked, said and answered, by which weights, for what reward."""
+    from echo_queue.cli.show import show as show_group
+
+    show_group(configuration.load(config), task or None, as_json=as_json)
+
+
+@app.command(rich_help_panel=WATCH)
 def audit(config: ConfigFile, as_json: Json = False) -> None:
     """Check submitted = backlog + tasks + replay + trained + dead. Exit code 1 if it does not hold."""
     from echo_queue.cli.audit import audit as check

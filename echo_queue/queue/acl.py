@@ -43,6 +43,7 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+zrem", ("workers",)),
     ("%W~", "+hdel", ("waits",)),
     ("%W~", "+hset", ("failures",)),
+    ("~", "+exists +setrange", ("lengths:*",)),
     ("~", "+hincrby", ("tallies",)),
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire +exists", ("worker:*",)),
@@ -65,6 +66,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("~", "+zadd +zrangebyscore", ("shards:*",)),
     ("~", "+zadd +zrange +zrem", ("backlog",)),
     ("~", "+exists +srem", ("ledger",)),
+    ("~", "+set +getrange", ("lengths:*",)),
     ("~", "+llen +lpop", ("redo",)),
     ("%W~", "+set", ("confirmed",)),
 )

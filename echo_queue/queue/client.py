@@ -359,6 +359,21 @@ class Queue:
         rows = self.caller.persist("dead", lambda: self.client.xrevrange(self.keys.dead, count=limit))
         return [replies.dead_of(words) for _, words in rows]
 
+    def waiting(self, task: str | None = None) -> Group | None:
+        """The group of a task that is made and not yet trained; of any task: the newest one. For people to look at.
+
+        Raises `CodecError` for bytes that are none.
+        """
+        most = None if task else 1
+        rows = self.caller.persist("waiting", lambda: self.client.xrevrange(self.keys.replay, count=most))
+        wanted = task.encode() if task else None
+        return next((self.payloads.group(words) for _, words in rows if wanted in (None, words.get(b"id"))), None)
+
+    def begun(self, task: str) -> Drafts | None:
+        """How far a task was when its worker last told. For people to look at. Raises `CodecError`."""
+        words = self.caller.persist("begun", lambda: self.client.hget(self.keys.drafts, task))
+        return None if words is None else self.under_way.drafts(task, replies.kept_words(words))
+
     def published(self) -> Published | None:
         """The newest weights that may be fetched."""
         words = self.caller.persist("published", lambda: self.client.hgetall(self.keys.published))

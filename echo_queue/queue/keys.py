@@ -47,6 +47,9 @@ class Keys:
     def shards(self, name: str) -> str:
         return f"{self.prefix}shards:{name}"
 
+    def lengths(self, name: str) -> str:
+        return f"{self.prefix}lengths:{name}"
+
     def worker(self, name: str) -> str:
         return f"{self.prefix}worker:{name}"
 

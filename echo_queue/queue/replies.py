@@ -48,6 +48,7 @@ def policy_words(policy: QueuePolicy) -> list[str | int]:
         "late", policy.late,
         "late_deadline_ms", policy.late_deadline_ms,
         "group_max_bytes", policy.group_max_bytes,
+        "longest_first", int(policy.longest_first),
     ]  # fmt: skip
 
 
@@ -62,6 +63,7 @@ def policy_of(words: Mapping[str, str]) -> QueuePolicy:
         late="wait" if words["late"] == "wait" else "requeue",
         late_deadline_ms=int(words["late_deadline_ms"]),
         group_max_bytes=int(words.get("group_max_bytes", GROUP_MAX_BYTES)),
+        longest_first=words.get("longest_first") == "1",
     )
 
 
@@ -118,6 +120,12 @@ def kept_of(reply: Sequence[Any]) -> dict[str, Kept]:
             oldest, newest, lineage, tokens, kind, payload = words
             kept[fields(flat)["id"]] = Kept(oldest, newest, lineage, tokens, text(kind), payload)
     return kept
+
+
+def kept_words(words: bytes) -> Kept:
+    """The same, as it stands in `drafts`."""
+    oldest, newest, lineage, tokens, kind, payload = words.split(b" ", 5)
+    return Kept(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:

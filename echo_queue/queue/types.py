@@ -23,7 +23,8 @@ class QueuePolicy:
     """The run's rules, kept in Redis so that every role obeys the same ones.
 
     `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication
-    (shown, not used by the queue). `pace`: keep n ≤ w·B; off, only the bound holds.
+    (shown, not used by the queue). `pace`: keep n ≤ w·B; off, only the bound holds. `longest_first`: of what is
+    admitted at once, that with the longest groups in the epoch before.
     """
 
     s: int
@@ -35,6 +36,7 @@ class QueuePolicy:
     late: Late = "requeue"
     late_deadline_ms: int = 60_000
     group_max_bytes: int = GROUP_MAX_BYTES
+    longest_first: bool = True
 
     @classmethod
     def of(cls, config: Config) -> "QueuePolicy":
@@ -49,6 +51,7 @@ class QueuePolicy:
             late=config.staleness.late,
             late_deadline_ms=math.ceil(1000 * config.staleness.late_deadline_s),
             group_max_bytes=config.queue.group_max_bytes,
+            longest_first=config.queue.longest_first,
         )
 
 

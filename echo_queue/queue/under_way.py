@@ -55,13 +55,14 @@ class UnderWay:
         drafts, bad = {}, []
         for task, words in kept.items():
             try:
-                drafts[task] = self._drafts(task, words)
+                drafts[task] = self.drafts(task, words)
             except CodecError as error:
                 log.warning("%s starts anew: %s", task, error.problems[0].what)
                 bad.append(task)
         return drafts, bad
 
-    def _drafts(self, task: str, kept: Kept) -> Drafts:
+    def drafts(self, task: str, kept: Kept) -> Drafts:
+        """Raises `CodecError` for what says another thing than the queue was told."""
         data = self._fetch(task, kept.payload) if kept.kind == "ref" else kept.payload
         drafts = codec.decode(data, self._max_bytes)
         tokens = codec.tokens(drafts)

@@ -5,16 +5,24 @@ from pathlib import Path
 import orjson
 
 from echo_queue.errors import Problem, PromptError
-from echo_queue.submission.sources import GENERATED, Source
+from echo_queue.submission.sources import GENERATED, POKER, Source
 
 
 def open_source(name: str) -> Source:
-    """The source that `name` means: a file, or `reasoning-gym:DATASET {options}`. Raises `PromptError`."""
+    """The source that `name` means: a file, `reasoning-gym:DATASET {options}` or `poker:GAME {options}`.
+
+    Raises `PromptError`.
+    """
     if name.startswith(GENERATED):
         from echo_queue.submission.generated import Generated
 
         dataset, _, options = name.removeprefix(GENERATED).partition(" ")
         return Generated(dataset, orjson.loads(options or "{}"))
+    if name.startswith(POKER):
+        from echo_queue.submission.deals import Deals
+
+        game, _, options = name.removeprefix(POKER).partition(" ")
+        return Deals(game, orjson.loads(options or "{}"))
     path = Path(name).expanduser().absolute()
     match path.suffix:
         case ".jsonl":
@@ -26,4 +34,6 @@ def open_source(name: str) -> Source:
 
             return Parquet(path)
     what = f"{name!r} is no source of prompts" if name else "no source is named"
-    raise PromptError(Problem("prompts.source", what, f"name a .jsonl or .parquet file, or {GENERATED}DATASET"))
+    raise PromptError(
+        Problem("prompts.source", what, f"name a .jsonl or .parquet file, {GENERATED}DATASET or {POKER}GAME")
+    )

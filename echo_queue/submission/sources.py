@@ -18,6 +18,7 @@ from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 
 GENERATED = "reasoning-gym:"
+POKER = "poker:"
 
 Scanned = tuple[Chunk, Sequence[PromptRow]]
 
@@ -44,7 +45,7 @@ def spell(source: str, options: Mapping[str, Any]) -> str:
     """The name of a source with options, which only a generated one has. Raises `PromptError`."""
     if not options:
         return source
-    if not source.startswith(GENERATED):
+    if not source.startswith((GENERATED, POKER)):
         raise PromptError(Problem("prompts.options", f"mean nothing to the file {source}", "remove them"))
     return f"{source} {orjson.dumps(options, option=orjson.OPT_SORT_KEYS).decode()}"
 

@@ -1,7 +1,7 @@
 """The model of version 0, made here, for a machine that can download none.
 
 - A model of less than a million parameters with a tokenizer of its own, warmed up on the format of the run's
-  reasoning-gym task. A real run names a hub model or a folder in `model.base` instead.
+  reasoning-gym task, or on the moves of poker. A real run names a hub model or a folder in `model.base` instead.
 - It is made once: a folder made from the same settings is kept. Killed at any moment, it leaves no half model.
 """
 
@@ -17,9 +17,9 @@ from echo_queue import doors
 from echo_queue.config import Config
 from learner.base_model.task import Task, task_of, warmup_examples
 
-RECIPE = 1
+RECIPE = 2
 """Counts the changes of this package that make another model of the same settings."""
-DECIDING_PACKAGES = ("reasoning_gym", "tokenizers", "torch", "transformers")
+DECIDING_PACKAGES = ("tokenizers", "torch", "transformers")
 MADE_FROM = "made_from.json"
 
 
@@ -52,8 +52,8 @@ def _recipe(config: Config, task: Task) -> bytes:
     """Everything that decides what the model is, in a form that can be compared and read."""
     decides = {
         "recipe": RECIPE,
-        "packages": {name: version(name) for name in DECIDING_PACKAGES},
-        "task": [task.dataset, task.settings, task.seed],
+        "packages": {name: version(name) for name in (*DECIDING_PACKAGES, *task.packages)},
+        "task": [task.source, task.settings, task.seed],
         "seed": config.run.seed,
         "room": [config.model.max_prompt_tokens, config.model.max_new_tokens],
         "init": config.model.init.model_dump(),

@@ -1,6 +1,7 @@
 """A small Qwen3-architecture model and its tokenizer, warmed up and saved as a normal Hugging Face folder."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -19,7 +20,8 @@ def build(config: Config, examples: Sequence[Example], folder: Path, say: Callab
     settings, seed = config.model.init, config.run.seed
     room = config.model.max_prompt_tokens + config.model.max_new_tokens
     shown = examples[:TOKENIZER_EXAMPLES]
-    tokenizer = train_tokenizer([e.prompt for e in shown], [e.answer for e in shown], settings.vocabulary, room)
+    others = [text for example in shown for text in (example.answer, *chain(*example.further))]
+    tokenizer = train_tokenizer([example.prompt for example in shown], others, settings.vocabulary, room)
     torch.manual_seed(seed)
     model = _blank(settings, tokenizer, room)
     parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -17,9 +17,12 @@ NUMBER = r"-?\d+(?:\.\d+)?[^\w\n]*"
 
 
 def train_tokenizer(
-    prompts: Sequence[str], answers: Sequence[str], vocabulary: int, room: int
+    prompts: Sequence[str], others: Sequence[str], vocabulary: int, room: int
 ) -> PreTrainedTokenizerFast:
-    """At most `vocabulary` tokens, those of the 256 bytes included. `room`: the model's longest sequence, in tokens."""
+    """At most `vocabulary` tokens, those of the 256 bytes included. `room`: the model's longest sequence, in tokens.
+
+    `others`: answers, and what is said to them.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -35,7 +38,7 @@ def train_tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([*prompts, *answers], trainer)
+    tokenizer.train_from_iterator([*prompts, *others], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -51,7 +51,7 @@ def warm_up(
     seed: int,
     say: Callable[[str], None],
 ) -> None:
-    """Trains `model` in place: cross-entropy on the answer's tokens and the end-of-sequence token."""
+    """Trains `model` in place: cross-entropy on the answers' tokens and the end-of-sequence token after each."""
     batches = _batches(tokenizer, examples, settings, random.Random(seed))
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.warmup_lr, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_share(step, settings.warmup_steps))
@@ -83,26 +83,36 @@ def _loss(model: PreTrainedModel, tokens: Tensor, targets: Tensor) -> Tensor:
 def _batches(
     tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example], settings: ModelInit, rng: random.Random
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    prompts: list[list[int]] = tokenizer([example.prompt for example in examples])["input_ids"]
-    (end,) = tokenizer(EOS)["input_ids"]
     while True:
-        chosen = rng.choices(range(len(examples)), k=settings.warmup_batch)
-        texts = [_target(examples[index].answer, examples, settings.warmup_correct, rng) for index in chosen]
-        answers: list[list[int]] = tokenizer(texts)["input_ids"]
-        yield _padded([(prompts[index], [*answer, end]) for index, answer in zip(chosen, answers, strict=True)])
+        chosen = rng.choices(examples, k=settings.warmup_batch)
+        yield _padded([_row(tokenizer, _turns(one, examples, settings.warmup_correct, rng)) for one in chosen])
 
 
-def _target(answer: str, examples: Sequence[Example], correct: float, rng: random.Random) -> str:
-    return answer if rng.random() < correct else rearranged(answer, examples, rng)
+def _turns(example: Example, examples: Sequence[Example], correct: float, rng: random.Random) -> list[tuple[str, str]]:
+    """What is read and what is to be said, in turns."""
+    right = not example.mixed or rng.random() < correct
+    answer = example.answer if right else rearranged(example.answer, examples, rng)
+    return [(example.prompt, answer), *example.further]
+
+
+def _row(tokenizer: PreTrainedTokenizerFast, turns: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
+    """Tokens [L], and targets [L]: what is said, and IGNORED where it is read.
+
+    Each part is encoded by itself, as workers encode them.
+    """
+    parts: list[list[int]] = tokenizer([part for read, said in turns for part in (read, said + EOS)])["input_ids"]
+    tokens, targets = list[int](), list[int]()
+    for read, said in zip(parts[::2], parts[1::2], strict=True):
+        tokens += read + said
+        targets += [IGNORED] * len(read) + said
+    return tokens, targets
 
 
 def _padded(rows: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
-    """(prompt, answer) pairs → tokens and targets [N, L], padded with a token that nothing looks at."""
-    length = max(len(prompt) + len(answer) for prompt, answer in rows)
-    tokens = torch.zeros(len(rows), length, dtype=torch.long)
-    targets = torch.full((len(rows), length), IGNORED)
-    for row, (prompt, answer) in enumerate(rows):
-        end = len(prompt) + len(answer)
-        tokens[row, :end] = torch.tensor(prompt + answer)
-        targets[row, len(prompt) : end] = torch.tensor(answer)
-    return tokens, targets
+    """Rows of tokens and targets → both as [N, L], padded with a token that nothing looks at."""
+    length = max(len(tokens) for tokens, _ in rows)
+    padded, aims = torch.zeros(len(rows), length, dtype=torch.long), torch.full((len(rows), length), IGNORED)
+    for row, (tokens, targets) in enumerate(rows):
+        padded[row, : len(tokens)] = torch.tensor(tokens)
+        aims[row, : len(tokens)] = torch.tensor(targets)
+    return padded, aims

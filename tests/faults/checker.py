@@ -130,6 +130,12 @@ class Verdict:
     snapshots: int
     kept: int
     served: Served | None
+    continued: int
+    """Tokens that one worker drew and another went on from."""
+    mixed: int
+    """Completed groups with tokens of several versions."""
+    answered: int
+    """Completed groups to which their environment answered."""
     violations: tuple[Violation, ...]
 
     @property
@@ -152,6 +158,10 @@ class Verdict:
         ]
         if self.served:
             lines.append(f"weights     {self.served}")
+        lines.append(
+            f"rollout     {self.continued:,} tokens continued by other workers; {self.mixed:,} groups of several "
+            f"versions, {self.answered:,} with answers of their environment"
+        )
         if self.violations:
             lines += ["VIOLATIONS", *map(str, self.violations)]
         return "\n".join(lines)
@@ -191,6 +201,9 @@ def judge(evidence: Evidence) -> Verdict:
         snapshots=len(evidence.snapshots),
         kept=sum(keeps(snapshot.audit) for snapshot in evidence.snapshots),
         served=evidence.served,
+        continued=evidence.counts.get("tokens_continued", 0),
+        mixed=sum(made.oldest < made.newest for made in evidence.completed.values()),
+        answered=sum(made.observed > 0 for made in evidence.completed.values()),
         violations=tuple(found),
     )
 

@@ -92,7 +92,7 @@ def take_header(data: bytes) -> None:
 
 def small_drafts() -> Drafts:
     first, second = small_group().samples
-    going_on = Draft(first.tokens, first.logprobs, first.spans, (Observed(2, 3),))
+    going_on = Draft(first.tokens, first.logprobs, first.spans, first.observed)
     return Drafts("set/0/1", 2, (going_on, Draft(second.tokens, second.logprobs, second.spans, finish="stop")))
 
 

@@ -36,6 +36,8 @@ class Made(NamedTuple):
     """The versions that the tensors themselves told (`stamps`), oldest first."""
     highest: int = 0
     """Its largest token: beyond the vocabulary in a group that was spoiled."""
+    observed: int = 0
+    """How often its environment answered."""
 
     @classmethod
     def of(cls, group: Group) -> "Made":
@@ -46,7 +48,7 @@ class Made(NamedTuple):
         made_by = (group.worker, group.attempt)
         highest = max((int(token) for sample in group.samples for token in sample.tokens), default=0)
         made = (group.task, print_.hexdigest(8), *made_by, min(versions), max(versions), group.lineage)
-        return cls(*made, stamps.read(group.samples), highest)
+        return cls(*made, stamps.read(group.samples), highest, sum(len(sample.observed) for sample in group.samples))
 
 
 class Part(NamedTuple):

@@ -108,10 +108,13 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(
         s=st.integers(0, 2), batch=st.integers(1, 3), pace=st.booleans(), late=st.sampled_from(["requeue", "wait"]),
-        shuffled=st.booleans(), epochs=st.integers(1, 2),
+        shuffled=st.booleans(), epochs=st.integers(1, 2), longest_first=st.booleans(),
     )  # fmt: skip
-    def begin(self, *, s: int, batch: int, pace: bool, late: str, shuffled: bool, epochs: int) -> None:
-        policy = QueuePolicy(s=s, batch=batch, pace=pace, late=late, max_attempts=2)  # type: ignore[arg-type]
+    def begin(
+        self, *, s: int, batch: int, pace: bool, late: str, shuffled: bool, epochs: int, longest_first: bool
+    ) -> None:
+        rules: Any = {"late": late, "longest_first": longest_first}
+        policy = QueuePolicy(s=s, batch=batch, pace=pace, max_attempts=2, **rules)
         self.name = f"machine-{os.getpid()}-{next(_runs)}"
         self.queue, self.run = self._connect(), Reference(policy)
         self.queue.configure(policy)
@@ -156,9 +159,14 @@ class Machine(RuleBasedStateMachine):
         """By whoever leased it once, perhaps begun by the version before."""
         one = self.work.pop(which % len(self.work))
         oldest = one.begun(begun)
-        group = group_of(one.task, one.worker, one.version, oldest)
+        length = 3 + which  # so that the next epoch has something to put in order
+        group = group_of(one.task, one.worker, one.version, oldest, length)
         words = one.worker, one.task.id, one.task.attempt, oldest, one.version
-        self._both(lost, lambda: self.queue.complete(one.worker, [group]), lambda: [self.run.complete(*words)])
+        self._both(
+            lost,
+            lambda: self.queue.complete(one.worker, [group]),
+            lambda: [self.run.complete(*words, tokens=2 * length)],
+        )
 
     @precondition(lambda self: self.work)
     @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())

@@ -42,6 +42,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "learner/announcer.py",
         *(f"echo_queue/weights/{name}.py" for name in ("publishing", "signing", "catalogue", "retention")),
         "echo_queue/telemetry.py",
+        "echo_queue/trained_groups.py",
         CONNECT,
     ),
     "operator": (

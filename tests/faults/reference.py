@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from echo_queue import staleness
 from echo_queue.queue import PromptSet, QueuePolicy
@@ -160,6 +161,8 @@ class Reference:
     """The attempt that failed last."""
     tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     handed: tuple[int, list[str]] = (0, [])
+    lengths: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of the last group of each prompt (set, index), of sets with several epochs: ten to a factor of two."""
     submitted: int = 0
     trained: int = 0
 
@@ -185,13 +188,29 @@ class Reference:
     def admit(self) -> None:
         if self.published is None:
             return
+        known = set(self.tasks)
+        self._admit(self.published.number)
+        new = {task: self.tasks.pop(task) for task in list(self.tasks) if task not in known}
+        order = (
+            sorted(new, key=partial(self._likely_length, list(new)), reverse=True) if self.policy.longest_first else new
+        )
+        self.tasks |= {task: new[task] for task in order}
+
+    def _likely_length(self, among: list[str], task: str) -> float:
+        """As its prompt's last group; else as the mean of those of its set that are admitted with it."""
+        name, _, index = task.split("/")
+        others = [one.split("/") for one in among]
+        known = [self.lengths[other, at] for other, _, at in others if other == name and (other, at) in self.lengths]
+        return self.lengths.get((name, index), sum(known) / len(known) if known else 0)
+
+    def _admit(self, published: int) -> None:
         n = len(self.tasks) + len(self.retry) + len(self.replay) - self.uncommitted
         sources = [lambda: self.redo.pop(0) if self.redo else None, *(cursor.take for cursor in self.backlog)]
         for source in sources:
             while True:
                 min_pv = max(0, self.v + n // self.policy.batch - self.policy.s)
                 paced = self.policy.pace and n >= self.window * self.policy.batch
-                if min_pv > self.published.number or paced:
+                if min_pv > published or paced:
                     return
                 task = source()
                 if task is None:
@@ -271,7 +290,7 @@ class Reference:
         """Its worker has been silent for too long."""
         self.leases[task] = replace(self.leases[task], over=True)
 
-    def complete(self, worker: str, task: str, attempt: int, oldest: int, version: Version) -> str:
+    def complete(self, worker: str, task: str, attempt: int, oldest: int, version: Version, *, tokens: int) -> str:
         if task in self.replay:
             first = self.replay[task]
             return "accepted" if (first.worker, first.attempt) == (worker, attempt) else "duplicate"
@@ -281,6 +300,9 @@ class Reference:
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=oldest, deliveries=0, over=True)
             return "late"
+        name, _, index = task.split("/")
+        if self.sets[name].rules.epochs > 1:
+            self.lengths[name, index] = 1 + math.floor(10 * math.log(1 + tokens) / math.log(2))
         made = replace(self._take(task), lineage=version.lineage)
         self.replay[task] = Scored(made, worker, attempt, oldest, version.number, version.lineage)
         return "accepted"
@@ -461,8 +483,6 @@ class Reference:
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
         if was.attempt + 1 < self.policy.max_attempts:
-            if was.attempt + 2 == self.policy.max_attempts:
-                self.drafts.pop(task, None)
             self._send_back(task, attempt=was.attempt + 1)
             return "failed" if failed else "expired"
         self.dead[task] = replace(self._take(task), attempt=was.attempt + 1)

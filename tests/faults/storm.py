@@ -96,8 +96,11 @@ class Tally:
     raged_s: tuple[float, float]
     """From when until when it killed, by the clock."""
 
-    def complaints(self, snapshots_s: Sequence[float]) -> list[str]:
-        """Why this was no storm, or why one was not withstood, whatever the history says."""
+    def complaints(self, snapshots_s: Sequence[float], continued: int) -> list[str]:
+        """Why this was no storm, or why one was not withstood, whatever the history says.
+
+        `continued`: tokens from which another worker went on.
+        """
         began, ended = self.raged_s
         rate = KILLS_PER_S if ended - began >= LONG_S else FEWEST_KILLS_PER_S
         least = math.ceil(rate * (ended - began))
@@ -111,7 +114,9 @@ class Tally:
         ]
         surprises = [line for line in self.surprises if not line.startswith(FORESEEN)]
         late = self.drained_s is None or self.drained_s > DRAIN_S
+        whole = ended - began >= LONG_S
         told = [
+            (whole and not continued, "no worker went on where another was killed"),
             (late, f"the run was not finished within {DRAIN_S:.0f} s after the last kill"),
             (self.kills.total() < least, f"{self.kills.total()} kills are fewer than {least}"),
             (spared, f"never killed: {', '.join(spared)}"),
@@ -580,7 +585,8 @@ def main() -> int:
         traceback.print_exc(file=sys.stdout)
         print(f"NOT WITHSTOOD: everything is in {directory}; repeat with --seed {seed}")
         return 1
-    complaints = tally.complaints([snapshot.time_s for snapshot in _snapshots(directory / "snapshots.jsonl")])
+    looked_s = [snapshot.time_s for snapshot in _snapshots(directory / "snapshots.jsonl")]
+    complaints = tally.complaints(looked_s, verdict.continued)
     report = "\n".join([tally.report(verdict), *(f"COMPLAINT   {what}" for what in complaints)])
     (directory / "report").write_text(report)
     print(report)

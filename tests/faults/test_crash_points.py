@@ -112,19 +112,18 @@ def test_nothing_is_written_sent_or_spawned_but_through_a_door() -> None:
 
 
 def test_every_door_is_a_point_of_some_role() -> None:
-    known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP, *COMING}
+    known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP}
     known |= {f"{verb} *" for verb in ("put", "put once", "get", "head", "list", "delete", "look at", "create")}
     assert {door.step for door in points.doors()} <= known
 
 
 OPERATORS = (
     *("dead", "revive", "bury", "audit", "renew", "draft marker", "place marker", "remove marker"),
+    *("waiting", "begun"),
     *("draft password", "place password"),
     *("draft weights", "place weights"),
 )
 """Steps of commands that people give, and give again."""
-COMING = ("progress", "leave")
-"""Moves that the worker's loop does not make yet."""
 SWEEP = ("places", "pointed")
 """What the sweep for orphaned payloads reads, ten minutes into a run, before its one delete."""
 

@@ -22,7 +22,7 @@ TALLY = Tally(1, 604.0, KILLED, Counter(), Counter(), 3.0, Counter({FORESEEN: 1}
 
 
 def test_a_storm_with_nothing_to_complain_of() -> None:
-    assert TALLY.complaints(SNAPSHOTS_S) == []
+    assert TALLY.complaints(SNAPSHOTS_S, continued=1) == []
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,18 @@ def test_a_storm_with_nothing_to_complain_of() -> None:
     ids=lambda word: word if isinstance(word, str) else "",
 )
 def test_a_storm_that_was_none_or_saw_what_nobody_foresaw_is_not_withstood(tally: Tally, complaint: str) -> None:
-    (told,) = tally.complaints(SNAPSHOTS_S)
+    (told,) = tally.complaints(SNAPSHOTS_S, continued=1)
     assert complaint in told
 
 
+def test_a_long_storm_in_which_no_work_was_taken_over_shows_too_little() -> None:
+    (told,) = TALLY.complaints(SNAPSHOTS_S, continued=0)
+    assert "no worker went on" in told
+
+
 def test_somebody_looked_in_every_stretch() -> None:
-    assert TALLY.complaints([]) != []
-    (told,) = TALLY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0])
+    assert TALLY.complaints([], continued=1) != []
+    (told,) = TALLY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0], continued=1)
     assert told == "no snapshot in 180-240 s"
 
 

@@ -12,7 +12,7 @@ from echo_queue.codec import CodecError
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Beat, Outcome, Queue
 from echo_queue.queue.under_way import folder
-from echo_queue.records import NOTHING, Draft, Drafts, Span, Task, Version
+from echo_queue.records import NOTHING, Draft, Drafts, Observed, Span, Task, Version
 from echo_queue.store import ObjectStore
 from echo_queue.vetting import Limits
 from tests.queue.scene import POLICY, Scene
@@ -132,6 +132,8 @@ def test_a_draft_by_abandoned_weights_is_dropped(queue: Queue) -> None:
     queue.resume(Version(0, 0))
     scene.version = Version(1, 0)
     scene.publish(0)
+    scene.advance(0)
+    scene.publish(1)
     scene.expire()
     answer = scene.leased(2, "w2")
     assert (len(answer.tasks), set(answer.drafts)) == (2, {second.id})
@@ -149,15 +151,15 @@ def test_completion_burial_failure_and_training_end_a_draft(queue: Queue) -> Non
     assert kept(queue) == set()
 
 
-def test_a_tasks_last_attempt_starts_anew_as_its_draft_may_be_what_kills(queue: Queue) -> None:
-    scene = Scene(queue, replace(ROOMY, max_attempts=3), prompts=1)
+def test_a_task_that_was_given_up_starts_anew_once_it_is_revived(queue: Queue) -> None:
+    scene = Scene(queue, replace(ROOMY, max_attempts=2), prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [draft_of(task)])
     scene.expire()
     assert set(scene.leased(1, "w2").drafts) == {task.id}
     scene.expire()
-    assert kept(queue) == set()
-    assert scene.lease(1, "w3")[0].attempt == 2
+    assert queue.revive([task.id]) == 1
+    assert scene.leased(1, "w3").drafts == {}
 
 
 def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_drafts_again(queue: Queue) -> None:
@@ -174,6 +176,13 @@ def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_drafts_again(que
 # What a worker may have written ---------------------------------------------------------------------------------------
 
 
+def observing(task: Task) -> Drafts:
+    """As if this environment were one that answers."""
+    draft = draft_of(task).samples[0]
+    silent = replace(draft, logprobs=np.zeros(4, np.float32), observed=(Observed(1, 2),))
+    return Drafts(task.id, 0, (silent, NOTHING))
+
+
 BAD: list[tuple[str, Any]] = [
     ("no draft at all", lambda task: b"0 0 0 4 draft noise"),
     ("no front", lambda task: b"noise"),
@@ -185,6 +194,7 @@ BAD: list[tuple[str, Any]] = [
     ("somewhere else", lambda task: b"0 0 0 4 ref checkpoints/x " + b"0" * 64),
     ("nowhere", lambda task: f"0 0 0 4 ref {folder(task.id)}{'0' * 40} {'0' * 64}".encode()),
     ("too long for the configuration", lambda task: b"0 0 0 7 draft " + content(draft_of(task, length=7))),
+    ("an answer of the environment", lambda task: b"0 0 0 4 draft " + content(observing(task))),
     ("at its end already", lambda task: b"0 0 0 6 draft " + content(draft_of(task, length=6))),
 ]
 

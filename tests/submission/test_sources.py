@@ -164,3 +164,38 @@ def test_wrong_options_of_a_generated_set_are_explained() -> None:
 def test_options_mean_nothing_to_a_file(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match=r"prompts\.options: mean nothing to the file"):
         spell(str(tmp_path / "x.jsonl"), {"size": 3})
+
+
+HANDS = 'poker:leduc {"opponent":"tight","seed":7,"size":10}'
+
+
+def test_any_range_of_hands_can_be_read_alone_and_seats_alternate() -> None:
+    source = open_source(HANDS)
+    whole = [row for chunk, _ in source.scan(4) for row in source.read(chunk)]
+    (_, (chunk, _), _) = open_source(source.name).scan(4)
+    assert open_source(HANDS).read(chunk) == whole[4:8]
+    assert [row.columns["seat"] for row in whole] == [0, 1] * 5
+    assert [row.columns["deal"] for row in whole] == list(range(7, 17))
+    assert source.place(3) == "poker:leduc hand 3"
+
+
+def test_hands_of_another_rules_library_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(HANDS)
+    (chunk, _), *_ = source.scan(4)
+    monkeypatch.setattr("echo_queue.submission.deals._installed", lambda: "1.0")
+    with pytest.raises(PromptError, match=r"OpenSpiel \(1\.0\) is not the submitter's"):
+        source.read(chunk)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ('poker:leduc {"seed":7,"size":10}', "opponent, seed, size"),
+        ('poker:leduc {"opponent":"tight","seed":"x","size":10}', "seed is 'x'"),
+        ('poker:leduc {"opponent":"bot","seed":7,"size":10}', "no opponent 'bot'"),
+        ('poker:stud {"opponent":"tight","seed":7,"size":10}', "no poker:stud"),
+    ],
+)
+def test_wrong_options_of_hands_are_explained(name: str, reason: str) -> None:
+    with pytest.raises(PromptError, match=reason):
+        list(open_source(name).scan(4))

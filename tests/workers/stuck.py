@@ -7,6 +7,7 @@ from pathlib import Path
 from echo_queue.config import Preemption, load
 from echo_queue.queue import Queue
 from echo_queue.records import Version
+from workers.held import Held
 from workers.leaving import Leaver, Leaving, on_signals
 from workers.preemption import watch
 
@@ -18,8 +19,9 @@ def main(config_path: Path, notice: Path) -> None:
     leaving = Leaving()
     on_signals(leaving)
     watch(Preemption(watch="file", file=notice, poll_s=0.05), leaving)
-    held = [task.id for task in queue.lease("w1", Version(0, 0), 8).tasks]
-    Leaver(queue, "w1", leaving, config.rollout.grace_s, held=lambda: held, retire=lambda: None).start()
+    held = Held()
+    held.take(queue.lease("w1", Version(0, 0), 8).tasks, version=0)
+    Leaver(queue, "w1", leaving, config.rollout.grace_s, held=held, retire=lambda: None).start()
     while True:
         time.sleep(3600)
 

@@ -17,6 +17,7 @@ import reasoning_gym
 
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
+from echo_queue.poker import Deal, Hand
 from workers.environments import Answers, Reply, Turn
 from workers.environments.scorer import Scorer, ScoringError
 
@@ -109,6 +110,18 @@ def test_an_interactive_environment_replies_turn_by_turn_and_a_fresh_process_goe
         wrong, right = ("0", "1") if one.reply(guess("-1", "0")).reward is None else ("1", "0")
         assert other.reply(guess("-1", wrong)).observation is not None
         assert one.reply(guess("-1", wrong, right)) == other.reply(guess("-1", wrong, right)) == Reply(None, 0.8)
+
+
+def test_a_poker_table_plays_the_hand_of_the_row() -> None:
+    deal = Deal("leduc", "random", 4, 0)
+    hand, said = Hand(deal), list[str]()
+    with scorer(kind="poker") as one:
+        while isinstance(told := hand.move(" check" if "check" in hand.moves else " call"), str):
+            said.append(" check" if "check" in hand.moves else " call")
+            assert one.reply(Turn(hand.prompt, deal.columns, len(said), said)) == Reply(told, None)
+        assert one.reply(Turn(hand.prompt, deal.columns, 0, [*said, "?"])) == Reply(None, hand.forfeit())
+        with pytest.raises(ScoringError, match="KeyError"):
+            one.reply(guess("check"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from echo_queue.queue import Queue
 from tests.workers.stage import Stage, tensors_of
-from workers.leaving import Leaver, Leaving, on_signals
+from workers.held import Held
+from workers.leaving import LEAST_S, Leaver, Leaving, on_signals
 
 Begin = Callable[..., Stage]
 DEADLINE_S = 30.0
@@ -43,6 +44,14 @@ def test_the_first_notice_says_why_and_how_soon() -> None:
     assert (leaving.why, leaving.within_s) == ("the cloud takes it", 25.0)
 
 
+def test_the_time_there_is_comes_from_the_notice_or_from_the_configuration() -> None:
+    assert Leaving().time_s(20.0) == 20.0
+    for told_s, there_is_s in ((25.0, 25.0), (0.0, LEAST_S)):
+        leaving = Leaving()
+        leaving.leave("the cloud takes it", told_s)
+        assert leaving.time_s(20.0) == there_is_s
+
+
 def test_a_worker_that_rests_does_not_leave() -> None:
     leaving = Leaving()
     leaving.rest("it may be taken")
@@ -53,7 +62,7 @@ def test_a_main_thread_that_leaves_by_itself_is_left_alone(stage: Begin) -> None
     leaving, retired = Leaving(), Leaving()
     run = stage()
     queue = Queue.connect(run.config, "worker")
-    leaver = Leaver(queue, "w1", leaving, grace_s=DEADLINE_S, held=lambda: ["p/0/0"], retire=retired.set)
+    leaver = Leaver(queue, "w1", leaving, grace_s=DEADLINE_S, held=Held(), retire=retired.set)
     leaver.start()
     leaving.leave("it is time")
     assert retired.wait(DEADLINE_S)

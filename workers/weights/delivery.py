@@ -119,7 +119,9 @@ class Delivery:
 
     def join(self, give_up: float) -> None:
         """Waits for its lanes, until `give_up` (monotonic) at most."""
-        for lane in tuple(self._lanes):
+        with self._changed:
+            lanes = tuple(self._lanes)
+        for lane in lanes:
             lane.join(timeout=max(0.0, give_up - time.monotonic()))
 
     def close(self) -> None:
@@ -144,8 +146,9 @@ class Delivery:
         """A daemon: the interpreter's own pools are waited for when it exits, whatever they wait for themselves."""
         end: Future[None] = Future()
         lane = threading.Thread(target=self._run_lane, args=(feeders, end), name="courier", daemon=True)
-        self._lanes.add(lane)
-        lane.start()
+        with self._changed:  # who joins sees no lane that was not started
+            self._lanes.add(lane)
+            lane.start()
         return end
 
     def _run_lane(self, feeders: Feeders, end: "Future[None]") -> None:

@@ -75,8 +75,44 @@ local function save_cursor(run, set)
   end
 end
 
-local function put_first(run, id, name, epoch, index, shard, min_pv)
-  put(run, 'tasks', {
+-- A group's tokens as one byte, to 7 per cent: 1 … 255, ten to a factor of two.
+local function length_byte(tokens)
+  return math.min(255, 1 + math.floor(10 * math.log(1 + tokens) / math.log(2)))
+end
+
+-- How long the groups of these tasks are likely to be: each as its prompt's last one, or as the mean of those of its set
+-- whose prompts had one.
+local function predict_lengths(run, tasks)
+  local sums, counts = {}, {}
+  for _, task in ipairs(tasks) do
+    local name = task.set
+    local byte = redis.call('GETRANGE', run.K['lengths:' .. name], task.index, task.index):byte()
+    if byte and byte > 0 then
+      task.length, sums[name], counts[name] = byte, (sums[name] or 0) + byte, (counts[name] or 0) + 1
+    end
+  end
+  for _, task in ipairs(tasks) do
+    task.length = task.length or (counts[task.set] and sums[task.set] / counts[task.set]) or 0
+  end
+end
+
+-- What one call has admitted, to tasks; what takes longest first, lest everybody wait for it in the end.
+local function dispatch(run)
+  local tasks = run.admitted
+  if run.longest_first and #tasks > 1 then
+    predict_lengths(run, tasks)
+    for place, task in ipairs(tasks) do task.place = place end
+    table.sort(tasks, function(a, b)
+      if a.length ~= b.length then return a.length > b.length end
+      return a.place < b.place
+    end)
+  end
+  for _, task in ipairs(tasks) do put(run, 'tasks', task) end
+  run.admitted = {}
+end
+
+local function take_up(run, id, name, epoch, index, shard, min_pv)
+  table.insert(run.admitted, {
     id = id, set = name, epoch = epoch, index = index,
     shard = shard.object, first = shard.first, count = shard.count,
     attempt = 0, late = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
@@ -97,7 +133,7 @@ local function admit_next(run, set, min_pv, ledger)
   if not index then return nil end
   local id = string.format('%s/%d/%d', set.name, set.epoch, index)
   if ledger and settled_before(run, id) then return 0 end
-  put_first(run, id, set.name, set.epoch, index, shard, min_pv)
+  take_up(run, id, set.name, set.epoch, index, shard, min_pv)
   return 1
 end
 
@@ -131,7 +167,7 @@ local function admit_again(run, min_pv)
   if not id then return nil end
   if settled_before(run, id) then return 0 end
   local name, epoch, index = id:match('^(.+)/(%d+)/(%d+)$')
-  put_first(run, id, name, epoch, index, shard_of(run, name, tonumber(index)), min_pv)
+  take_up(run, id, name, epoch, index, shard_of(run, name, tonumber(index)), min_pv)
   return 1
 end
 
@@ -158,6 +194,7 @@ local function admit(run)
     admit_from(function(min_pv) return admit_next(run, set, min_pv, ledger) end)
     save_cursor(run, set)
   end
+  dispatch(run)
   if admitted > 0 then
     count(run, 'admitted', admitted)
     tell(run, 'admitted', admitted)
@@ -221,6 +258,7 @@ local function declare(keys, args)
   redis.call('HSET', K['set:' .. name], 'source', args[2], 'epochs', args[3], 'priority', args[4], 'order', args[5],
     'seed', args[6], 'chunks', declared.chunks, 'prompts', declared.prompts, 'arrived', 0, 'failed', 0, 'count', 0,
     'epoch', 0, 'next', 0)
+  if tonumber(args[3]) > 1 then redis.call('SET', K['lengths:' .. name], '') end
   for number, chunk in ipairs(chunks) do
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end

@@ -32,7 +32,6 @@ local function end_lease(run, stream, entry, worker, deliveries)
   end
   local attempt = task.attempt + 1
   if attempt < run.max_attempts then
-    if attempt + 1 == run.max_attempts then drop_draft(run, id) end -- perhaps it is what its workers died of
     send_back(run, id, stream, entry, { attempt = attempt })
     return failed and 'failed' or 'expired'
   end

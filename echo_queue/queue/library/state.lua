@@ -15,7 +15,7 @@ KEYS
                          (how often something came after that), swept_ms and grace_ms (reclaim),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `ledger` agree with
-  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
+  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes longest_first
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   coming         hash    route (its name), last (place): of the version under way, and place -> the signed document of that
                          part, which is stored already; the last few. Gone once the version is published
@@ -29,6 +29,8 @@ KEYS
   chunks:<name>  hash    chunk -> "waiting <first> <count> <digest> <ticket>" | "failed <first> <count> <digest> <reason>" |
                          "done <first> <count> <digest> <object>"; ticket: how its source is read, JSON
   shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
+  lengths:<name> string  of a set with several epochs: a byte for each prompt, how long its last group was (`length_byte`;
+                         0: none yet)
   tasks          stream  new tasks;          group workers. Fields: id set epoch index shard first count (its shard),
   retry          stream  tasks that came     attempt (those that failed before) late (how often too old) pv min_pv
                          back, leased first  lineage at (ms of first admission)
@@ -83,6 +85,7 @@ local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attemp
 local ADMIT_MAX = 1000
 local EVENTS_KEPT = 1000
 local REASON_MAX_BYTES = 8192
+local STRING_MAX_BYTES = 536870912
 
 local function fail_with(code, text)
   error({ err = code .. ' ' .. text })
@@ -135,8 +138,10 @@ local function open_run(keys)
     wait_late = policy.late == 'wait',
     late_deadline_ms = tonumber(policy.late_deadline_ms),
     group_max_bytes = tonumber(policy.group_max_bytes),
+    longest_first = policy.longest_first == '1',
     published = tonumber(redis.call('HGET', K.published, 'number')),
     shards = {},
+    admitted = {},
   }
 end
 

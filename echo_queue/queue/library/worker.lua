@@ -216,6 +216,14 @@ local function check_payload(run, id, kind, payload)
   end
 end
 
+-- The next epoch's group of this prompt is likely to be as long.
+local function note_length(run, task, tokens)
+  local key = run.K['lengths:' .. task.set]
+  if redis.call('EXISTS', key) == 1 and tonumber(task.index) < STRING_MAX_BYTES then
+    redis.call('SETRANGE', key, task.index, string.char(length_byte(tokens)))
+  end
+end
+
 -- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload
 local function complete(keys, args)
   local run = open_run(keys)
@@ -253,6 +261,7 @@ local function complete(keys, args)
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   clear(run, stream, entry, id)
   drop_draft(run, id)
+  note_length(run, task, tonumber(args[8]))
   tally(run, 'completed')
   if args[10] == 'ref' then tally(run, 'spilled') end
   tell(run, 'completed', id)

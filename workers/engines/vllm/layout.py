@@ -16,7 +16,8 @@ def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
     equals its tensor bit for bit: an architecture that vLLM stores otherwise could not be given new weights.
     """
     parameters: dict[str, Tensor] = dict(model.named_parameters())
-    fused = {part: (whole, parts) for whole, parts in model.packed_modules_mapping.items() for part in parts}
+    packed: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+    fused = {part: (whole, parts) for whole, parts in packed.items() for part in parts}
     found: dict[int, Tensor] = {}
     reached: set[str] = set()
     for name, tensor in checkpoint.items():

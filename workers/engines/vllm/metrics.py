@@ -13,6 +13,9 @@ NEIGHBOURS = 64
 """Workers of one machine share one configuration: each takes the next free port of so many."""
 
 
+CLOSE_S = 5.0
+
+
 class Endpoint:
     def __init__(self, first: int) -> None:
         """Answers at port `first`, or at the next one that is free. Raises `ConfigError` if none is."""
@@ -21,7 +24,7 @@ class Endpoint:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(timeout=CLOSE_S)
 
 
 def _listen(first: int) -> tuple[int, WSGIServer, Thread]:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ def open_vllm(folder: str, room: Room, stats: bool) -> Any:
     """
     os.environ |= ENVIRONMENT
     logging.getLogger("vllm").setLevel(logging.WARNING)
+    _give_llvmlite_attributes()
     try:
         from vllm.v1.engine.llm_engine import LLMEngine
     except ImportError as error:
@@ -108,6 +110,13 @@ def _keep(layer: Any, remove_weight: bool) -> None:
     layer.cpu_linear = torch.nn.functional.linear
     if layer.weight.ndim == 2:
         layer.weight.data = layer.weight.data.t().contiguous().t()
+
+
+def _give_llvmlite_attributes() -> None:
+    """vLLM asks all that is imported for its `__dict__`; llvmlite's library answers every name with a function."""
+    ffi: Any = sys.modules.get("llvmlite.binding.ffi")
+    if ffi is not None:
+        ffi.lib._fntab.setdefault("__dict__", {})
 
 
 def _last_line(error: Exception) -> str:

@@ -1,0 +1,87 @@
+"""`show`: the samples of one group as a person reads them, wherever the group is now.
+
+It is looked for, in this order, among what the learner trained last (in the run's directory, so that nothing need run
+any more), in replay, among drafts, and among the dead. Without a task it is the newest of the first two.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from echo_queue.cli.output import print_json
+from echo_queue.cli.transcript import Transcript, Words, draw, transcript
+from echo_queue.cli.watching import monitor
+from echo_queue.config import Config
+from echo_queue.errors import Problem, PromptError
+from echo_queue.queue import Queue
+from echo_queue.records import Draft, Group, Sample, Tokens
+from echo_queue.trained_groups import TrainedGroups
+
+DEAD = 10_000
+"""So many of those given up last are searched."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A group, or how far it is. `where`: in words; `prompt`: None where it is not stored."""
+
+    task: str
+    where: str
+    prompt: Tokens | None
+    samples: tuple[Sample | Draft, ...]
+
+
+def show(config: Config, task: str | None, *, as_json: bool) -> None:
+    """Raises `PromptError` if nothing is kept of it, `ServiceError` where that cannot be told without Redis."""
+    found = _trained(config, task) or _queued(monitor(config), task)
+    if found is None:
+        what = f"no samples of {task} are kept" if task else "no group has been made yet"
+        mend = f"the learner keeps the last {config.telemetry.keep_groups} groups: telemetry.keep_groups"
+        raise PromptError(Problem("show", what, mend))
+    words = tokenizer_of(config)
+    prompt = None if found.prompt is None else words(found.prompt)
+    samples = [transcript(sample, words) for sample in found.samples]
+    if as_json:
+        document = {"task": found.task, "where": found.where, "prompt": prompt}
+        print_json(document | {"samples": [_plain(sample) for sample in samples]})
+    else:
+        draw(Console(highlight=False), f"{found.task}: {found.where}", prompt, samples)
+
+
+def _trained(config: Config, task: str | None) -> Found | None:
+    kept = TrainedGroups(config).find(task)
+    return None if kept is None else _of_group(kept.group, f"trained, in the update that made {kept.version}")
+
+
+def _queued(queue: Queue, task: str | None) -> Found | None:
+    if group := queue.waiting(task):
+        return _of_group(group, "made, and not trained yet")
+    if task is None:
+        return None
+    if drafts := queue.begun(task):
+        return Found(task, "under way; so far its worker has stored", None, drafts.samples)
+    for dead in queue.dead(limit=DEAD):
+        if dead.id == task:
+            where = f"dead after {dead.attempts} attempts, the last by {dead.worker}: {dead.reason}"
+            return Found(task, where, None, ())
+    return None
+
+
+def _of_group(group: Group, where: str) -> Found:
+    return Found(group.task, f"{where}; made by {group.worker}", group.prompt, group.samples)
+
+
+def tokenizer_of(config: Config) -> Words:
+    """Of the base model's folder; token ids in numbers where there is none (a hub model)."""
+    from tokenizers import Tokenizer
+
+    path = Path(config.base_model) / "tokenizer.json"
+    if not path.is_file():
+        return lambda tokens: " ".join(map(str, tokens.tolist()))
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
+
+
+def _plain(sample: Transcript) -> dict[str, object]:
+    return asdict(sample) | {"drawn": {str(version): count for version, count in sample.drawn.items()}}

@@ -1,0 +1,121 @@
+"""`echo-queue show`: a group as a person reads it, wherever it is."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from echo_queue.cli.show import _queued
+from echo_queue.cli.transcript import Part, Transcript, draw, transcript
+from echo_queue.config import Config
+from echo_queue.queue import Queue
+from echo_queue.records import NOTHING, Draft, Drafts, Observed, Sample, Span, Tokens, Version
+from echo_queue.trained_groups import TrainedGroups
+from tests.cli.test_commands import block, echo_queue
+from tests.learner.synthetic import group, with_observed
+from tests.queue.scene import Scene, draft_of
+
+TABLE = ["bet", "check", "fold", "<end>", "They call.", "Public card: K.", "Your move?"]
+
+
+def words(tokens: Tokens) -> str:
+    return " ".join(TABLE[token] for token in tokens if TABLE[token] != "<end>")
+
+
+GAME = Sample(
+    tokens=np.array([0, 3, 4, 5, 6, 1, 3], np.int32),
+    logprobs=np.array([-0.5, -0.1, 0, 0, 0, -0.7, -0.1], np.float32),
+    spans=(Span(0, 3), Span(1, 4)),
+    reward=-2.0,
+    finish="stop",
+    observed=(Observed(2, 5),),
+)
+
+
+def test_a_transcript_tells_who_said_what_and_which_weights_drew_it() -> None:
+    parts = (Part("model", "bet", 2), Part("environment", "They call. Public card: K. Your move?", 3))
+    told = transcript(GAME, words)
+    assert told == Transcript((*parts, Part("model", "check", 2)), {3: 1, 4: 3}, -2.0, "stop")
+    begun = Draft(GAME.tokens[:5], GAME.logprobs[:5], GAME.spans, GAME.observed)
+    assert transcript(begun, words) == Transcript(parts, {3: 1, 4: 1}, None, None)
+    assert transcript(NOTHING, words).drawn == {}
+
+
+def test_elsewhere_than_on_a_terminal_each_line_says_who_speaks() -> None:
+    page = StringIO()
+    draw(Console(file=page), "hands/0/1: trained", "Your card: J.\nYour move?", [transcript(GAME, words)])
+    assert page.getvalue().splitlines() == [
+        "hands/0/1: trained",
+        "       prompt │ Your card: J.",
+        "              │ Your move?",
+        "",
+        "sample 0  reward -2  ended by stop  4 tokens drawn (1 by version 3, 3 by version 4)  3 read",
+        "        model │ bet",
+        "  environment │ They call. Public card: K. Your move?",
+        "        model │ check",
+    ]
+
+
+def test_on_a_terminal_the_sides_have_colours() -> None:
+    page = StringIO()
+    draw(Console(file=page, force_terminal=True, color_system="standard"), "x", None, [transcript(GAME, words)])
+    assert "\x1b[1;32mbet" in page.getvalue() and "\x1b[36mThey call." in page.getvalue()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that has ended: no server, and groups that its learner has kept."""
+    (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[learner]\nbatch_groups = 2\n')
+    config = Config.model_validate({"run": {"name": "t", "dir": tmp_path / "out"}, "learner": {"batch_groups": 2}})
+    talk = with_observed(group(1), [(1, 3)], [], [])
+    TrainedGroups(config).keep(Version(1, 7), [group(0), talk])
+    return tmp_path
+
+
+def test_a_trained_group_is_shown_when_the_run_is_over(run: Path) -> None:
+    done = echo_queue("show", "run.toml", "set/0/1", cwd=run)
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert first == "set/0/1: trained, in the update that made 1.7; made by worker"
+    assert sum(line.startswith("sample ") for line in lines) == 3
+    assert [line.split(" │ ")[0].strip() for line in lines if " │ " in line][:4] == [
+        "prompt", "model", "environment", "model"
+    ]  # fmt: skip
+    newest = json.loads(echo_queue("show", "run.toml", "--json", cwd=run).stdout)
+    assert (newest["task"], len(newest["samples"])) == ("set/0/0", 3)
+    assert newest["samples"][0]["drawn"] == {"0": 4}
+
+
+def test_showing_needs_no_torch(run: Path) -> None:
+    code = block("torch", "transformers", "workers", "learner") + (
+        "from pathlib import Path\nfrom echo_queue.config import load\nfrom echo_queue.cli.show import show\n"
+        "show(load(Path('run.toml')), 'set/0/1', as_json=False)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=run, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_server_a_group_that_is_not_kept_is_one_clear_error(run: Path) -> None:
+    done = echo_queue("show", "run.toml", "set/0/99", cwd=run)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "→" in done.stderr
+
+
+def test_groups_in_replay_drafts_and_the_dead_are_found(queue: Queue) -> None:
+    scene = Scene(queue)
+    made, begun, dead, idle = scene.lease(4)
+    scene.complete((made,))
+    queue.progress("w1", [Drafts(begun.id, 0, (draft_of(0), replace(draft_of(0), finish="stop")))])
+    queue.bury(dead.id, "no such column")
+    waits, goes_on, over = (_queued(queue, task.id) for task in (made, begun, dead))
+    assert waits is not None and "not trained yet; made by w1" in waits.where and len(waits.samples) == 2
+    assert goes_on is not None and [one.finish for one in goes_on.samples] == [None, "stop"]
+    assert over is not None and "no such column" in over.where and over.samples == ()
+    assert _queued(queue, idle.id) is None
+    newest = _queued(queue, None)
+    assert newest is not None and newest.task == made.id

@@ -1,0 +1,133 @@
+"""What only the vLLM engine promises."""
+
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from echo_queue.errors import ConfigError
+from tests.engines.asking import ask, assert_same, prompt, run, step_until
+from tests.engines.conftest import Opener
+from tests.engines.models import LONGEST, VOCABULARY
+from workers.engines import Key
+from workers.engines.vllm.layout import views
+from workers.engines.vllm.metrics import NEIGHBOURS
+
+ON_VLLM = pytest.mark.parametrize("opener", ["vllm"], indirect=True)
+
+
+@ON_VLLM
+def test_a_sample_moves_between_engines_and_is_what_it_would_have_been(
+    opener: Opener, endless: Path, tmp_path: Path
+) -> None:
+    requests = ask("a", prompt(40, 2), 60, samples=3)
+    transformers = Opener("transformers", tmp_path)
+    whole = run(transformers(endless), requests)
+    there = opener(endless)
+    there.add(requests)
+    step_until(there, 20, Key("a", 0))
+    drafts = there.drafts()
+    there.abort(["a"])
+    back = run(transformers(endless), [request._replace(draft=drafts[request.key]) for request in requests])
+    for key, draft in back.items():
+        assert 20 <= len(drafts[key].tokens) < 60
+        assert_same(draft, whole[key])
+
+
+@ON_VLLM
+def test_metrics_are_served_by_their_vllm_names_beside_a_neighbour(opener: Opener, endless: Path) -> None:
+    with socket.create_server(("", 0)) as neighbour:
+        first = neighbour.getsockname()[1]
+        engine = opener(endless, metrics_port=first)
+        run(engine, ask("a", prompt(6, 1), 12, samples=5))
+        figures = metrics(range(first + 1, first + NEIGHBOURS))
+        opener.close()
+    assert figures["vllm:generation_tokens_total"] == 60
+    assert figures["vllm:num_requests_running"] == 0
+    assert "vllm:kv_cache_usage_perc" in figures
+    with pytest.raises(AssertionError):
+        metrics(range(first, first + NEIGHBOURS))
+
+
+def metrics(ports: range) -> dict[str, float]:
+    """Of the first port that answers, without labels."""
+    for port in ports:
+        try:
+            text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+        except OSError:
+            continue
+        lines = [line for line in text.splitlines() if line.startswith("vllm:")]
+        return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
+    raise AssertionError(f"nothing answers at {ports}")
+
+
+@ON_VLLM
+def test_a_model_that_vllm_stores_otherwise_is_refused(opener: Opener, tmp_path: Path) -> None:
+    config = GPT2Config(vocab_size=VOCABULARY, n_positions=LONGEST, n_embd=64, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"rollout\.engine.*c_attn"):
+        opener(tmp_path)
+
+
+@ON_VLLM
+def test_vllm_opens_after_numba_was_used(opener: Opener, endless: Path) -> None:
+    """As in a worker, whose weights are decoded by it."""
+    script = "import numba, tests.engines.test_vllm as t; t.open_alone()"
+    subprocess.run([sys.executable, "-c", script, str(endless)], check=True, timeout=250)
+
+
+def open_alone() -> None:
+    opener = Opener("vllm", Path(sys.argv[1]))
+    (draft,) = run(opener(Path(sys.argv[1])), ask("a", prompt(5, 1), 3)).values()
+    opener.close()
+    assert draft.finish == "length"
+
+
+class Fused(nn.Module):
+    """As vLLM has it: two of the checkpoint's matrices in one, and a padded vocabulary."""
+
+    packed_modules_mapping = {"both": ["left", "right"]}  # noqa: RUF012 (vLLM's own form)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.ModuleDict({"both": nn.Linear(4, 5, bias=False)})
+        self.embed = nn.Embedding(8, 4)
+        self.both = self.layer["both"].weight.detach()
+
+    def checkpoint(self) -> dict[str, torch.Tensor]:
+        return {
+            "layer.left.weight": self.both[:2].clone(),
+            "layer.right.weight": self.both[2:].clone(),
+            "embed.weight": self.embed.weight[:6].detach().clone(),
+        }
+
+
+def test_the_views_are_live_parts_of_the_parameters() -> None:
+    model = Fused()
+    left, checkpoint = model.both[:2].clone(), model.checkpoint()
+    found = views(model, checkpoint | {"head.weight": checkpoint["embed.weight"]})
+    assert found["embed.weight"] is found["head.weight"]
+    found["layer.right.weight"].fill_(7)
+    found["embed.weight"].fill_(8)
+    assert torch.equal(model.both[:2], left) and bool((model.both[2:] == 7).all())
+    assert bool((model.embed.weight[:6] == 8).all()) and not bool((model.embed.weight[6:] == 8).any())
+
+
+def test_a_model_whose_weights_could_not_all_be_renewed_is_refused() -> None:
+    model = Fused()
+    right = model.both[2:]
+    for name, odd in {
+        "layer.right.weight": model.checkpoint() | {"layer.right.weight": right + 1},
+        "layer.left.weight": model.checkpoint() | {"layer.left.weight": model.both[:2].double()},
+        "norm.weight": model.checkpoint() | {"norm.weight": torch.ones(4)},
+        "embed.weight": {"layer.left.weight": model.both[:2].clone(), "layer.right.weight": right.clone()},
+    }.items():
+        with pytest.raises(ConfigError, match=re.escape(name)):
+            views(model, odd)
