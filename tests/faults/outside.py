@@ -37,6 +37,8 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/supervisor.py:spawn": "what `Kept.start` calls at the door `spawn role`",
     "echo_queue/supervisor.py:lock": "waits for the lock; what is noted in it passes a door",
     "echo_queue/supervisor.py:_process_lives": "asks whether a process lives",
+    "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
+    "workers/engines/vllm/opening.py:_configuration": "a configuration in memory",
     "workers/environments/child.py:serve": "the scorer has no state; its answers are heard at the door `hear scorer`",
     "workers/environments/pipe.py:Pipe": "the frames of the doors `ask scorer` and `hear scorer`",
     "workers/weights/spool.py:PartFile": "a part of a spool, which ends with its process",
