@@ -40,6 +40,8 @@ ALLOWED: Mapping[str, str] = {
     "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
     "workers/engines/vllm/opening.py:_configuration": "a configuration in memory",
     "workers/environments/child.py:serve": "the scorer has no state; its answers are heard at the door `hear scorer`",
+    "workers/environments/verifiers.py:Conversation": "tasks of the scorer's own event loop",
+    "workers/environments/verifiers.py:Policy": "likewise, and what waits between them",
     "workers/environments/pipe.py:Pipe": "the frames of the doors `ask scorer` and `hear scorer`",
     "workers/weights/spool.py:PartFile": "a part of a spool, which ends with its process",
     "workers/weights/spool.py:Spool.close": "its own folder, which whoever comes next sweeps",
