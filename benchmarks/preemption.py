@@ -5,7 +5,7 @@ from a real queue, whose learner publishes new weights after each batch. One wor
 with SIGKILL, and after `--boot` seconds another machine takes its place. *wasted* are tokens that were sampled and
 are in no group that reached the learner. Then the same with a notice of `--notice` seconds before each kill.
 
-    python -m benchmarks.preemption [--groups 192] [--every 20] [--rounds 1] [--json]
+    python -m benchmarks.preemption [--groups 128] [--every 20] [--rounds 1] [--json]
 
 *without* stores no drafts: a task whose worker dies begins anew.
 """
@@ -152,11 +152,10 @@ def arms(options: argparse.Namespace) -> tuple[Arm, ...]:
 
 
 def measure(options: argparse.Namespace) -> Figures:
-    trace = Trace(options.seed, SAMPLES, options.longest)
     outcomes = []
-    for _ in range(options.rounds):
+    for number in range(options.rounds):
         for arm in arms(options):
-            outcomes.append(play(arm, trace, options))
+            outcomes.append(play(arm, Trace(options.seed + number, SAMPLES, options.longest), options))
             if not options.json:
                 _say(outcomes[-1])
     return figures_of(outcomes, options)
@@ -210,8 +209,8 @@ def _say(one: Outcome) -> None:
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=192, help=f"a multiple of {BATCH}")
-    parser.add_argument("--notice-groups", type=int, default=64, help="the same for the run with notices")
+    parser.add_argument("--groups", type=int, default=128, help=f"a multiple of {BATCH}")
+    parser.add_argument("--notice-groups", type=int, default=48, help="the same for the run with notices")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--concurrent", type=int, default=4, help="groups that a worker generates at once")
     parser.add_argument("--every", type=float, default=20.0, help="seconds in which one machine is taken")
@@ -221,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease", type=float, default=6.0, help="queue.lease_s")
     parser.add_argument("--longest", type=int, default=1200, help="model.max_new_tokens")
     parser.add_argument("--steps-per-s", type=float, default=25.0, help="of an engine")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first round's trace; each has its own")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     return parser

@@ -1,0 +1,72 @@
+"""What becomes of a worker, a real process, whose metadata server gives it notice."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from echo_queue.queue import Queue
+from echo_queue.records import Version
+from tests.workers.preemption.servers import Ec2, serving
+from tests.workers.small import save_model
+from tests.workers.stage import Stage, tensors_of
+
+Begin = Callable[..., Stage]
+QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(8)]
+DEADLINE_S = 30.0
+VARIABLE = "ECHO_QUEUE_ROLLOUT__PREEMPTION__"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2]:
+    """Whom each worker asks that is started during the test."""
+    with serving(Ec2()) as one:
+        monkeypatch.setenv(f"{VARIABLE}WATCH", "aws")
+        monkeypatch.setenv(f"{VARIABLE}ENDPOINT", one.url)
+        monkeypatch.setenv(f"{VARIABLE}POLL_S", "0.1")
+        yield one
+
+
+@pytest.fixture
+def run(stage: Begin, tmp_path: Path) -> Stage:
+    """Samples of 4,000 tokens, two groups at a time; leases outlive the test, and drafts are stored once an hour."""
+    endless = save_model(tmp_path / "endless", seed=0, stop=False)
+    run = stage(
+        endless,
+        model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 4000},
+        rollout={"concurrent_groups": 2, "progress_s": 3600.0},
+        queue={"lease_s": 600.0},
+    )
+    run.begin(QUESTIONS, tensors_of(endless), wanted="3")
+    return run
+
+
+def generating(run: Stage) -> bool:
+    return any(one.beat and one.beat.tokens_per_s > 0 for one in run.status().workers)
+
+
+def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run: Stage, server: Ec2) -> None:
+    worker = run.process("w1")
+    run.until(lambda: generating(run), "tokens")
+    server.interrupts("terminate", in_s=120)
+    assert worker.wait(timeout=DEADLINE_S) == 0
+    assert "w1" not in [one.name for one in run.status().workers]
+    assert run.queue.reclaim().released == 2
+    lease = Queue.connect(run.config, "worker", run.store).lease("w2", Version(0, 0), 2)
+    assert {task.id for task in lease.tasks} == set(lease.drafts)
+    assert all(len(sample.tokens) > 0 for drafts in lease.drafts.values() for sample in drafts.samples)
+    assert run.queue.audit().ok
+
+
+def test_after_a_recommendation_a_worker_finishes_what_it_has_and_leases_nothing_more(run: Stage, server: Ec2) -> None:
+    worker = run.process("w1")
+    run.until(lambda: generating(run), "tokens")
+    server.rebalance = b'{"noticeTime": "2026-01-05T08:22:00Z"}'
+    run.until(lambda: run.status().flying == 0, "the end of what it had")
+    assert worker.poll() is None
+    assert len(run.drain(2)) == 2
+    server.interrupts("terminate", in_s=120)
+    assert worker.wait(timeout=DEADLINE_S) == 0
+    assert run.queue.reclaim().released == 0, "it held nothing"
