@@ -21,9 +21,9 @@ ENV_PREFIX = "ECHO_QUEUE_"
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
-INTERACTIVE = ("interactive", "poker")
+INTERACTIVE = ("interactive", "verifiers", "poker")
 """Kinds of environment that answer the model."""
-NAMED = {"function": "function", "interactive": "Class"}
+NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
 """Kinds that need `environment.function`, and what it names."""
 
 
@@ -138,14 +138,14 @@ class Prompts(Section):
 class Environment(Section):
     """How a sample is scored."""
 
-    kind: Literal["reasoning-gym", "math", "function", "interactive", "poker"] = "reasoning-gym"
+    kind: Literal["reasoning-gym", "math", "function", "interactive", "verifiers", "poker"] = "reasoning-gym"
     """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours. Or who answers the model and scores
-    in the end: a class of yours, or a poker table (docs/environments.md)."""
+    in the end: a class of yours, an environment written for `verifiers`, or a poker table (docs/environments.md)."""
     function: str = ""
     """`function`: `module:function` in TRL's signature: (prompts, completions, **columns) → list of floats.
-    `interactive`: `module:Class`."""
+    `interactive`: `module:Class`. `verifiers`: `module:load_environment`."""
     options: dict[str, Any] = {}
-    """What an interactive environment is made with: keyword arguments of its class."""
+    """Keyword arguments that the class, or `load_environment`, is called with."""
     max_turns: Positive = 16
     """An interactive sample ends after so many turns of the model."""
     timeout_s: Seconds = 30.0
@@ -488,7 +488,7 @@ def _of_environment(environment: Environment) -> Iterator[Problem]:
         yield Problem("environment.function", f'kind "{kind}" needs one', f'write "module:{NAMED[kind]}"')
     if kind not in NAMED and environment.function:
         yield Problem("environment.function", f'is not used by kind "{kind}"', 'set kind = "function", or remove it')
-    if kind != "interactive" and environment.options:
+    if kind not in ("interactive", "verifiers") and environment.options:
         yield Problem("environment.options", f'are not used by kind "{kind}"', "remove them")
 
 

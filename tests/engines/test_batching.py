@@ -10,9 +10,10 @@ import pytest
 from echo_queue.records import NOTHING, Draft, Observed, Span
 from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
-from tests.engines.conftest import Opener
-from tests.engines.models import open_model
-from workers.engines import Key, Request
+from tests.engines.conftest import BASE, Opener
+from tests.engines.models import LONGEST, open_model
+from workers.engines import Key, Request, Sampling
+from workers.engines.transformers import TransformersEngine
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -50,6 +51,16 @@ def test_one_that_left_and_is_continued_elsewhere_is_what_it_would_have_been(ope
     for request in requests:
         assert len(drafts[request.key].tokens) >= 20 and drafts[request.key].finish is None
         assert_same(ended[request.key], whole[request.key])
+
+
+def test_one_that_was_begun_by_another_engine_is_what_it_would_have_been(opener: Opener, endless: Path) -> None:
+    (request,) = ask("a", prompt(11, 3), 60, seed=5)
+    first = TransformersEngine(str(endless), BASE, "float32", LONGEST, Sampling())
+    (whole,) = run(first, [request]).values()
+    first.add([request])
+    begun = step_until(first, 25, request.key)
+    (ended,) = run(opener(endless), [request._replace(draft=begun)]).values()
+    assert_same(ended, whole)
 
 
 def test_the_draft_of_a_sample_that_was_not_begun_is_the_one_it_came_with(opener: Opener, endless: Path) -> None:

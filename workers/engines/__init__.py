@@ -68,7 +68,7 @@ class Engine(Protocol):
         """Samples in it, neither ended nor aborted."""
 
     def add(self, requests: Sequence[Request]) -> None:
-        """They join at the next step. Requests of one call that share a prompt read it once.
+        """They join at the next step. Requests of one call that share a prompt, and have no draft, read it once.
 
         Raises `ValueError` for a key that is in use, an empty prompt, or a draft that is at its limit.
         """

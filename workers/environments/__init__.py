@@ -90,6 +90,10 @@ def create(config: EnvironmentConfig) -> Environment | Interactive:
             from workers.environments.interactive import make
 
             return make(config.function, config.options)
+        case "verifiers":
+            from workers.environments.verifiers import Verifiers
+
+            return Verifiers(config.function, config.options)
         case "poker":
             from workers.environments.poker import Poker
 

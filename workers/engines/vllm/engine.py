@@ -9,7 +9,7 @@ from torch import Tensor
 
 from echo_queue.errors import ConfigError
 from echo_queue.records import Draft, Finish, Span, Version
-from workers.engines import Key, Request, Sampling
+from workers.engines import Key, Request, Sampling, check
 from workers.engines.checkpoint import misfits, open_model, stop_tokens, too_short
 from workers.engines.draw import uniforms
 from workers.engines.vllm.layout import views
@@ -60,10 +60,7 @@ class VllmEngine:
         return len(self._by_key)
 
     def add(self, requests: Sequence[Request]) -> None:
-        taken = set(self._by_key)
-        for request in requests:
-            _check(request, taken)
-            taken.add(request.key)
+        check(requests, self._by_key)
         for request in requests:
             number = str(next(self._numbers))
             own = self._vllm.add_request(number, self._prompt(request), self._parameters(request))
@@ -159,12 +156,3 @@ class _Sample:
     def draft(self, finish: Finish | None = None) -> Draft:
         tokens, logprobs = np.array(self._tokens, np.int32), np.array(self._logprobs, np.float32)
         return Draft(tokens, logprobs, tuple(self._spans), self.request.draft.observed, finish)
-
-
-def _check(request: Request, taken: Collection[Key]) -> None:
-    if request.key in taken:
-        raise ValueError(f"{request.key} is under way already")
-    if not len(request.prompt):
-        raise ValueError(f"{request.key} has an empty prompt")
-    if len(request.draft.tokens) >= request.limit:
-        raise ValueError(f"the draft of {request.key} is at its limit of {request.limit} tokens")

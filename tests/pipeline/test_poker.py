@@ -1,0 +1,70 @@
+"""`echo-queue run` at the poker table: what was trained is what was played."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from echo_queue.cli.show import tokenizer_of
+from echo_queue.cli.transcript import Transcript, transcript
+from echo_queue.poker import Hand
+from echo_queue.submission.deals import Deals
+from echo_queue.trained_groups import TrainedGroups
+from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+OPTIONS = {"size": PROMPTS, "seed": 7, "opponent": "random"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Running]:
+    one = Running(
+        tmp_path,
+        ECHO_QUEUE_PROMPTS__SOURCE="poker:leduc",
+        ECHO_QUEUE_PROMPTS__OPTIONS=f'{{ size = {PROMPTS}, seed = 7, opponent = "random" }}',
+        ECHO_QUEUE_ENVIRONMENT__KIND="poker",
+        ECHO_QUEUE_MODEL__MAX_NEW_TOKENS="64",
+        ECHO_QUEUE_MODEL__INIT__HIDDEN="64",
+        ECHO_QUEUE_MODEL__INIT__WARMUP_STEPS="150",
+        ECHO_QUEUE_MODEL__INIT__WARMUP_BATCH="64",
+        ECHO_QUEUE_MODEL__INIT__WARMUP_LR="3e-3",
+    )
+    yield one
+    one.stop()
+
+
+def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
+    assert run.ends() == 0, run.told()
+    assert_every_prompt_was_trained_once(run)
+    deals, words = Deals("leduc", OPTIONS), tokenizer_of(run.config)
+    turns = 0
+    for index in range(PROMPTS):
+        kept = TrainedGroups(run.config).find(f"sorting/0/{index}")
+        assert kept is not None
+        assert words(kept.group.prompt) == deals.row(index).prompt
+        for sample in kept.group.samples:
+            assert all(not sample.logprobs[part.start : part.end].any() for part in sample.observed)
+            assert np.isfinite(sample.logprobs).all()
+            assert_played(Hand(deals.deal(index)), transcript(sample, words))
+            turns += len(sample.observed)
+    assert turns > PROMPTS, "hands of a single move test nothing"
+    shown = subprocess.run(
+        [sys.executable, "-m", "echo_queue.cli", "show", str(TINY)],
+        env=run.environ, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "  environment │ " in shown.stdout and "Your card: " in shown.stdout
+
+
+def assert_played(hand: Hand, told: Transcript) -> None:
+    """The rules, asked again, answer every turn as the record says, and pay the same."""
+    said = [part.text for part in told.parts if part.speaker == "model"]
+    heard = [part.text for part in told.parts if part.speaker == "environment"]
+    answers = [hand.move(text) for text in said]
+    if told.finish == "length" and isinstance(answers[-1], str):
+        assert told.reward == hand.forfeit()
+        return
+    assert (answers[:-1], answers[-1]) == (heard, told.reward)
