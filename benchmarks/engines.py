@@ -4,7 +4,7 @@
   sampler; ours returns log-probabilities, spans and seeds of its own besides.
 - Models: Qwen3 architecture with random weights in float32, of 0.6 M (the quick start's) and 30 M parameters.
 - Samples come in groups of 16 of a prompt of 12 to 28 tokens; all of them end at 64 tokens. Best of some runs, taken in
-  turns where both fit into one process; one thread.
+  turns; one thread.
 - A swap is all that stands between two steps: the gate with its load and its probes, 32 samples being under way.
 
     python -m benchmarks.engines [--json] [--repeats 5] [--engines transformers vllm] [--models 0.6M 30M]
@@ -166,16 +166,9 @@ def measure(name: str, size: str, repeats: int) -> Measured:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory, "model")
         make_model(size).save_pretrained(folder)
-        if name == "transformers":
-            with opened(name, folder) as engine, bare_transformers(folder) as bare:
-                rates = best_in_turns([ours(engine), bare], size, repeats)
-                pause = paused(engine, make_model(size, seed=1))
-        else:
-            with opened(name, folder) as engine:
-                own = best_in_turns([ours(engine)], size, repeats)
-                pause = paused(engine, make_model(size, seed=1))
-            with bare_vllm(folder) as bare:
-                rates = [(*one, *other) for one, other in zip(own, best_in_turns([bare], size, repeats), strict=True)]
+        with opened(name, folder) as engine, BARE[name](folder) as bare:
+            rates = best_in_turns([ours(engine), bare], size, repeats)
+            pause = paused(engine, make_model(size, seed=1))
     speeds = [Speed(name, size, samples, *both) for samples, both in zip(BATCHES, rates, strict=True)]
     return Measured(speeds, Pause(name, size, pause))
 
@@ -259,6 +252,9 @@ def bare_vllm(folder: Path) -> Iterator[Run]:
         return sum(len(one.outputs[0].token_ids) for one in llm.generate(asked, sampling, use_tqdm=False))
 
     yield run
+
+
+BARE = {"transformers": bare_transformers, "vllm": bare_vllm}
 
 
 def best_in_turns(runs: Sequence[Run], size: str, repeats: int) -> list[tuple[float, ...]]:

@@ -13,9 +13,10 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from echo_queue.errors import ConfigError
-from tests.engines.asking import ask, assert_same, prompt, run, step_until
+from tests.engines import reference
+from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import Opener
-from tests.engines.models import LONGEST, VOCABULARY
+from tests.engines.models import LONGEST, VOCABULARY, open_model
 from workers.engines import Key
 from workers.engines.vllm.layout import views
 from workers.engines.vllm.metrics import NEIGHBOURS
@@ -39,6 +40,21 @@ def test_a_sample_moves_between_engines_and_is_what_it_would_have_been(
     for key, draft in back.items():
         assert 20 <= len(drafts[key].tokens) < 60
         assert_same(draft, whole[key])
+
+
+@ON_VLLM
+def test_prompts_that_are_too_much_for_one_step_are_read_in_parts(opener: Opener, endless: Path) -> None:
+    """vLLM reads 4,096 tokens a step on a CPU."""
+    prompts = {f"p{number}": prompt(120, number) for number in range(48)}
+    engine = opener(endless)
+    engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, 6)])
+    engine.step()
+    begun = [key for key, draft in engine.drafts().items() if len(draft.tokens)]
+    assert 0 < len(begun) < len(prompts)
+    model = open_model(endless)
+    for key, draft in finish(engine).items():
+        assert len(draft.tokens) == 6
+        reference.assert_drawn_by({0: model}, prompts[key.task], draft)
 
 
 @ON_VLLM
