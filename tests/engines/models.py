@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-VOCABULARY = 40
+VOCABULARY = 150
 STOP = 3
 LONGEST = 512
 
