@@ -3,8 +3,8 @@
 - Engines: those that can be imported here. Bare is `generate` of transformers, and `LLM.generate` of vLLM with its own
   sampler; ours returns log-probabilities, spans and seeds of its own besides.
 - Models: Qwen3 architecture with random weights in float32, of 0.6 M (the quick start's) and 30 M parameters.
-- Samples come in groups of 16 of a prompt of 12 to 28 tokens; all of them end at 64 tokens. Best of some runs, taken in
-  turns; one thread.
+- Samples come in groups of 16 of a prompt of 12 to 28 tokens; all of them end at 64 tokens. Each engine has a process
+  of its own, with one thread; ours and the bare one take turns, and the best of some runs counts.
 - A swap is all that stands between two steps: the gate with its load and its probes, 32 samples being under way.
 
     python -m benchmarks.engines [--json] [--repeats 5] [--engines transformers vllm] [--models 0.6M 30M]
@@ -18,15 +18,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import orjson
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as transformers_logging
@@ -34,13 +34,11 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
 from echo_queue.records import Tokens, Version
-from echo_queue.weights import Manifest, Route, TensorInfo
-from echo_queue.weights.delta.codes import dtype_name
-from echo_queue.weights.manifest import root_digest
-from echo_queue.weights.tensors import digest_of
 from workers import engines
-from workers.engines import Engine, Key, Request
-from workers.weights.gate import Gate
+from workers.engines import Key, Request
+
+if TYPE_CHECKING:
+    from echo_queue.weights import Manifest
 
 GROUP, NEW, LONGEST = 16, 64, 128
 BATCHES = (1, 32, 256)
@@ -68,10 +66,12 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 ENOUGH = 0.95
 LONGEST_PAUSE_MS = 50.0
 """Of vLLM."""
-CHILD_S = 1800.0
-
-Run = Callable[[Sequence[Tokens]], int]
-"""Generates `NEW` tokens for each of these prompts, returns how many."""
+CHILD_S = 600.0
+"""Longest wait for one answer of an engine, its start included."""
+CLOSING_S = 30.0
+PAUSE = 0
+ANSWER = "answer: "
+TASK = "benchmark"
 
 
 @dataclass(frozen=True)
@@ -102,18 +102,23 @@ class Measured:
     pause: Pause
 
 
+class Contestant(Protocol):
+    def run(self, prompts: Sequence[Tokens]) -> int:
+        """Generates `NEW` tokens for each of these prompts, returns how many."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="one JSON document, last")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="+", default=[*filter(importlib.util.find_spec, ("transformers", "vllm"))])
     parser.add_argument("--models", nargs="+", choices=SIZES, default=[*SIZES])
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--contest", choices=CONTESTANTS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.measure:
-        print(orjson.dumps(measure(asked.engines[0], asked.models[0], asked.repeats)).decode())
+    if asked.contest:
+        contest(asked.contest, asked.models[0])
         return
-    rows = [apart(engine, model, asked.repeats) for model in asked.models for engine in asked.engines]
+    rows = [measure(engine, model, asked.repeats) for model in asked.models for engine in asked.engines]
     print_table(rows)
     if asked.json:
         print_verdict(rows, targets(rows))
@@ -145,20 +150,57 @@ def print_table(rows: Sequence[Measured]) -> None:
         print(f"{row.pause.engine}, {row.pause.model}: a swap takes {row.pause.pause_ms:.1f} ms (median of {SWAPS})")
 
 
-def apart(engine: str, model: str, repeats: int) -> Measured:
-    """Measured in a process of its own: engines share no threads, caches or memory."""
-    words = ["--measure", "--engines", engine, "--models", model, "--repeats", str(repeats)]
-    environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.engines", *words]
-    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, timeout=CHILD_S, check=True)
-    said = orjson.loads(done.stdout.splitlines()[-1])
-    return Measured([Speed(**speed) for speed in said["speeds"]], Pause(**said["pause"]))
+class Child:
+    """One contestant in a process of its own: engines share no threads, caches or memory."""
+
+    def __init__(self, name: str, size: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.engines", "--contest", name, "--models", size]
+        environ = os.environ | {"OMP_NUM_THREADS": "1"}
+        self._name = name
+        self._process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, what: int) -> float:
+        """Tokens per second at so many samples, or, for `PAUSE`, milliseconds."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        deadline = threading.Timer(CHILD_S, self._process.kill)
+        deadline.start()
+        try:
+            answers = (line for line in self._process.stdout if line.startswith(ANSWER))
+            return float(next(answers).removeprefix(ANSWER))
+        except StopIteration:
+            raise RuntimeError(f"{self._name} ended without an answer, or had none for {CHILD_S:.0f} s") from None
+        finally:
+            deadline.cancel()
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._process.communicate(timeout=CLOSING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def measure(engine: str, size: str, repeats: int) -> Measured:
+    with Child(engine, size) as ours, Child(f"bare {engine}", size) as bare:
+        speeds = [Speed(engine, size, samples, *best_in_turns((ours, bare), samples, repeats)) for samples in BATCHES]
+        return Measured(speeds, Pause(engine, size, ours.ask(PAUSE)))
+
+
+def best_in_turns(children: Sequence[Child], samples: int, repeats: int) -> list[float]:
+    """Tokens per second of each, after one run to warm up."""
+    rates = [[child.ask(samples) for child in children] for _ in range(repeats + 1)]
+    return [max(seen) for seen in zip(*rates[1:], strict=True)]
 
 
 # In that process ------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, size: str, repeats: int) -> Measured:
+def contest(name: str, size: str) -> None:
+    """Answers each number of samples on standard input by a line with the tokens per second."""
     torch.set_num_threads(1)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -166,11 +208,23 @@ def measure(name: str, size: str, repeats: int) -> Measured:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory, "model")
         make_model(size).save_pretrained(folder)
-        with opened(name, folder) as engine, BARE[name](folder) as bare:
-            rates = best_in_turns([ours(engine), bare], size, repeats)
-            pause = paused(engine, make_model(size, seed=1))
-    speeds = [Speed(name, size, samples, *both) for samples, both in zip(BATCHES, rates, strict=True)]
-    return Measured(speeds, Pause(name, size, pause))
+        contestant = CONTESTANTS[name](folder)
+        for line in sys.stdin:
+            print(f"{ANSWER}{answer(contestant, size, int(line))}", flush=True)
+
+
+def answer(contestant: Contestant, size: str, asked: int) -> float:
+    if asked == PAUSE:
+        assert isinstance(contestant, Ours)
+        return contestant.pause_ms(make_model(size, seed=1))
+    return rate(contestant, size, asked)
+
+
+def rate(contestant: Contestant, size: str, samples: int) -> float:
+    """Tokens per second."""
+    asked = prompts(SIZES[size]["vocab_size"], samples)
+    began = time.perf_counter()
+    return contestant.run(asked) / (time.perf_counter() - began)
 
 
 def make_model(size: str, seed: int = 0) -> Qwen3ForCausalLM:
@@ -182,43 +236,55 @@ def make_model(size: str, seed: int = 0) -> Qwen3ForCausalLM:
     return model
 
 
-@contextmanager
-def opened(name: str, folder: Path) -> Iterator[Engine]:
-    config = Config.model_validate(
-        {
-            "run": {"name": "engines", "dir": str(folder.parent)},
-            "model": {"base": str(folder), "max_prompt_tokens": LONGEST - NEW, "max_new_tokens": NEW},
-            "rollout": {"engine": name, "group_size": GROUP, "concurrent_groups": max(BATCHES) // GROUP},
-        }
-    )
-    engine = engines.create(config, str(folder), Version(1, 0), [])
-    try:
-        yield engine
-    finally:
-        engine.close()
+def prompts(vocabulary: int, samples: int) -> list[Tokens]:
+    random = np.random.default_rng(samples)
+    lengths = random.integers(12, 29, size=-(-samples // GROUP))
+    own = [random.integers(vocabulary, size=length, dtype=np.int32) for length in lengths]
+    return [own[row // GROUP] for row in range(samples)]
 
 
-def ours(engine: Engine) -> Run:
-    def run(prompts: Sequence[Tokens]) -> int:
-        begin(engine, prompts)
+class Ours:
+    def __init__(self, name: str, folder: Path) -> None:
+        config = Config.model_validate(
+            {
+                "run": {"name": "engines", "dir": str(folder.parent)},
+                "model": {"base": str(folder), "max_prompt_tokens": LONGEST - NEW, "max_new_tokens": NEW},
+                "rollout": {"engine": name, "group_size": GROUP, "concurrent_groups": max(BATCHES) // GROUP},
+            }
+        )
+        self._engine = engines.create(config, str(folder), Version(1, 0), [])
+
+    def run(self, prompts: Sequence[Tokens]) -> int:
+        self._begin(prompts)
         made = 0
-        while engine.running:
-            made += sum(len(draft.tokens) for draft in engine.step().values())
+        while self._engine.running:
+            made += sum(len(draft.tokens) for draft in self._engine.step().values())
         return made
 
-    return run
+    def pause_ms(self, other: Qwen3ForCausalLM) -> float:
+        """From a step to the next one, when the weights of `other` are to be taken in between: the median."""
+        from workers.weights.gate import Gate
+
+        tensors = {name: parameter.detach() for name, parameter in other.named_parameters()}
+        gate, pauses = Gate(self._engine), []
+        self._begin(prompts(other.config.vocab_size, 32))
+        for number in range(1, SWAPS + 1):
+            self._engine.step()
+            gate.swap(_manifest(number, tensors), tensors)
+            pauses.append(1000 * gate.pause_s)
+        self._engine.abort([TASK])
+        return statistics.median(pauses)
+
+    def _begin(self, prompts: Sequence[Tokens]) -> None:
+        self._engine.add([Request(Key(TASK, row), prompt, row, NEW) for row, prompt in enumerate(prompts)])
 
 
-def begin(engine: Engine, prompts: Sequence[Tokens]) -> None:
-    engine.add([Request(Key("benchmark", row), prompt, row, NEW) for row, prompt in enumerate(prompts)])
-
-
-@contextmanager
-def bare_transformers(folder: Path) -> Iterator[Run]:
-    model = Qwen3ForCausalLM.from_pretrained(folder).eval()
+class BareTransformers:
+    def __init__(self, folder: Path) -> None:
+        self._model: Any = Qwen3ForCausalLM.from_pretrained(folder)
 
     @torch.inference_mode()
-    def run(prompts: Sequence[Tokens]) -> int:
+    def run(self, prompts: Sequence[Tokens]) -> int:
         columns = max(map(len, prompts))
         ids = torch.zeros(len(prompts), columns, dtype=torch.long)
         real = torch.zeros_like(ids)
@@ -226,76 +292,40 @@ def bare_transformers(folder: Path) -> Iterator[Run]:
             ids[row, columns - len(prompt) :] = torch.from_numpy(prompt)
             real[row, columns - len(prompt) :] = 1
         settings: dict[str, Any] = {"do_sample": True, "top_k": 0, "max_new_tokens": NEW, "pad_token_id": 0}
-        out = model.generate(ids, attention_mask=real, **settings)
+        out = self._model.generate(ids, attention_mask=real, **settings)
         return int(out[:, columns:].numel())
 
-    yield run
 
+class BareVllm:
+    def __init__(self, folder: Path) -> None:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        from vllm import LLM, SamplingParams
 
-@contextmanager
-def bare_vllm(folder: Path) -> Iterator[Run]:
-    from vllm import LLM, SamplingParams
+        settings: dict[str, Any] = {"dtype": "float32", "max_model_len": LONGEST, "max_num_seqs": max(BATCHES)}
+        settings |= {"enforce_eager": True, "skip_tokenizer_init": True, "kv_cache_memory_bytes": 1 << 30}
+        self._llm = LLM(str(folder), **settings)
+        self._sampling = SamplingParams(temperature=1.0, max_tokens=NEW, ignore_eos=True, detokenize=False)
 
-    llm = LLM(
-        str(folder),
-        dtype="float32",
-        max_model_len=LONGEST,
-        max_num_seqs=max(BATCHES),
-        enforce_eager=True,
-        skip_tokenizer_init=True,
-        kv_cache_memory_bytes=1 << 30,
-    )
-    sampling = SamplingParams(temperature=1.0, max_tokens=NEW, ignore_eos=True, detokenize=False)
-
-    def run(prompts: Sequence[Tokens]) -> int:
+    def run(self, prompts: Sequence[Tokens]) -> int:
         asked: Any = [{"prompt_token_ids": prompt.tolist()} for prompt in prompts]
-        return sum(len(one.outputs[0].token_ids) for one in llm.generate(asked, sampling, use_tqdm=False))
-
-    yield run
+        return sum(len(one.outputs[0].token_ids) for one in self._llm.generate(asked, self._sampling, use_tqdm=False))
 
 
-BARE = {"transformers": bare_transformers, "vllm": bare_vllm}
+CONTESTANTS: Mapping[str, Callable[[Path], Contestant]] = {
+    "transformers": partial(Ours, "transformers"),
+    "bare transformers": BareTransformers,
+    "vllm": partial(Ours, "vllm"),
+    "bare vllm": BareVllm,
+}
 
 
-def best_in_turns(runs: Sequence[Run], size: str, repeats: int) -> list[tuple[float, ...]]:
-    """Of each of `BATCHES`, the best tokens per second of each run, after one to warm up."""
-    return [tuple(_best(runs, prompts(size, samples), repeats)) for samples in BATCHES]
+def _manifest(number: int, tensors: Mapping[str, torch.Tensor]) -> "Manifest":
+    # Imported here, since vLLM without our provision does not start after numba, which these bring.
+    from echo_queue.weights import Manifest, Route, TensorInfo
+    from echo_queue.weights.delta.codes import dtype_name
+    from echo_queue.weights.manifest import root_digest
+    from echo_queue.weights.tensors import digest_of
 
-
-def _best(runs: Sequence[Run], prompts: Sequence[Tokens], repeats: int) -> list[float]:
-    rates: list[list[float]] = [[] for _ in runs]
-    for turn in range(repeats + 1):
-        for run, seen in zip(runs, rates, strict=True):
-            began = time.perf_counter()
-            made = run(prompts)
-            if turn:
-                seen.append(made / (time.perf_counter() - began))
-    return [max(seen) for seen in rates]
-
-
-def prompts(size: str, samples: int) -> list[Tokens]:
-    random = np.random.default_rng(samples)
-    vocabulary = SIZES[size]["vocab_size"]
-    own = [
-        random.integers(vocabulary, size=random.integers(12, 29), dtype=np.int32) for _ in range(-(-samples // GROUP))
-    ]
-    return [own[row // GROUP] for row in range(samples)]
-
-
-def paused(engine: Engine, other: Qwen3ForCausalLM) -> float:
-    """Milliseconds from a step to the next one, when other weights are to be taken in between."""
-    tensors = {name: parameter.detach() for name, parameter in other.named_parameters()}
-    gate, pauses = Gate(engine), []
-    begin(engine, prompts("0.6M", 32))
-    for number in range(1, SWAPS + 1):
-        engine.step()
-        gate.swap(_manifest(number, tensors), tensors)
-        pauses.append(1000 * gate.pause_s)
-    engine.abort(["benchmark"])
-    return statistics.median(pauses)
-
-
-def _manifest(number: int, tensors: Mapping[str, torch.Tensor]) -> Manifest:
     infos = tuple(
         TensorInfo(name, dtype_name(tensor), tuple(tensor.shape), digest_of(tensor)) for name, tensor in tensors.items()
     )

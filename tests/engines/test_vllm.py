@@ -16,7 +16,7 @@ from echo_queue.errors import ConfigError
 from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import Opener
-from tests.engines.models import LONGEST, VOCABULARY, open_model
+from tests.engines.models import LONGEST, VOCABULARY, open_model, save_model
 from workers.engines import Key
 from workers.engines.vllm.layout import views
 from workers.engines.vllm.metrics import NEIGHBOURS
@@ -65,7 +65,7 @@ def test_metrics_are_served_by_their_vllm_names_beside_a_neighbour(opener: Opene
         run(engine, ask("a", prompt(6, 1), 12, samples=5))
         figures = metrics(range(first + 1, first + NEIGHBOURS))
         opener.close()
-    assert figures["vllm:generation_tokens_total"] == 60
+    assert figures["vllm:generation_tokens_total"] == 60 + 1, "one token was its trial"
     assert figures["vllm:num_requests_running"] == 0
     assert "vllm:kv_cache_usage_perc" in figures
     with pytest.raises(AssertionError):
@@ -90,6 +90,15 @@ def test_a_model_that_vllm_stores_otherwise_is_refused(opener: Opener, tmp_path:
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"rollout\.engine.*c_attn"):
         opener(tmp_path)
+
+
+@ON_VLLM
+def test_a_model_for_which_vllm_has_no_kernel_is_refused_when_it_is_opened(
+    opener: Opener, endless: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.engine.*head_dim=16"):
+        opener(save_model(tmp_path, 1, head_dim=16))
+    assert run(opener(endless), ask("a", prompt(5, 1), 3))
 
 
 @ON_VLLM

@@ -69,11 +69,10 @@ class KVLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         assert self.keys is not None and self.values is not None
-        below = slice(self.window.rows, self.window.rows + len(rows))
-        start, end = self.window.end - keys.shape[2], self.window.end
-        for storage, read in ((self.keys[below], keys), (self.values[below], values)):
-            storage[:, :, :start] = 0
-            storage[:, :, start:end] = read.index_select(0, rows)
+        first, end = self.window.rows, self.window.end
+        place = slice(first, first + len(rows)), slice(None), slice(end - keys.shape[2], end)
+        self.keys[place] = keys.index_select(0, rows)
+        self.values[place] = values.index_select(0, rows)
 
     def replace(self, holes: Tensor, movers: Tensor) -> None:
         """The rows `movers` are from now on at `holes` (both [R])."""
