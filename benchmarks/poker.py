@@ -34,8 +34,8 @@ HELD_OUT_SEED_OFFSET = 200_000_000
 MOVE_TOKENS = 8
 BATCH = 500
 Z_95 = 1.96
-Z_CLEAR = 5.0
-"""A difference of so many standard errors is none of chance (p < 1e-6)."""
+Z_CLEAR = 3.29
+"""A difference of so many standard errors comes by chance once in a thousand times."""
 
 
 @dataclass(frozen=True)

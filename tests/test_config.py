@@ -70,6 +70,29 @@ def test_rewards_lie_between_two_bounds(tmp_path: Path) -> None:
     assert "environment.reward_max" in problems(tmp_path, turned)
 
 
+@pytest.mark.parametrize(
+    ("section", "where"),
+    [
+        ('kind = "interactive"', "environment.function"),
+        ('kind = "verifiers"\nfunction = "no_colon"', "environment.function"),
+        ('kind = "poker"\nfunction = "a:b"', "environment.function"),
+        ('kind = "poker"\noptions = { opponent = "tight" }', "environment.options"),
+        ('kind = "poker"\n[prompts]\nsource = "prompts.jsonl"', "prompts.source"),
+    ],
+)
+def test_an_environment_gets_what_it_needs_and_nothing_else(tmp_path: Path, section: str, where: str) -> None:
+    assert list(problems(tmp_path, BASE + f"[environment]\n{section}\n")) == [where]
+
+
+def test_environments_that_answer_are_named_in_full(tmp_path: Path) -> None:
+    for section in (
+        'kind = "interactive"\nfunction = "a:B"\noptions = { highest = 9 }',
+        'kind = "verifiers"\nfunction = "a:load_environment"\noptions = { max_turns = 3 }',
+        'kind = "poker"\n[prompts]\nsource = "poker:kuhn"',
+    ):
+        assert not problems(tmp_path, BASE + f"[environment]\n{section}\n")
+
+
 def test_a_union_is_one_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
     assert list(found) == ["staleness.kappa"]

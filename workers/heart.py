@@ -21,6 +21,8 @@ from workers.held import Held
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 10.0
+CLOSE_S = 2.0
+"""Longest wait for a beat under way: one that comes after the worker has deregistered would list it again."""
 
 
 class Serving(NamedTuple):
@@ -67,6 +69,8 @@ class Heart(threading.Thread):
             self._wake.clear()
             try:
                 self._renew()
+                if self._closed:
+                    return
                 serving = self._serving
                 self._queue.beat(self._worker, self._beat(serving), self._every_s)
                 self._told = serving
@@ -92,7 +96,7 @@ class Heart(threading.Thread):
     def close(self) -> None:
         self._closed = True
         self._wake.set()
-        self.join(timeout=self._every_s)
+        self.join(timeout=CLOSE_S)
 
     def _renew(self) -> None:
         with self._held.turn:

@@ -201,8 +201,8 @@ class Rollout:
     def _leave(self) -> None:
         """With nothing lost: what is being scored is completed, the rest is stored and handed back."""
         self._leasing.close()
-        within_s = self._leaving.within_s or self._config.rollout.grace_s
-        self._finishing.close(FINISH_SHARE * within_s)
+        self._note(grown_s=0.0)  # stored by the heart while the environment takes its time
+        self._finishing.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
         self._note(grown_s=0.0)
         self._heart.close()
         self._queue.progress(self._name, self._held.take_drafts())

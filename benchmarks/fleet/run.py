@@ -8,9 +8,6 @@ from typing import Any
 
 import torch
 
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
-from echo_queue.records import PromptRow
-from echo_queue.submission import shards
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, tensors_of
 
@@ -35,16 +32,7 @@ class Run:
 
     def begin(self) -> None:
         """A learner comes up; there are no prompts yet."""
-        config = self.stage.config
-        lease_ms = round(1000 * config.queue.lease_s)
-        policy = QueuePolicy(
-            s=config.staleness.s,
-            batch=config.learner.batch_groups,
-            lease_ms=lease_ms,
-            max_attempts=config.queue.max_attempts,
-            pace=False,
-        )
-        Queue.connect(config, "admin", self.stage.store).configure(policy)
+        self.stage.configure()
         self.stage.learner_begins()
         self.stage.publish(0, self._tensors)
 
@@ -58,10 +46,7 @@ class Run:
         await_true(ready, READY_S, f"{number} idle workers")
 
     def submit(self, groups: int) -> None:
-        submitter = Queue.connect(self.stage.config, "submitter", self.stage.store)
-        submitter.declare(PromptSet("p", "benchmark"), [Chunk(0, 0, groups)])
-        rows = [PromptRow(f"What is the sum of {number} and 2?", {}) for number in range(groups)]
-        submitter.submit("p", 0, shards.write(self.stage.store, "p", 0, 0, rows))
+        self.stage.submit([f"What is the sum of {number} and 2?" for number in range(groups)])
 
     def turn(self) -> None:
         """What the learner and its housekeeper do: sweep, drain, and publish new weights after each batch."""

@@ -55,7 +55,8 @@ def services(config: ConfigFile) -> None:
 def submit(
     config: ConfigFile,
     source: Annotated[
-        str, typer.Argument(help="A .jsonl or .parquet file, or reasoning-gym:DATASET; default: prompts.source.")
+        str,
+        typer.Argument(help="A .jsonl or .parquet file, reasoning-gym:DATASET or poker:GAME; default: prompts.source."),
     ] = "",
     name: Annotated[str, typer.Option("--set", help="Name of the set; default: prompts.set.")] = "",
 ) -> None:

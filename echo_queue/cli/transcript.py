@@ -58,13 +58,17 @@ def _drawn(sample: Sample | Draft) -> dict[int, int]:
 
 
 def draw(console: Console, title: str, prompt: str | None, samples: Sequence[Transcript]) -> None:
-    """On a terminal in colours; anywhere else each line begins with who speaks."""
+    """In colours where there are some; each line begins with who speaks. Samples that are alike are told once."""
     console.print(Text(title, "bold"), soft_wrap=True)
     if prompt is not None:
         _say(console, "prompt", prompt)
     for number, one in enumerate(samples):
+        if one in samples[:number]:
+            continue
+        alike = [str(place) for place, other in enumerate(samples) if other == one]
+        name = f"sample{'s' * (len(alike) > 1)} {', '.join(alike)}"
         console.print()
-        console.print(Text.assemble((f"sample {number}", "bold"), "  ", "  ".join(_facts(one))), soft_wrap=True)
+        console.print(Text.assemble((name, "bold"), "  ", "  ".join(_facts(one))), soft_wrap=True)
         for part in one.parts:
             _say(console, part.speaker, part.text)
 

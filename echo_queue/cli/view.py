@@ -58,6 +58,7 @@ def draw(picture: Picture) -> RenderableType:
     parts.append(_roles(picture.roles))
     if picture.trouble:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
+    parts += [Text(f" {sentence}", style="dim") for sentence in _continued(picture.status)]
     parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
     parts += [Text(f" {sentence}", style="red") for sentence in _bad_groups(picture.status)]
     if picture.redis_cli:
@@ -87,6 +88,7 @@ def line(picture: Picture) -> str:
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
+    parts += _continued(status)
     troubles = [*([picture.trouble] if picture.trouble else []), *held_up, *_bad_groups(status)]
     return "  ".join([*parts, *troubles])
 
@@ -126,6 +128,15 @@ def _bad_groups(status: Status | None) -> list[str]:
     counts = status.counts if status else {}
     causes = [f"{cause} {counts[name]:,}" for cause in CAUSES if (name := f"bad_{cause}") in counts]
     return [f"bad groups buried: {', '.join(causes)}"] if causes else []
+
+
+def _continued(status: Status | None) -> list[str]:
+    """What became of what workers had begun and did not end, in tokens."""
+    counts = status.counts if status else {}
+    fates = ("continued", "discarded")
+    told = [f"{counts[name]:,} tokens {fate}" for fate in fates if (name := f"tokens_{fate}") in counts]
+    bad = [f"{counts['bad_draft']:,} bad"] if "bad_draft" in counts else []
+    return [f"drafts: {', '.join(told + bad)}"] if told or bad else []
 
 
 def _head(picture: Picture) -> RenderableType:

@@ -84,8 +84,13 @@ class Caller:
         self.deadline_s = deadline_s
         self.replicas = replicas
 
-    def move(self, step: str, prefix: str, calls: Sequence[Sequence[Any]], about: object = None) -> list[Any]:
-        """The answers of these functions of run `prefix`, in one round trip. Each call: a name and its arguments."""
+    def move(
+        self, step: str, prefix: str, calls: Sequence[Sequence[Any]], about: object = None, *, optional: bool = False
+    ) -> list[Any]:
+        """The answers of these functions of run `prefix`, in one round trip. Each call: a name and its arguments.
+
+        `optional`: a full server is not waited for; its `redis.OutOfMemoryError` is the answer then.
+        """
 
         def send() -> list[Any]:
             pipe = self.client.pipeline(transaction=False)
@@ -96,7 +101,8 @@ class Caller:
                 # writes nothing: with a write of its own it waits for everything before.
                 pipe.fcall("eq1_confirm", 1, prefix)
                 pipe.wait(self.replicas.count, self.replicas.wait_ms)
-            return self._confirmed(answers(pipe.execute(raise_on_error=False)))
+            replies = pipe.execute(raise_on_error=False)
+            return self._confirmed(answers(replies, spared=(redis.OutOfMemoryError,) if optional else ()))
 
         return list(self.persist(step, send, about))
 
@@ -182,9 +188,9 @@ def _mend(error: redis.RedisError) -> str | None:
     return AWAY if _passing(error) else None
 
 
-def answers(replies: list[Any]) -> list[Any]:
-    """The replies of a pipeline, raising the first that is an error."""
+def answers(replies: list[Any], spared: tuple[type[Exception], ...] = ()) -> list[Any]:
+    """The replies of a pipeline, raising the first that is an error, unless it is `spared`."""
     for reply in replies:
-        if isinstance(reply, Exception):
+        if isinstance(reply, Exception) and not isinstance(reply, spared):
             raise reply
     return replies

@@ -190,12 +190,14 @@ class Queue:
 
     def progress(self, worker: str, drafts: Sequence[Drafts]) -> list[str]:
         """Keeps how far tasks are, in place of what was kept, for whoever leases them next. Returns the ids no longer
-        held, of which nothing was kept.
+        held, of which nothing was kept. A full server keeps nothing either, which only costs tokens.
 
         Raises `CodecError` for what is no draft, or a larger one than `queue.group_max_bytes`.
         """
         calls = [("progress", worker, *self.under_way.keep(worker, one)) for one in drafts]
-        answered = self.caller.move("progress", self.keys.prefix, calls, (worker, drafts)) if calls else []
+        answered = (
+            self.caller.move("progress", self.keys.prefix, calls, (worker, drafts), optional=True) if calls else []
+        )
         return [one.task for one, kept in zip(drafts, answered, strict=True) if not kept]
 
     def discard(self, worker: str, task_ids: Sequence[str]) -> int:

@@ -102,8 +102,9 @@ def test_rounds_are_added_up_before_shares_are_taken() -> None:
 @pytest.mark.slow
 def test_a_short_run_prints_its_verdict() -> None:
     """So few kills promise nothing about shares; that a notice loses nothing, and the identity, hold for any number."""
-    few = ("--groups", "32", "--notice-groups", "32", "--every", "6", "--longest", "400", "--workers", "2", "--json")
-    words = (sys.executable, "-m", "benchmarks.preemption", *few)
+    few = ("--groups", "16", "--notice-groups", "16", "--workers", "2", "--every", "6", "--boot", "1", "--lease", "3")
+    fast = ("--longest", "300", "--steps-per-s", "50", "--json")
+    words = (sys.executable, "-m", "benchmarks.preemption", *few, *fast)
     done = subprocess.run(words, capture_output=True, text=True, timeout=ENDED_S, check=False)
     assert done.stdout, done.stderr
     verdict = orjson.loads(done.stdout.splitlines()[-1])

@@ -47,18 +47,23 @@ def test_a_transcript_tells_who_said_what_and_which_weights_drew_it() -> None:
     assert transcript(NOTHING, words).drawn == {}
 
 
-def test_elsewhere_than_on_a_terminal_each_line_says_who_speaks() -> None:
+def test_each_line_says_who_speaks_and_samples_that_are_alike_are_told_once() -> None:
     page = StringIO()
-    draw(Console(file=page), "hands/0/1: trained", "Your card: J.\nYour move?", [transcript(GAME, words)])
+    short = transcript(replace(GAME, tokens=GAME.tokens[:2], logprobs=GAME.logprobs[:2], observed=()), words)
+    played = [transcript(GAME, words), short, transcript(GAME, words)]
+    draw(Console(file=page), "hands/0/1: trained", "Your card: J.\nYour move?", played)
     assert page.getvalue().splitlines() == [
         "hands/0/1: trained",
         "       prompt │ Your card: J.",
         "              │ Your move?",
         "",
-        "sample 0  reward -2  ended by stop  4 tokens drawn (1 by version 3, 3 by version 4)  3 read",
+        "samples 0, 2  reward -2  ended by stop  4 tokens drawn (1 by version 3, 3 by version 4)  3 read",
         "        model │ bet",
         "  environment │ They call. Public card: K. Your move?",
         "        model │ check",
+        "",
+        "sample 1  reward -2  ended by stop  2 tokens drawn (1 by version 3, 1 by version 4)",
+        "        model │ bet",
     ]
 
 

@@ -88,6 +88,13 @@ def test_bad_groups_are_shown_by_cause() -> None:
     assert "bad groups" not in drawn(PICTURE) + view.line(PICTURE)
 
 
+def test_what_became_of_drafts_is_shown_in_tokens() -> None:
+    moved = replace(PICTURE, status=replace(STATUS, counts={"tokens_continued": 12_345, "bad_draft": 1}))
+    for text in (drawn(moved), view.line(moved)):
+        assert "drafts: 12,345 tokens continued, 1 bad" in text
+    assert "drafts" not in drawn(PICTURE) + view.line(PICTURE)
+
+
 def test_a_picture_shows_where_weights_came_from_and_how_long_they_took() -> None:
     text = drawn(replace(PICTURE, recent=summarise([update(40, t_bcast_s=2.5)])))
     for fact in ("12.0M", "3.4G", "1.23 s", "34 ms", "everywhere after 2.50 s"):

@@ -13,9 +13,10 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from echo_queue.errors import ConfigError
-from tests.engines.asking import ask, assert_same, prompt, run, step_until
+from tests.engines import reference
+from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import Opener
-from tests.engines.models import LONGEST, VOCABULARY
+from tests.engines.models import LONGEST, VOCABULARY, open_model, save_model
 from workers.engines import Key
 from workers.engines.vllm.layout import views
 from workers.engines.vllm.metrics import NEIGHBOURS
@@ -42,6 +43,21 @@ def test_a_sample_moves_between_engines_and_is_what_it_would_have_been(
 
 
 @ON_VLLM
+def test_prompts_that_are_too_much_for_one_step_are_read_in_parts(opener: Opener, endless: Path) -> None:
+    """vLLM reads 4,096 tokens a step on a CPU."""
+    prompts = {f"p{number}": prompt(120, number) for number in range(48)}
+    engine = opener(endless)
+    engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, 6)])
+    engine.step()
+    begun = [key for key, draft in engine.drafts().items() if len(draft.tokens)]
+    assert 0 < len(begun) < len(prompts)
+    model = open_model(endless)
+    for key, draft in finish(engine).items():
+        assert len(draft.tokens) == 6
+        reference.assert_drawn_by({0: model}, prompts[key.task], draft)
+
+
+@ON_VLLM
 def test_metrics_are_served_by_their_vllm_names_beside_a_neighbour(opener: Opener, endless: Path) -> None:
     with socket.create_server(("", 0)) as neighbour:
         first = neighbour.getsockname()[1]
@@ -49,7 +65,7 @@ def test_metrics_are_served_by_their_vllm_names_beside_a_neighbour(opener: Opene
         run(engine, ask("a", prompt(6, 1), 12, samples=5))
         figures = metrics(range(first + 1, first + NEIGHBOURS))
         opener.close()
-    assert figures["vllm:generation_tokens_total"] == 60
+    assert figures["vllm:generation_tokens_total"] == 60 + 1, "one token was its trial"
     assert figures["vllm:num_requests_running"] == 0
     assert "vllm:kv_cache_usage_perc" in figures
     with pytest.raises(AssertionError):
@@ -74,6 +90,15 @@ def test_a_model_that_vllm_stores_otherwise_is_refused(opener: Opener, tmp_path:
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"rollout\.engine.*c_attn"):
         opener(tmp_path)
+
+
+@ON_VLLM
+def test_a_model_for_which_vllm_has_no_kernel_is_refused_when_it_is_opened(
+    opener: Opener, endless: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.engine.*head_dim=16"):
+        opener(save_model(tmp_path, 1, head_dim=16))
+    assert run(opener(endless), ask("a", prompt(5, 1), 3))
 
 
 @ON_VLLM

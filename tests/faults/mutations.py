@@ -242,6 +242,14 @@ MUTATIONS = (
         ("tests/queue/test_admission.py::test_with_s_0_exactly_one_batch_is_admitted_for_each_update",),
     ),
     Mutation(
+        "shortest first",
+        "the longest groups are begun last, and every update waits for them",
+        LUA + "backlog.lua",
+        "if a.length ~= b.length then return a.length > b.length end",
+        "if a.length ~= b.length then return a.length < b.length end",
+        ("tests/queue/test_long_tail.py::test_the_longest_of_the_epoch_before_are_handed_out_first",),
+    ),
+    Mutation(
         "a chunk submitted twice counts twice",
         "prompts of a chunk whose message came twice are trained twice",
         LUA + "backlog.lua",

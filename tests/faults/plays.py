@@ -183,6 +183,10 @@ class WorkerCase(Case):
         self.committer = self.ends.enter_context(learner)
         return self
 
+    def prepare(self, point: str) -> None:
+        if point == "get drafts":  # of another life
+            assert self.live("progress") == CRASHED
+
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
         life = self.site.begin(self.role, self.config, self.log, crash_at, record)
         scoring, go = self.directory / "scoring", self.directory / "go"

@@ -10,9 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError
+from echo_queue.poker import Hand
+from echo_queue.records import PromptRow
+from echo_queue.submission.deals import Deals
 from learner.base_model import MADE_FROM, make
-from learner.base_model.task import Example, task_of, warmup_examples
-from learner.base_model.warmup import rearranged
+from learner.base_model.task import WARMUP_SEED_OFFSET, Example, task_of, warmup_examples
+from learner.base_model.warmup import IGNORED, _row, rearranged
+from workers.prompts import Prompts
 
 OPTIONS = {"size": 64, "seed": 1, "min_numbers": 3, "max_numbers": 3, "max_decimals": 0, "min_value": 0, "max_value": 9}
 TINY = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64, "warmup_prompts": 200}
@@ -138,6 +142,44 @@ def test_a_wrong_target_has_the_right_ones_form(answer: str, wrong: set[str]) ->
     others = [Example("?", "42")]
     rng = random.Random(0)
     assert {rearranged(answer, others, rng) for _ in range(100)} == wrong
+
+
+POKER = {"size": 8, "seed": 1, "opponent": "random"}
+
+
+def poker(folder: Path) -> Config:
+    made = config(folder, source="poker:leduc")
+    return made.model_copy(update={"prompts": made.prompts.model_copy(update={"options": POKER})})
+
+
+def test_examples_of_poker_are_whole_hands_of_legal_moves_that_the_run_does_not_hold(tmp_path: Path) -> None:
+    task = task_of(poker(tmp_path))
+    deals = Deals("leduc", POKER | {"seed": 1 + WARMUP_SEED_OFFSET})
+    examples = warmup_examples(task, 60)
+    for index, example in enumerate(examples):
+        hand = Hand(deals.deal(index))
+        assert (example.prompt, example.mixed) == (hand.prompt, False)
+        said = [example.answer, *(answer for _, answer in example.further)]
+        assert all(hand.named(move) and isinstance(hand.move(move), str) for move in said[:-1])
+        assert hand.named(said[-1]) and isinstance(hand.move(said[-1]), float)
+    assert max(len(example.further) for example in examples) > 1
+
+
+def test_a_hand_is_encoded_as_workers_encode_it_and_only_what_is_said_is_learned(tmp_path: Path) -> None:
+    settings = poker(tmp_path)
+    make(settings)
+    tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
+    prompts = Prompts.open(settings.base_model, 128)
+    example = next(one for one in warmup_examples(task_of(settings), 60) if one.further)
+    turns = [(example.prompt, example.answer), *example.further]
+    tokens, targets = _row(tokenizer, turns)
+    row, read, aims = PromptRow(example.prompt, {}), list[int](), list[int]()
+    for place, (told, said) in enumerate(turns):
+        heard = (prompts.observe(row, told) if place else prompts.encode(row)).tolist()
+        answer = [*tokenizer(said)["input_ids"], tokenizer.eos_token_id]
+        read += heard + answer
+        aims += [IGNORED] * len(heard) + answer
+    assert (tokens, targets) == (read, aims)
 
 
 @pytest.mark.slow

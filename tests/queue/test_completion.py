@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from echo_queue.codec import encode
+from echo_queue.codec import FORMAT, encode
 from echo_queue.queue import Outcome, Queue, QueuePolicy
 from echo_queue.records import Group, Task, Version
 from tests.queue.scene import POLICY, Scene, group_of
@@ -70,9 +70,8 @@ def test_the_oldest_versions_are_drained_first(queue: Queue) -> None:
 def test_a_group_whose_bytes_are_broken_is_buried_not_trained(queue: Queue) -> None:
     scene = Scene(queue, prompts=2)
     good, bad = scene.lease(2)
-    queue.client.fcall(
-        "eq1_complete", 1, queue.keys.prefix, "liar", bad.id, 0, 0, 0, 0, 2, 6, "0.5", "group", b"\x01nonsense"
-    )  # fmt: skip
+    broken = bytes([FORMAT]) + b"nonsense"
+    queue.client.fcall("eq1_complete", 1, queue.keys.prefix, "liar", bad.id, 0, 0, 0, 0, 2, 6, "0.5", "group", broken)
     scene.complete((good,))
     drained = scene.drain(2)
     assert ([group.task for group in drained.groups], drained.malformed) == ([good.id], 1)

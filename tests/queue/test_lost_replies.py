@@ -9,8 +9,9 @@ from redis.retry import Retry
 
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Outcome, Queue
+from echo_queue.records import Drafts
 from echo_queue.services.redis_server import RedisServer
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import POLICY, Scene, draft_of, group_of
 
 
 def test_a_server_that_stays_away_is_one_clear_error(run_name: str) -> None:
@@ -40,6 +41,8 @@ def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue)
         with pytest.raises(ServiceError, match=r"Redis is at maxmemory"):
             hasty.complete("w1", [group_of(more[0], "w1", scene.version)])
         assert hasty.renew("w1", {more[0].id: 0}) == []
+        assert hasty.progress("w1", [Drafts(more[0].id, 0, (draft_of(0),))]) == []
+        assert not queue.client.exists(queue.keys.drafts)
         assert [group.task for group in hasty.drain(0, 1).groups] == [done.id]
         hasty.advance(0, 1, 1, 8.0)
         assert hasty.commit(0, "0/1", [done.id]) == 1

@@ -119,7 +119,7 @@ def test_an_empty_file_is_no_prompt_set(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "prompts.csv", "s3://bucket/prompts"])
 def test_what_is_no_source_is_refused_with_the_choices(name: str) -> None:
-    with pytest.raises(PromptError, match=r"\.jsonl or \.parquet file, or reasoning-gym:DATASET"):
+    with pytest.raises(PromptError, match=r"\.jsonl or \.parquet file, reasoning-gym:DATASET or poker:GAME"):
         open_source(name)
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,13 @@ class Stage:
 
     def begin(self, prompts: list[str | list[Message]], tensors: dict[str, Tensor] | None, **columns: Any) -> None:
         """Submits `prompts`; a learner comes up, which publishes `tensors` (if given) as version 0."""
+        self.configure()
+        self.submit(prompts, **columns)
+        self.learner_begins()
+        if tensors is not None:
+            self.publish(0, tensors)
+
+    def configure(self) -> None:
         policy = QueuePolicy(
             s=self.config.staleness.s,
             batch=self.config.learner.batch_groups,
@@ -62,15 +69,13 @@ class Stage:
             max_attempts=self.config.queue.max_attempts,
             pace=False,
         )
-        admin = Queue.connect(self.config, "admin", self.store)
-        admin.configure(policy)
+        Queue.connect(self.config, "admin", self.store).configure(policy)
+
+    def submit(self, prompts: Sequence[str | list[Message]], **columns: Any) -> None:
         submitter = Queue.connect(self.config, "submitter", self.store)
         submitter.declare(PromptSet("p", "test"), [Chunk(0, 0, len(prompts))])
         rows = [PromptRow(prompt, columns) for prompt in prompts]
         submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
-        self.learner_begins()
-        if tensors is not None:
-            self.publish(0, tensors)
 
     def learner_begins(self) -> None:
         """A new lineage."""

@@ -8,5 +8,5 @@
 - vLLM reads long prompts in pieces, and samples beyond `rollout.concurrent_groups` × `rollout.group_size`, or beyond
   the memory of the key-value cache, wait: a step gives a token to each sample that has room. One that loses its room is
   read anew, with the weights of then.
-- One engine at a time in a process.
+- One engine at a time in a process: they share what `close` takes down.
 """

@@ -42,7 +42,7 @@ class VllmEngine:
         from workers.engines.vllm.sampler import Sampler  # after vLLM's environment was set
 
         runner = self._vllm.model_executor.driver_worker.worker.model_runner
-        self._sampler = runner.sampler = Sampler(runner, sampling, self._uniform)
+        runner.sampler = Sampler(runner, sampling, self._uniform, self._take)
         try:
             self._weights = views(runner.get_model(), model.state_dict(keep_vars=True))
             self._metrics = Endpoint(metrics_port) if metrics_port else None
@@ -69,15 +69,10 @@ class VllmEngine:
 
     def step(self) -> Mapping[Key, Draft]:
         ended: dict[Key, Draft] = {}
-        outputs = self._vllm.step() if self._by_key else []
-        for output in outputs:
-            sample, completion = self._by_number[output.request_id], output.outputs[0]
-            (token,) = completion.token_ids
-            sample.append(token, self._sampler.logprobs[sample.id], self.version.number)
-            if output.finished:
-                self._forget(sample)
-                ended[sample.request.key] = sample.draft(FINISHES[completion.finish_reason])
-        self.sampled += len(outputs)
+        for output in self._vllm.step() if self._by_key else ():
+            sample = self._by_number[output.request_id]
+            self._forget(sample)
+            ended[sample.request.key] = sample.draft(FINISHES[output.outputs[0].finish_reason])
         return ended
 
     def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
@@ -123,11 +118,15 @@ class VllmEngine:
             max_tokens=request.limit - len(request.draft.tokens),
             stop_token_ids=self._stop_tokens,
             detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
+            output_kind=RequestOutputKind.FINAL_ONLY,  # what is drawn until then, the sampler tells
         )
 
     def _uniform(self, own: str) -> float:
         return self._by_id[own].uniform()
+
+    def _take(self, own: str, token: int, logprob: float) -> None:
+        self._by_id[own].append(token, logprob, self.version.number)
+        self.sampled += 1
 
     def _forget(self, sample: "_Sample") -> None:
         del self._by_key[sample.request.key], self._by_number[sample.number], self._by_id[sample.id]

@@ -50,10 +50,12 @@ def open_vllm(folder: str, room: Room, stats: bool) -> Any:
     try:
         config = _configuration(folder, room, stats)
         with _plain_weights():
-            return LLMEngine.from_vllm_config(config, disable_log_stats=not stats)
-    except (ValueError, NotImplementedError) as error:
+            vllm = LLMEngine.from_vllm_config(config, disable_log_stats=not stats)
+        _try_out(vllm)
+    except (ValueError, RuntimeError) as error:
         what = f"vLLM does not serve {folder}: {_last_line(error)}"
         raise ConfigError(Problem("rollout.engine", what, "choose another model or engine")) from error
+    return vllm
 
 
 def _configuration(folder: str, room: Room, stats: bool) -> Any:
@@ -90,6 +92,20 @@ def _cache_bytes(config: Any, room: Room) -> int:
     return int(blocks * CPU_BLOCK * token * model.dtype.itemsize)
 
 
+def _try_out(vllm: Any) -> None:
+    """One token: only then does it show what vLLM has no kernel for; and the next one comes faster."""
+    from vllm import SamplingParams
+    from vllm.inputs.engine import tokens_input
+
+    try:
+        vllm.add_request("trial", tokens_input([0]), SamplingParams(max_tokens=1, detokenize=False))
+        while vllm.has_unfinished_requests():
+            vllm.step()
+    except RuntimeError:
+        vllm.engine_core.shutdown()
+        raise
+
+
 @contextmanager
 def _plain_weights() -> Iterator[None]:
     """On a CPU, vLLM packs the weights of linear layers for its kernels, and new weights would never reach the copies.
@@ -120,4 +136,4 @@ def _give_llvmlite_attributes() -> None:
 
 
 def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1]
+    return (str(error).strip() or repr(error)).splitlines()[-1]

@@ -10,21 +10,26 @@ from vllm.v1.outputs import SamplerOutput
 from workers.engines import Sampling
 from workers.engines.draw import draw
 
+Take = Callable[[str, int, float], None]
+
 
 class Sampler:
-    """`uniform` gives the random number of the next token of the request of a name."""
+    """`uniform` gives the random number for the next token of a request, by its id; `take` is told id, token and
+    log-probability."""
 
-    def __init__(self, runner: Any, sampling: Sampling, uniform: Callable[[str], float]) -> None:
-        self.logprobs: dict[str, float] = {}
-        """Of the tokens of the last step, by the request's name."""
+    def __init__(self, runner: Any, sampling: Sampling, uniform: Callable[[str], float], take: Take) -> None:
         self._runner = runner
         self._sampling = sampling
         self._uniform = uniform
+        self._take = take
 
     def __call__(self, logits: Tensor, sampling_metadata: object) -> SamplerOutput:
-        """logits [R, V], rows as in the runner's batch. vLLM drops the tokens of prompts that it read in part."""
-        names = self._runner.input_batch.req_ids
-        uniform = torch.tensor([self._uniform(name) for name in names], dtype=torch.float64, device=logits.device)
+        """logits [R, V], a row for each request of the runner's batch. A prompt that was read in part gets no token."""
+        ids = self._runner.input_batch.req_ids
+        uniform = torch.tensor([self._uniform(one) for one in ids], dtype=torch.float64, device=logits.device)
         tokens, logprobs = draw(logits, uniform, self._sampling.temperature, self._sampling.top_p)
-        self.logprobs = dict(zip(names, logprobs.tolist(), strict=True))
+        in_part = self._runner.discard_request_mask.np[: len(ids)].tolist()
+        for one, token, logprob, discard in zip(ids, tokens.tolist(), logprobs.tolist(), in_part, strict=True):
+            if not discard:
+                self._take(one, token, logprob)
         return SamplerOutput(sampled_token_ids=tokens.int().unsqueeze(-1), logprobs_tensors=None)
