@@ -12,7 +12,7 @@ from echo_queue.records import Draft, Finish, Span, Version
 from workers.engines import Key, Request, Sampling, check
 from workers.engines.checkpoint import misfits, open_model, stop_tokens, too_short
 from workers.engines.draw import uniforms
-from workers.engines.vllm.layout import views
+from workers.engines.vllm.layout import renew, views
 from workers.engines.vllm.metrics import Endpoint
 from workers.engines.vllm.opening import Room, open_vllm
 
@@ -91,7 +91,7 @@ class VllmEngine:
         self._loads += 1
         distinct = {id(self._weights[name]): name for name in tensors}
         for name in distinct.values():  # one at a time: nothing is staged on the device
-            self._weights[name].copy_(tensors[name])
+            renew(self._weights[name], tensors[name])
         self.version = version
 
     def weight(self, name: str) -> Tensor:
