@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 CONSTRAINTS ?= constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
-BENCHMARKS ?= $(filter-out __init__ verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS ?= $(filter-out __init__ record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 .PHONY: help run run-vllm install install-vllm test test-fast crash-points mutations storm lint bench lock docs clean apt
 .DELETE_ON_ERROR:

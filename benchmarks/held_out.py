@@ -9,8 +9,6 @@ those holds all the same (sets are drawn at random) is left out.
 """
 
 import argparse
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config, load
 from learner.base_model.task import task_of, warmup_examples
@@ -88,12 +87,6 @@ def greedy(folder: Path, prompts: list[str], max_new_tokens: int) -> list[str]:
     return answers
 
 
-def _of_the_run(path: Path, config: Config) -> list[Path]:
-    """Base and final model of the run, which is begun or continued where it is not finished."""
-    subprocess.run([sys.executable, "-m", "echo_queue.cli", "run", str(path)], check=True, stdout=sys.stderr)
-    return [Path(config.base_model), config.run.dir / "model"]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="*", help="model folders; default: the run's base and final model")
@@ -103,10 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     disable_progress_bar()
     config = load(options.config)
-    folders = options.model or _of_the_run(options.config, config)
-    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
-        raise SystemExit(f"no model folder: {', '.join(missing)}")
-    results = [evaluate(folder, config, options.prompts) for folder in folders]
+    results = [evaluate(folder, config, options.prompts) for folder in models(options.config, config, options.model)]
     if options.json:
         print_verdict(results, {f"{GOOD:.2f} at the end": results[-1].score >= GOOD})
         return

@@ -26,7 +26,7 @@ import numpy as np
 import orjson
 import redis
 
-from benchmarks.verdict import print_verdict
+from benchmarks.verdict import conclude
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
 from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
 from echo_queue.services.redis_server import RedisServer
@@ -386,11 +386,7 @@ def main() -> int:
             server.stop()
     held = targets(rows)
     print(table(rows))
-    for promise, kept in held.items():
-        print(f"{'ok  ' if kept else 'FAIL'} {promise}")
-    if arguments.json:
-        print_verdict(rows, held)
-    return 0 if all(held.values()) else 1
+    return conclude(rows, held, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -8,22 +8,19 @@
 """
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.verdict import print_verdict
+from benchmarks.runs import quick_start
+from benchmarks.verdict import conclude
 from echo_queue import telemetry
 
-CONFIG = Path("configs/quickstart.toml")
 WORK = Path("runs/benchmarks/modes")
 SKIP = 10
-RUN_DEADLINE_S = 600.0
 BOUND = 4
 SETTINGS: Mapping[str, Mapping[str, object]] = {
     "sync": {"STALENESS__S": 0, "ROLLOUT__WORKERS": 1},
@@ -47,24 +44,12 @@ class Row:
     reward_last: float
 
 
-def echo_queue(command: str, name: str, settings: Mapping[str, object]) -> None:
-    """Runs `echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY) in a directory of its own."""
-    values = {"RUN__NAME": name, "RUN__DIR": WORK / name, **settings}
-    subprocess.run(
-        [sys.executable, "-m", "echo_queue.cli", command, str(CONFIG)],
-        env=os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()},
-        check=True,
-        stdout=subprocess.DEVNULL,
-        timeout=RUN_DEADLINE_S,
-    )
-
-
 def measure(mode: str, updates: int, rounds: int) -> Row:
     whole, steady = [], []
     for number in range(rounds):
         name = f"{mode}-{number}"
         fixed = {"ROLLOUT__MODE": mode, "LEARNER__MAX_UPDATES": updates, "MODEL__BASE": WORK / "base" / "base"}
-        echo_queue("run", name, {**fixed, **SETTINGS[mode]})
+        quick_start("run", WORK / name, {**fixed, **SETTINGS[mode]})
         history = telemetry.read(WORK / name / "metrics.jsonl")
         whole.append(telemetry.summarise(history))
         steady.append(telemetry.summarise(history[SKIP:]))
@@ -116,15 +101,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
-    echo_queue("init-model", "base", {})
+    quick_start("init-model", WORK / "base", {})
     rows = [measure(mode, arguments.updates, arguments.rounds) for mode in SETTINGS]
     held = targets(rows)
     print(table(rows))
-    for promise, kept in held.items():
-        print(f"{'ok  ' if kept else 'FAIL'} {promise}")
-    if arguments.json:
-        print_verdict(rows, held)
-    return 0 if all(held.values()) else 1
+    return conclude(rows, held, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ the pipeline, and neither its engine nor its scorer: `AutoModelForCausalLM.from_
 
 import argparse
 import math
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config, load
 from echo_queue.poker import Hand
@@ -125,12 +124,6 @@ def compare(how: str, first: list[tuple[float, bool]], last: list[tuple[float, b
     return Gain(how, fmean(gains), Z_95 * error, fmean(gains) / error if error else 0.0)
 
 
-def _of_the_run(path: Path, config: Config) -> list[Path]:
-    """Base and final model of the run, which is begun or continued where it is not finished."""
-    subprocess.run([sys.executable, "-m", "echo_queue.cli", "run", str(path)], check=True, stdout=sys.stderr)
-    return [Path(config.base_model), config.run.dir / "model"]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="*", help="model folders; default: the run's base and final model")
@@ -140,11 +133,9 @@ def main() -> None:
     options = parser.parse_args()
     disable_progress_bar()
     config = load(options.config)
-    folders = options.model or _of_the_run(options.config, config)
-    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
-        raise SystemExit(f"no model folder: {', '.join(missing)}")
     task = task_of(config)
     deals = Deals(task.dataset, task.settings | {"seed": task.seed + HELD_OUT_SEED_OFFSET, "size": options.hands})
+    folders = models(options.config, config, options.model)
     results, gains = list[Played](), list[Gain]()
     for how in ("greedy", "sampled"):
         played = [play(folder, config, deals, options.hands, sampled=how == "sampled") for folder in folders]

@@ -9,25 +9,22 @@ lag counts every update.
 """
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
 
-from benchmarks.verdict import print_verdict
+from benchmarks.runs import quick_start
+from benchmarks.verdict import conclude
 from echo_queue import telemetry
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-CONFIG = Path("configs/quickstart.toml")
 WORK = Path("runs/benchmarks/staleness")
 SKIP = 10
-RUN_DEADLINE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -43,29 +40,15 @@ class Row:
     reward_last: float
 
 
-def echo_queue(command: str, name: str, **overrides: object) -> None:
-    """Runs `echo-queue COMMAND` on the quick start with `overrides` (SECTION__KEY) in a directory of its own."""
-    values = {"RUN__NAME": name, "RUN__DIR": WORK / name, **overrides}
-    environment = os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()}
-    subprocess.run(
-        [sys.executable, "-m", "echo_queue.cli", command, str(CONFIG)],
-        env=environment,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        timeout=RUN_DEADLINE_S,
-    )
-
-
 def measure(s: int, pace: bool, updates: int) -> Row:
     name = f"s{s}-{'pace' if pace else 'fill'}"
-    echo_queue(
-        "run",
-        name,
-        STALENESS__S=s,
-        STALENESS__PACE=str(pace).lower(),
-        LEARNER__MAX_UPDATES=updates,
-        MODEL__BASE=WORK / "base" / "base",
-    )
+    settings = {
+        "STALENESS__S": s,
+        "STALENESS__PACE": str(pace).lower(),
+        "LEARNER__MAX_UPDATES": updates,
+        "MODEL__BASE": WORK / "base" / "base",
+    }
+    quick_start("run", WORK / name, settings)
     history = telemetry.read(WORK / name / "metrics.jsonl")
     steady = telemetry.summarise(history[SKIP:])
     return Row(
@@ -124,17 +107,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     shutil.rmtree(WORK, ignore_errors=True)
-    echo_queue("init-model", "base")
+    quick_start("init-model", WORK / "base", {})
     rows = [measure(int(s), pace, arguments.updates) for s in arguments.bounds.split(",") for pace in (True, False)]
     held = targets(rows)
     print(table(rows))
-    for promise, kept in held.items():
-        print(f"{'ok  ' if kept else 'FAIL'} {promise}")
     if arguments.plot:
         plot(rows, arguments.plot)
-    if arguments.json:
-        print_verdict(rows, held)
-    return 0 if all(held.values()) else 1
+    return conclude(rows, held, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,15 @@ from typing import Any
 import orjson
 
 
+def conclude(figures: Any, targets: Mapping[str, bool], *, as_json: bool) -> int:
+    """A line for each promise, the verdict if it is asked for, and the exit code."""
+    for promise, kept in targets.items():
+        print(f"{'ok  ' if kept else 'FAIL'} {promise}")
+    if as_json:
+        print_verdict(figures, targets)
+    return 0 if all(targets.values()) else 1
+
+
 def print_verdict(figures: Any, targets: Mapping[str, bool]) -> None:
     """`figures`: a dataclass, or a list or mapping of them."""
     verdict = {"figures": figures, "targets": targets, "ok": all(targets.values())}

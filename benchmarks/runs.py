@@ -1,0 +1,34 @@
+"""Runs of `echo-queue` that benchmarks look at: variants of the quick start, and the models of a finished run."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from echo_queue.config import Config
+
+QUICK_START = Path("configs/quickstart.toml")
+RUN_DEADLINE_S = 600.0
+
+
+def quick_start(command: str, directory: Path, settings: Mapping[str, object]) -> None:
+    """`echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY), in a directory that names the run."""
+    values = {"RUN__NAME": directory.name, "RUN__DIR": directory, **settings}
+    subprocess.run(
+        [sys.executable, "-m", "echo_queue.cli", command, str(QUICK_START)],
+        env=os.environ | {f"ECHO_QUEUE_{key}": str(value) for key, value in values.items()},
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=RUN_DEADLINE_S,
+    )
+
+
+def models(path: Path, config: Config, named: Sequence[Path]) -> Sequence[Path]:
+    """The folders named; else base and final model of the run, which is begun or continued where it is not finished."""
+    if not named:
+        subprocess.run([sys.executable, "-m", "echo_queue.cli", "run", str(path)], check=True, stdout=sys.stderr)
+    folders = named or [Path(config.base_model), config.run.dir / "model"]
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise SystemExit(f"no model folder: {', '.join(missing)}")
+    return folders
