@@ -16,6 +16,8 @@ ALLOWED = {
     "workers/leaving.py:_act": "a thread that is idle until a signal comes",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
     "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
+    "workers/environments/verifiers.py:Conversation._go_on": "in the scorer's child, whose time its parent limits",
+    "workers/environments/verifiers.py:Conversation._score": "likewise; its rollout is over",
     "workers/weights/server.py:PeerServer._accept": "its listener has a timeout",
     "workers/weights/server.py:PeerServer._answer": "it does not wait",
     "workers/weights/wire.py:Wire.head": "its socket has a timeout of the kernel's, set right before",

@@ -25,6 +25,8 @@ UNPICKLERS = {
 """Modules that make objects, or run code, from bytes."""
 PROCESSES = {"multiprocessing", "concurrent.futures.process"}
 """Their pipes and queues unpickle what the other side sends."""
+ALONE = {ROOT / "benchmarks/fleet/fleet.py", ROOT / "benchmarks/fleet/machine.py"}
+"""A benchmark's own processes, forked on its machine: nobody else speaks to them."""
 SAFE_LOADS = {"safetensors.torch", "orjson", "json", "tomllib", "configuration", "library", "self.engine"}
 """Whose `load` or `loads` gives plain values or tensors, or takes them."""
 CODE = {"eval", "exec", "compile", "__import__"}
@@ -36,7 +38,8 @@ def test_there_is_something_to_look_at() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_of_ours_cannot_unpickle(path: Path) -> None:
-    assert list(wrongs(ast.parse(path.read_text()))) == []
+    found = wrongs(ast.parse(path.read_text()))
+    assert [wrong for wrong in found if not (path in ALONE and "multiprocessing" in wrong)] == []
 
 
 @pytest.mark.parametrize(
