@@ -206,6 +206,8 @@ class WorkerCase(Case):
         if point in ("release", "withdraw", "leave"):
             life.signal(signal.SIGTERM)
             until(life.over.is_set, "the worker's leaving", self.told)
+        if point in ("progress", "put drafts"):  # while it waits for the reward
+            until(life.over.is_set, "the worker's death", self.told)
         if point == "delete replay":  # somebody else was faster
             shard = Shard("", 0, self.PROMPTS)
             task = Task(f"set/0/{self.SLOW}", "set", 0, self.SLOW, shard, 0, 0, 0, 0, 0, "", "")
