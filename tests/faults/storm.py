@@ -72,6 +72,7 @@ FORESEEN = (
     "celery: billiard.einfo.ExceptionWithTraceback: ",
 )
 """How the lines begin that Celery's pool logs when one of its processes is killed."""
+CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 LONG_S, KILLS_PER_S, FEWEST_KILLS_PER_S = 300.0, 1_000 / 600, 0.5
 """A storm of this length kills so often; a short one, on a machine that may be busy, at least so often."""
 STRETCH_S = 60.0
@@ -417,13 +418,8 @@ class Storm:
         """Last lines of the tracebacks that roles printed: what nobody foresaw."""
         found = self._unexpected.copy()
         for log in self.directory.glob("**/logs/*.log"):
-            inside = False
-            for line in log.read_text("utf-8", "replace").splitlines():
-                if line.startswith("Traceback (most recent call last)"):
-                    inside = True
-                elif inside and line and not line.startswith((" ", "\t")):
-                    found[f"{log.stem}: {line[:160]}"] += 1
-                    inside = False
+            lines = log.read_text("utf-8", "replace").splitlines()
+            found.update(f"{log.stem}: {line[:160]}" for line in raised(lines))
         return found
 
     def _log(self, name: str) -> Path:
@@ -540,6 +536,22 @@ def _snapshots(path: Path) -> Iterator[Snapshot]:
         with suppress(orjson.JSONDecodeError):
             words = orjson.loads(line)
             yield Snapshot(words["t"], Audit(**words["audit"]))
+
+
+def raised(lines: Sequence[str]) -> Iterator[str]:
+    """What tracebacks end with: of a chain, only the last one, which is what nobody caught."""
+    inside, last = False, ""
+    for line in filter(None, lines):
+        if line.startswith("Traceback (most recent call last)"):
+            inside = True
+        elif inside and not line.startswith((" ", "\t")):
+            inside, last = False, line
+        elif last and not inside:
+            if not line.startswith(CHAINED):
+                yield last
+            last = ""
+    if last:
+        yield last
 
 
 def _workers() -> list[str]:

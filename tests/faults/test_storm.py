@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.storm import KILLS, Tally
+from tests.faults.storm import CHAINED, KILLS, Tally, raised
 
 DURATION_S = 60
 
@@ -47,6 +47,13 @@ def test_a_storm_that_was_none_or_saw_what_nobody_foresaw_is_not_withstood(tally
 def test_a_long_storm_in_which_no_work_was_taken_over_shows_too_little() -> None:
     (told,) = TALLY.complaints(SNAPSHOTS_S, continued=0)
     assert "no worker went on" in told
+
+
+def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
+    chain = ["Traceback (most recent call last):", '  File "a.py"', "OSError: gone", "", CHAINED[0] + ", another", ""]
+    end = ["Traceback (most recent call last):", '  File "b.py"', "LostError: boom", "a line of log"]
+    assert list(raised([*chain, *end, *end])) == ["LostError: boom", "LostError: boom"]
+    assert list(raised(end[:3])) == ["LostError: boom"] and not list(raised(["a line", "of log"]))
 
 
 def test_somebody_looked_in_every_stretch() -> None:
