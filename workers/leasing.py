@@ -108,11 +108,11 @@ class Leasing(threading.Thread):
                     moved = time.monotonic()
                     continue
                 with self._turn:
-                    lease = None if self._closed else self._lease(self._room)
-                if lease is None or lease.finished:
-                    self.finished = lease is not None
+                    lease = self._lease(0 if self._closed else self._room)
+                if lease is not None and lease.finished:
+                    self.finished = True
                     return
-                if not lease.tasks:
+                if lease is not None and not lease.tasks:
                     before, cursor = cursor, self._queue.wait(cursor, IDLE_S, WORK)
                     moved = time.monotonic() if cursor != before or self._held else moved
                     if time.monotonic() - moved > self._config.queue.stall_deadline_s:
@@ -123,7 +123,7 @@ class Leasing(threading.Thread):
             self._wake.set()
 
     def _lease(self, room: int) -> Lease | None:
-        """None if nothing is wanted any more."""
+        """None if there is no room any more."""
         if not room:
             return None
         serving = self._serving()
