@@ -85,6 +85,7 @@ class Rollout:
             while not self._leaving.is_set() and not self._leasing.finished:
                 self._turn()
         except EchoQueueError:
+            self._leasing.close()
             self._hand_back()
             raise
         if self._leasing.finished:

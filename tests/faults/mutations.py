@@ -472,7 +472,7 @@ MUTATIONS = (
         "workers/swapping.py",
         "            self._hand_back()\n",
         "",
-        ("tests/workers/test_quarantine.py::test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew",),
+        ("tests/workers/test_quarantine.py::test_what_runs_is_handed_back_before_weights_are_built_anew",),
     ),
     Mutation(
         "the heart does not renew",
