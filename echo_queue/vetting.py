@@ -15,7 +15,7 @@ from typing import Literal, NoReturn, get_args
 import numpy as np
 
 from echo_queue.codec import CodecError
-from echo_queue.config import Config, most_turns
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group, Sample, Tokens, Version
 
@@ -62,7 +62,7 @@ class Limits:
             new_tokens=config.model.max_new_tokens,
             reward_min=config.environment.reward_min,
             reward_max=config.environment.reward_max,
-            turns=most_turns(config),
+            turns=config.environment.most_turns,
         )
 
 

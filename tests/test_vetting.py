@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from echo_queue.codec import CodecError, decode, encode
-from echo_queue.config import Config, largest_group_bytes
+from echo_queue.config import Config
+from echo_queue.contradictions import largest_group_bytes
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Observed, Sample, Span, Version
 from echo_queue.vetting import Cause, Limits, Vetting, check, check_versions

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from echo_queue import telemetry
-from echo_queue.config import Config, contradictions
+from echo_queue.config import Config
+from echo_queue.contradictions import contradictions
 from echo_queue.errors import ServiceError, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
 from echo_queue.queue.calls import Replicas
