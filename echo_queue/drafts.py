@@ -28,7 +28,7 @@ from echo_queue.codec import (
     spans_of,
 )
 from echo_queue.records import Draft, Drafts, Logprobs, Span, Tokens
-from echo_queue.vetting import LOGPROB_MAX, LOGPROB_MIN, Limits
+from echo_queue.vetting import LOGPROB_MAX, LOGPROB_MIN, Limits, check_observed
 
 FORMAT = 1
 ORDER = ("task", "lineage", "samples")
@@ -93,8 +93,7 @@ def _check_draft(draft: Draft, limits: Limits) -> None:
         refuse(f"a token id is outside the model's vocabulary of {limits.vocabulary}")
     if length and not LOGPROB_MIN <= draft.logprobs.min() <= draft.logprobs.max() <= LOGPROB_MAX:
         refuse("a log-probability is none that anything was drawn with")
-    if draft.observed and (len(draft.observed) >= limits.turns or draft.observed[0].start == 0):
-        refuse(f"{len(draft.observed)} observations; this environment takes {limits.turns} turns at most")
+    check_observed("a draft", draft.observed, limits)
 
 
 def _check_header(header: dict[str, Any]) -> None:

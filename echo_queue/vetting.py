@@ -8,6 +8,7 @@
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NoReturn, get_args
@@ -17,7 +18,7 @@ import numpy as np
 from echo_queue.codec import CodecError
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.records import Group, Sample, Tokens, Version
+from echo_queue.records import Group, Observed, Sample, Tokens, Version
 
 Cause = Literal["bytes", "entry", "shape", "tokens", "logprobs", "observed", "versions", "reward", "finish"]
 """`bytes`: no group at all; `entry`: another one than its entry in the stream says."""
@@ -148,7 +149,7 @@ def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
     if not np.isfinite(sample.logprobs).all():
         what = f"{where} has behaviour log-probabilities that are not finite"
         _refuse("logprobs", f"{what}; off-policy data cannot be corrected with them")
-    _check_observed(where, sample, limits)
+    check_observed(where, sample.observed, limits)
     low, high = float(sample.logprobs.min()), float(sample.logprobs.max())
     if high > LOGPROB_MAX or low < LOGPROB_MIN:
         _refuse("logprobs", f"{where} has behaviour log-probabilities from {low:g} to {high:g}")
@@ -162,11 +163,12 @@ def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
         _refuse("finish", what)
 
 
-def _check_observed(where: str, sample: Sample, limits: Limits) -> None:
-    if len(sample.observed) >= limits.turns:
-        what = f"{where} has {len(sample.observed)} observations; this environment takes {limits.turns} turns at most"
+def check_observed(where: str, observed: Sequence[Observed], limits: Limits) -> None:
+    """Of a sample or a draft. Raises `BadGroup`."""
+    if len(observed) >= limits.turns:
+        what = f"{where} has {len(observed)} observations; this environment takes {limits.turns} turns at most"
         _refuse("observed", what)
-    edges = [0, *(edge for part in sample.observed for edge in part)]
+    edges = [0, *(edge for part in observed for edge in part)]
     if any(later <= earlier for earlier, later in pairwise(edges)):
         _refuse("observed", f"{where} has observations {edges[1:]}, without what the model wrote before each")
 

@@ -6,7 +6,7 @@
 """
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from echo_queue.records import Drafts, Task
 
@@ -44,6 +44,15 @@ class Held:
 
     def holds(self, task: str) -> bool:
         return task in self._versions
+
+    def hand_back(self, release: Callable[[list[str]], object]) -> list[str]:
+        """All of them, by `release`; no renewal comes between. Returns their ids."""
+        with self.turn:
+            held = self.ids()
+            if held:
+                release(held)
+                self.drop(held)
+            return held
 
     def drop(self, tasks: Collection[str]) -> list[str]:
         """They were completed, failed, handed back or lost. Returns those that were held until now."""

@@ -125,8 +125,5 @@ class Leaver(threading.Thread):
         self._left.set()
 
     def _hand_back(self) -> None:
-        with self._held.turn:
-            held = self._held.ids()
-            self._queue.release(self._worker, held)
-            self._held.drop(held)
+        self._held.hand_back(partial(self._queue.release, self._worker))
         self._queue.leave(self._worker)

@@ -11,6 +11,7 @@
 import logging
 import threading
 import time
+from functools import partial
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
@@ -213,12 +214,8 @@ class Rollout:
     def _hand_back(self) -> None:
         """All tasks, whether they were begun or not; what they are, is gone here."""
         self._leasing.forget()
-        with self._held.turn:
-            held = self._held.ids()
-            if held:
-                self._queue.release(self._name, held)
-                self._held.drop(held)
-                log.info("handed back %d tasks", len(held))
+        if held := self._held.hand_back(partial(self._queue.release, self._name)):
+            log.info("handed back %d tasks", len(held))
         self._engine.abort(list(self._generating))
         for given_up in (self._generating, self._scoring, self._pending):
             given_up.clear()

@@ -3,6 +3,7 @@
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -31,7 +32,7 @@ class Reply(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
 
 
-class MetadataServer:
+class MetadataServer(ABC):
     """Answers with `reply`; while `broken` is set, with that instead. `asked`: everything so far."""
 
     def __init__(self) -> None:
@@ -47,8 +48,9 @@ class MetadataServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"
 
+    @abstractmethod
     def reply(self, asked: Asked) -> Reply:
-        raise NotImplementedError
+        """To one request."""
 
     def answer(self, asked: Asked) -> Reply:
         with self.changed:
