@@ -37,7 +37,7 @@ class Leaving(threading.Event):
 
     @property
     def resting(self) -> bool:
-        """It leases nothing more, and goes on with what is running."""
+        """It leases nothing more, goes on with what is running, and leaves after that."""
         return self._resting.is_set()
 
     def time_s(self, grace_s: float) -> float:

@@ -108,6 +108,8 @@ class Rollout:
             self._step()
         else:
             self._heart.state = "scoring" if self._finishing.waiting else "idle"
+            if self._leaving.resting and not self._held:
+                self._leaving.leave("nothing is left to do, and nothing more is leased")
             self._wake.wait(POLL_S)
             self._wake.clear()
 
