@@ -89,9 +89,7 @@ class VllmEngine:
         if problems:
             raise ConfigError(*problems)
         self._loads += 1
-        distinct = {id(self._weights[name]): name for name in tensors}
-        for name in distinct.values():  # one at a time: nothing is staged on the device
-            renew(self._weights[name], tensors[name])
+        renew(self._weights, tensors)
         self.version = version
 
     def weight(self, name: str) -> Tensor:
