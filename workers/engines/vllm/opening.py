@@ -123,9 +123,10 @@ def _plain_weights() -> Iterator[None]:
 
 
 def _keep(layer: Any, remove_weight: bool) -> None:
-    layer.cpu_linear = torch.nn.functional.linear
     if layer.weight.ndim == 2:
         layer.weight.data = layer.weight.data.t().contiguous().t()
+    weight = layer.weight.detach()  # a plain tensor: vLLM's own kind takes a way round through Python at every call
+    layer.cpu_linear = lambda x, _, bias: torch.nn.functional.linear(x, weight, bias)
 
 
 def _give_llvmlite_attributes() -> None:
