@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.storm import CHAINED, KILLS, Tally, raised
+from tests.faults.storm.looking import CHAINED, raised
+from tests.faults.storm.settings import KILLS
+from tests.faults.storm.tally import Tally
 
 DURATION_S = 60
 
