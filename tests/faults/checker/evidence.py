@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from echo_queue.queue import Audit
-from tests.faults.history import Event, Made
+from tests.faults.facts import Made
+from tests.faults.history import Event
 from tests.faults.served import Served
 
 SHOWN_IDS, SHOWN_LINES = 10, 40
@@ -138,10 +139,11 @@ def _told(event: Event, ids: set[str]) -> str:
     named = [task for task in event.facts.ids if task in ids]
     if event.step in ("declare", "submit"):
         named += [task for task in sorted(ids) if _concerns(event, task)]
-    if not groups and not named:
+    drafts = [draft for draft in event.facts.drafts if draft.id in ids]
+    if not groups and not named and not drafts:
         return ""
     sign = "←" if event.answered else "→"
-    words = " ".join([*map(str, groups), *named, *event.facts.outcomes[:3]])
+    words = " ".join([*map(str, groups), *map(str, drafts), *named, *event.facts.outcomes[:3]])
     return f"{event.time_s:.3f} {event.place} #{event.number} {sign} {event.step} {words}"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.faults.checker.accounts import accounting, checkpoints, identity, keeps, records
+from tests.faults.checker.begun import Drafts
 from tests.faults.checker.evidence import Evidence, Violation
 from tests.faults.checker.fates import deaths, lost, never_attempted, promised, trained_twice
 from tests.faults.checker.weights import Lags, loaded, stamped
@@ -29,8 +30,14 @@ class Verdict:
     snapshots: int
     kept: int
     served: Served | None
+    rewound: int
+    """Lineages that an operator began at an older checkpoint."""
     continued: int
     """Tokens that one worker drew and another went on from."""
+    dropped: int
+    """Drafts that a worker was handed and found to be none."""
+    handed_back: int
+    """Tasks that a worker which left in time gave to others."""
     mixed: int
     """Completed groups with tokens of several versions."""
     answered: int
@@ -47,7 +54,7 @@ class Verdict:
         lines = [
             f"prompts     {self.submitted:,} acknowledged, {self.trained:,} trained, {self.dead:,} dead with a reason",
             f"updates     {self.updates:,} survive, {self.abandoned_updates:,} were abandoned; "
-            f"{self.lineages:,} lineages",
+            f"{self.lineages:,} lineages, {self.rewound:,} of them rewinds",
             f"completions {completions}",
             f"lags        {lags}",
             f"lost        {self.lost:,}",
@@ -58,8 +65,9 @@ class Verdict:
         if self.served:
             lines.append(f"weights     {self.served}")
         lines.append(
-            f"rollout     {self.continued:,} tokens continued by other workers; {self.mixed:,} groups of several "
-            f"versions, {self.answered:,} with answers of their environment"
+            f"rollout     {self.continued:,} tokens continued by others, {self.handed_back:,} tasks handed back, "
+            f"{self.dropped:,} bad drafts dropped; {self.mixed:,} groups of several versions, {self.answered:,} with "
+            "answers of their environment"
         )
         if self.violations:
             lines += ["VIOLATIONS", *map(str, self.violations)]
@@ -68,7 +76,7 @@ class Verdict:
 
 def judge(evidence: Evidence) -> Verdict:
     """All promises, each checked by itself."""
-    lags = Lags(evidence)
+    lags, drafts = Lags(evidence), Drafts(evidence)
     found = [
         *idle(evidence),
         *lost(evidence),
@@ -76,6 +84,7 @@ def judge(evidence: Evidence) -> Verdict:
         *never_attempted(evidence),
         *trained_twice(evidence),
         *lags.violations(),
+        *drafts.violations(),
         *stamped(evidence),
         *loaded(evidence),
         *records(evidence),
@@ -100,7 +109,10 @@ def judge(evidence: Evidence) -> Verdict:
         snapshots=len(evidence.snapshots),
         kept=sum(keeps(snapshot.audit) for snapshot in evidence.snapshots),
         served=evidence.served,
-        continued=evidence.counts.get("tokens_continued", 0),
+        rewound=sum(event.role == "rewinder" for event in evidence.answers("resume")),
+        continued=drafts.continued,
+        dropped=drafts.dropped,
+        handed_back=sum(int(event.facts.note) for event in evidence.answers("release")),
         mixed=sum(made.oldest < made.newest for made in evidence.completed.values()),
         answered=sum(made.observed > 0 for made in evidence.completed.values()),
         violations=tuple(found),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from echo_queue import staleness
 from echo_queue.records import BASE, Version
 from tests.faults.checker.evidence import Evidence, Update, Violation
-from tests.faults.history import Made
+from tests.faults.facts import Made
 
 
 class Lags:
@@ -64,9 +64,16 @@ class Lags:
         return "", "", lag
 
     def _abandoned(self, made: Made, lineage: int) -> bool:
-        """The learner's weights do not descend from the newest that made the group."""
+        """The learner's weights do not descend from all that made the group."""
         forks = {later: began for later, began in self._forks.items() if later <= lineage}
-        return staleness.abandoned(Version(made.lineage, made.newest), forks)
+        told = map(version_of, made.stamp.split()) if self.evidence.stamped else ()
+        versions = {Version(made.lineage, made.newest), *told}
+        return any(staleness.abandoned(version, forks) for version in versions)
+
+
+def version_of(name: str) -> Version:
+    """1.3 → lineage 1, number 3"""
+    return Version(*map(int, name.split(".")))
 
 
 def stamped(evidence: Evidence) -> Iterator[Violation]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.faults import storm
 from tests.faults.storm import keeper, looking
 from tests.faults.storm.course import Storm
+from tests.faults.storm.tally import met
 
 
 def main() -> int:
@@ -42,9 +43,10 @@ def main() -> int:
 
 def withstood(directory: Path, seed: int, duration_s: float) -> bool:
     """Whether it was; the report is printed, and lies in the directory."""
-    tally, verdict = Storm(directory, seed, duration_s).run()
+    course = Storm(directory, seed, duration_s)
+    tally, verdict = course.run()
     looked_s = [snapshot.time_s for snapshot in looking.snapshots(directory)]
-    complaints = tally.complaints(looked_s, verdict.continued)
+    complaints = tally.complaints(looked_s, met(course.config, verdict))
     report = "\n".join([tally.report(verdict), *(f"COMPLAINT   {what}" for what in complaints)])
     (directory / "report").write_text(report)
     print(report)

@@ -10,7 +10,7 @@ from tests.faults.storm import looking, roles
 from tests.faults.storm.looking import Onlooker
 from tests.faults.storm.processes import Processes
 from tests.faults.storm.raging import Raging
-from tests.faults.storm.settings import configure
+from tests.faults.storm.settings import configure, in_words
 from tests.faults.storm.tally import Tally
 
 BEGIN_S = 60.0
@@ -47,6 +47,7 @@ class Storm:
         drained_s = self._drained()
         tally = Tally(
             seed=self.seed,
+            rules=in_words(self.config),
             seconds=time.monotonic() - began,
             kills=self._raging.kills,
             stops=self._raging.stops,

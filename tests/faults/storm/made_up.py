@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 VOCABULARY = 40
 SHORT, LONG = 4, 128
 """Most tokens of a sample; a long one's group does not fit into its replay entry, and takes a step for each token."""
-ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SLOW = 200, 4_000, 600
-"""Samples that are long, samples or scores that are spoiled, steps that take long."""
-SLOW_S = 1.0
+ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SPOILED_LONG, ONE_IN_SLOW = 40, 4_000, 30, 600
+"""Samples that are long; short samples or scores, and long samples, that are spoiled; steps that take long."""
+STEP_S, SLOW_S = 0.002, 1.0
+"""A step in which a long sample grows, so that its worker may die on the way; one that takes long, at most."""
 
 
 class Drawing:
@@ -62,8 +63,8 @@ class Drawing:
             self._running[request.key] = Growing.of(request)
 
     def step(self) -> dict[Key, Draft]:
-        if random.randrange(ONE_IN_SLOW) == 0:
-            time.sleep(random.uniform(0, SLOW_S))
+        slow_s = random.uniform(0, SLOW_S) if random.randrange(ONE_IN_SLOW) == 0 else 0.0
+        time.sleep(slow_s + STEP_S * any(sample.long for sample in self._running.values()))
         version = stamps.of(self._tensors)
         for sample in self._running.values():
             self.sampled += sample.grow(version)
@@ -97,11 +98,16 @@ class Growing:
     @classmethod
     def of(cls, request: Request) -> "Growing":
         draw = np.random.default_rng(request.seed)
-        length = LONG if draw.integers(ONE_IN_LONG) == 0 else int(draw.integers(1, SHORT + 1))
-        beyond = VOCABULARY if draw.integers(ONE_IN_SPOILED) == 0 else 0
+        long = draw.integers(ONE_IN_LONG) == 0
+        length = LONG if long else int(draw.integers(1, SHORT + 1))
+        beyond = VOCABULARY if draw.integers(ONE_IN_SPOILED_LONG if long else ONE_IN_SPOILED) == 0 else 0
         length = min(length, request.limit - len(request.draft.tokens))
         tokens = (draw.integers(0, VOCABULARY, length) + beyond).astype(np.int32)
         return cls(request.draft, tokens, np.zeros(length, np.float32), list(request.draft.spans))
+
+    @property
+    def long(self) -> bool:
+        return len(self.tokens) > SHORT
 
     @property
     def ended(self) -> bool:
@@ -109,7 +115,7 @@ class Growing:
 
     def grow(self, version: Version) -> int:
         """Returns by how many tokens."""
-        count = 1 if len(self.tokens) > SHORT else len(self.tokens)
+        count = 1 if self.long else len(self.tokens)
         if not self.spans or self.spans[-1].version != version.number:
             self.spans.append(Span(len(self.begun.tokens) + self.place, version.number))
         self.logprobs[self.place : self.place + count] = stamps.logprobs(count, version)

@@ -19,7 +19,7 @@ import orjson
 from tests.faults.forked import Forked
 from tests.faults.storm import keeper, looking, roles
 from tests.faults.storm.keeper import Process
-from tests.faults.storm.settings import cast, workers
+from tests.faults.storm.settings import SPOT, cast, workers
 
 REAP_S = 0.5
 SERVERS = {"redis": ("redis-server", "valkey-server"), "store": ("rclone",)}
@@ -36,16 +36,16 @@ class Processes:
         self._supervisor: Forked | None = None
         self._monitor: Forked | None = None
         self._stopped: list[tuple[float, int]] = []
-        self._supervisor_killed = False
+        self._supervisor_ends = False
         self._reaped = 0.0
 
     def tend(self) -> None:
         """A supervisor that is gone is started again, as init would; stopped roles go on when their time has come."""
         code = self._supervisor.poll() if self._supervisor else None
         if self._supervisor is None or code is not None:
-            if code is not None and not self._supervisor_killed:
+            if code is not None and not self._supervisor_ends:
                 self.unexpected[f"the supervisor ended by itself with {code}"] += 1
-            self._supervisor_killed = False
+            self._supervisor_ends = False
             self._supervisor = self.fork("supervisor", lambda: keeper.keep(self.directory, cast()))
         if self._monitor and (code := self._monitor.poll()) is not None:
             self.unexpected[f"the monitor ended by itself with {code}"] += 1
@@ -81,7 +81,7 @@ class Processes:
             os.kill(process.pid, number)
             if number == signal.SIGKILL:
                 self.last_kill = time.monotonic()
-                self._supervisor_killed |= process.name == "supervisor"
+            self._supervisor_ends |= process.name == "supervisor" and number != signal.SIGSTOP
             self._note(number.name, process)
             return True
         return False
@@ -95,7 +95,7 @@ class Processes:
 
     def kill_all(self) -> list[Process]:
         """Everybody at once, the supervisor's guard included, but not who looks on."""
-        self._supervisor_killed = True
+        self._supervisor_ends = True
         return [
             each for each in self.living() if each.name != "monitor" and self.signal(each, signal.SIGKILL)
         ]  # fmt: skip
@@ -131,7 +131,7 @@ def role_of(process: Process) -> str:
     for role, names in SERVERS.items():
         if process.name in names:
             return role
-    if process.name in workers():
+    if process.name in (*workers(), SPOT):
         return "worker"
     if process.name.startswith("python"):
         return "guard"

@@ -7,9 +7,10 @@ from collections import Counter
 from contextlib import suppress
 
 from echo_queue.errors import EchoQueueError
+from tests.faults.storm.keeper import Process
 from tests.faults.storm.looking import Onlooker
 from tests.faults.storm.processes import Processes, role_of
-from tests.faults.storm.settings import ACTIONS_PER_S, KILLS, LEASE_S, OTHERS, STOPS
+from tests.faults.storm.settings import ACTIONS_PER_S, KILLS, LEASE_S, OTHERS, SPOT, STOPS
 from tests.faults.storm.tally import spared_by
 
 PAUSE_S = 0.01
@@ -61,18 +62,23 @@ class Raging:
                 self._stop(role, lot, length_s)
             case "rival":
                 self._rival()
+            case "spot":
+                self._spot()
+            case "restart":
+                self._restart()
             case "rewind":
                 self._rewind()
             case "revive":
                 self._revive()
 
     def _kill(self, role: str, lot: float) -> None:
-        if (process := self._processes.one(role, lot)) and self._processes.signal(process, signal.SIGKILL):
+        process = self._one(role, lot)
+        if process and self._processes.signal(process, signal.SIGKILL):
             self.kills[role] += 1
 
     def _stop(self, role: str, lot: float, length_s: float) -> None:
         """For longer than a lease. While a learner is stopped another one takes the run over."""
-        process = self._processes.one(role, lot)
+        process = self._one(role, lot)
         if process is None or not self._processes.stop(process, length_s):
             return
         self.stops[role] += 1
@@ -87,12 +93,26 @@ class Raging:
         self.done["power cuts"] += 1
 
     def _rival(self) -> None:
-        if not self._plays("rival"):
+        if not self._named("rival"):
             self._processes.play("rival", "learner", "rival")
             self.done["rival learners"] += 1
 
+    def _spot(self) -> None:
+        """A worker joins, or is told that its machine is taken away."""
+        if not (there := self._named(SPOT)):
+            self._processes.play(SPOT, "worker", SPOT)
+            self.done["spot workers"] += 1
+        elif self._processes.signal(there[0], signal.SIGTERM):
+            self.done["notices"] += 1
+
+    def _restart(self) -> None:
+        """While others are killed on."""
+        for process in self._named("supervisor"):
+            if self._processes.signal(process, signal.SIGTERM):
+                self.done["restarts"] += 1
+
     def _rewind(self) -> None:
-        if self._plays("rewinder"):
+        if self._named("rewinder"):
             return
         for process in self._processes.living():
             if role_of(process) == "learner":
@@ -105,5 +125,10 @@ class Raging:
             if queue := self._onlooker.admin():
                 self.done["revived"] += queue.revive([dead.id for dead in queue.dead(3)])
 
-    def _plays(self, name: str) -> bool:
-        return any(process.name == name for process in self._processes.living())
+    def _one(self, role: str, lot: float) -> Process | None:
+        """Who rewinds keeps the learner stopped: killed, it would be started again."""
+        spared = role == "learner" and self._named("rewinder")
+        return None if spared else self._processes.one(role, lot)
+
+    def _named(self, name: str) -> list[Process]:
+        return [process for process in self._processes.living() if process.name == name]

@@ -110,15 +110,19 @@ def submit(directory: Path, config: Config, name: str) -> int:
 
 
 def rewinder(directory: Path, config: Config, name: str) -> int:
-    """An operator who goes back to some checkpoint as soon as no learner is heard; gives up after a while."""
+    """An operator who goes back to some checkpoint, an older one if there is any, as soon as no learner is heard.
+
+    Gives up after a while.
+    """
     from learner.rewind import choices, rewind
 
     queue, store = Queue.connect(config, "learner"), connect_store(config, "learner")
     give_up = time.monotonic() + REWIND_S
     while True:
-        whole = [choice.manifest.name for choice in choices(store) if choice.whole]
+        whole = [choice for choice in choices(store) if choice.whole]
+        chosen = random.choice([choice for choice in whole if choice.after] or whole)
         try:
-            print("back by", rewind(queue, store, random.choice(whole)), "groups", flush=True)
+            print("back by", rewind(queue, store, chosen.manifest.name), "groups", flush=True)
             return 0
         except EchoQueueError:
             if time.monotonic() > give_up:

@@ -10,7 +10,8 @@ from echo_queue.config import Config, load
 from echo_queue.supervisor import Role
 from tests.faults.storm import made_up
 
-WORKERS = 3
+WORKERS, SPOT = 3, "spot"
+"""Workers that the supervisor keeps, and the name of one that comes and goes besides."""
 LEASE_S = 1.0
 ACTIONS_PER_S = 2.6
 KILLS = {
@@ -25,8 +26,9 @@ KILLS = {
     "power cut": 1,
 }
 STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
-OTHERS = {"rival": 2.0, "rewind": 0.4, "revive": 0.6}
-"""What operators do: a second learner by mistake; back to an older checkpoint; dead tasks once more."""
+OTHERS = {"rival": 2.0, "spot": 8.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
+"""What operators do: a second learner by mistake; a machine more, or a notice to the one there is; back to an older
+checkpoint; dead tasks once more; everybody leaves in order, and begins again."""
 
 
 def cast() -> tuple[Role, ...]:
@@ -54,10 +56,22 @@ def configure(directory: Path, seed: int) -> Config:
     return load(directory / "run.toml", {})
 
 
+def in_words(config: Config) -> str:
+    """The rules that decide most."""
+    staleness = config.staleness
+    pace = "paced" if staleness.pace else "not paced"
+    return (
+        f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, {pace}, "
+        f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}"
+    )
+
+
 def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
     """Section by section, as the seed draws them."""
     draw = random.Random(f"rules {seed}")
     program = shutil.which("redis-server") if seed % 2 else None  # else Valkey
+    mode = draw.choice(("in-flight", "in-flight", "push-pull", "pull"))  # sync is pull by a single worker
+    s = 0 if mode == "pull" else draw.choice((0, 1, 2, 4, 4))
     return {
         "run": {"name": "storm", "dir": str(directory / "run"), "seed": seed % 2**31},
         "redis": {"program": program} if program else {},
@@ -67,14 +81,16 @@ def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
         else {"kind": "function", "function": "tests.workers.rewards:matches_column"},
         "rollout": {
             "workers": WORKERS,
-            "mode": draw.choice(("in-flight", "in-flight", "push-pull")),
+            "mode": mode,
             "group_size": 2,
             "concurrent_groups": 64,
-            "progress_s": 0.2,
+            "progress_s": 0.1,
             "grace_s": 2.0,
         },
         "staleness": {
-            "s": draw.choice((0, 1, 2, 4, 4)),
+            "s": s,
+            "kappa": draw.choice((1, 1, "auto", s + 1)),
+            "pace": draw.random() < 0.75,
             "late": draw.choice(("requeue", "wait")),
             "late_deadline_s": 3.0,
         },

@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from echo_queue.config import Config
 from tests.faults.checker import Verdict
 from tests.faults.storm.settings import KILLS
 
@@ -26,6 +27,8 @@ class Tally:
     """What a storm did and how it ended."""
 
     seed: int
+    rules: str
+    """Those of its run that decide most, in words."""
     seconds: float
     kills: Counter[str]
     stops: Counter[str]
@@ -36,10 +39,10 @@ class Tally:
     raged_s: tuple[float, float]
     """From when until when it killed, by the clock."""
 
-    def complaints(self, snapshots_s: Sequence[float], continued: int) -> list[str]:
+    def complaints(self, snapshots_s: Sequence[float], shown: Mapping[str, int]) -> list[str]:
         """Why this was no storm, or why one was not withstood, whatever the history says.
 
-        `continued`: tokens from which another worker went on.
+        `shown`: what a long one must have met, and how often it did (`met`).
         """
         began, ended = self.raged_s
         rate = KILLS_PER_S if ended - began >= LONG_S else FEWEST_KILLS_PER_S
@@ -56,7 +59,7 @@ class Tally:
         late = self.drained_s is None or self.drained_s > DRAIN_S
         whole = ended - began >= LONG_S
         told = [
-            (whole and not continued, "no worker went on where another was killed"),
+            *((whole and not often, f"not once {what}") for what, often in shown.items()),
             (late, f"the run was not finished within {DRAIN_S:.0f} s after the last kill"),
             (self.kills.total() < least, f"{self.kills.total()} kills are fewer than {least}"),
             (spared, f"never killed: {', '.join(spared)}"),
@@ -72,6 +75,7 @@ class Tally:
         return "\n".join(
             [
                 f"seed        {self.seed}",
+                f"rules       {self.rules}",
                 f"kills       {self.kills.total():,} in {self.seconds:.0f} s: {_counts(self.kills)}",
                 f"stops       {self.stops.total():,}: {_counts(self.stops)}; {_counts(self.done)}",
                 f"groups      {verdict.trained:,} trained, {rate:.0f}/s, {60 * rate:,.0f}/min",
@@ -80,6 +84,21 @@ class Tally:
                 *(["surprises, and tracebacks in the logs", *surprises] if surprises else []),
             ]
         )
+
+
+def met(config: Config, verdict: Verdict) -> dict[str, int]:
+    """What a storm under these rules meets if it lasts: what, and how often it did."""
+    often = {
+        "a worker that went on where another was killed": verdict.continued,
+        "a worker that handed its tasks back": verdict.handed_back,
+        "a draft of tokens that the model does not have": verdict.dropped,
+        "a rewind": verdict.rewound,
+    }
+    if config.environment.kind == "interactive":
+        often["an answer of the environment"] = verdict.answered
+    if config.rollout.mode == "in-flight" and config.staleness.s:
+        often["a group of several versions"] = verdict.mixed
+    return often
 
 
 def spared_by(kills: Counter[str]) -> list[str]:
