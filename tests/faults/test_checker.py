@@ -187,6 +187,14 @@ def test_a_prompt_dies_only_when_its_attempts_are_used_up() -> None:
     assert not kinds(leased(evidence, IDS[2], 1))
 
 
+def test_a_lease_that_was_handed_back_costs_no_attempt() -> None:
+    evidence = leased(dead_too(a_good_run(), IDS[2]), IDS[2], 1)
+    for held, found in (("1", {"dead without a cause"}), ("0", set())):
+        written = Writer()
+        written.both("later.0", "release", {"note": held}, ids=IDS[2:])
+        assert kinds(replace(evidence, events=(*evidence.events, *written.events))) == found
+
+
 def test_a_revived_prompt_has_all_its_attempts_again() -> None:
     written = Writer()
     written.both("director.1", "revive", ids=("a/0/3",))

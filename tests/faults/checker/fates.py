@@ -66,12 +66,19 @@ def deaths(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _leases(evidence: Evidence) -> Counter[str]:
-    """How often each id was leased since it was last revived."""
+    """How often each id was leased since it was last revived, those times left out at which it was handed back."""
     leases: Counter[str] = Counter()
+    handed_back = {
+        key: attempt.facts.ids
+        for key, (answer, attempt) in evidence.acknowledged("release").items()
+        if answer.facts.note == str(len(attempt.facts.ids))
+    }
     revived = {(event.life, event.number) for event in evidence.answers("revive")}
     for event in evidence.events:
         if event.step == "lease" and event.answered:
             leases.update(event.facts.ids)
+        if event.step == "release" and event.answered:
+            leases.subtract(handed_back.get((event.life, event.number), ()))
         if event.step == "revive" and not event.answered and (event.life, event.number) in revived:
             for task in event.facts.ids:
                 leases[task] = 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 VOCABULARY = 40
 SHORT, LONG = 4, 128
 """Most tokens of a sample; a long one's group does not fit into its replay entry, and takes a step for each token."""
-ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SPOILED_LONG, ONE_IN_SLOW = 40, 4_000, 30, 600
+ONE_IN_LONG, ONE_IN_SPOILED, ONE_IN_SPOILED_LONG, ONE_IN_SLOW = 40, 4_000, 10, 600
 """Samples that are long; short samples or scores, and long samples, that are spoiled; steps that take long."""
 STEP_S, SLOW_S = 0.002, 1.0
 """A step in which a long sample grows, so that its worker may die on the way; one that takes long, at most."""

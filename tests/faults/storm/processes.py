@@ -19,7 +19,7 @@ import orjson
 from tests.faults.forked import Forked
 from tests.faults.storm import keeper, looking, roles
 from tests.faults.storm.keeper import Process
-from tests.faults.storm.settings import SPOT, cast, workers
+from tests.faults.storm.settings import SPOTS, WORKERS, cast
 
 REAP_S = 0.5
 SERVERS = {"redis": ("redis-server", "valkey-server"), "store": ("rclone",)}
@@ -131,7 +131,7 @@ def role_of(process: Process) -> str:
     for role, names in SERVERS.items():
         if process.name in names:
             return role
-    if process.name in (*workers(), SPOT):
+    if process.name in WORKERS + SPOTS:
         return "worker"
     if process.name.startswith("python"):
         return "guard"

@@ -10,11 +10,13 @@ from echo_queue.errors import EchoQueueError
 from tests.faults.storm.keeper import Process
 from tests.faults.storm.looking import Onlooker
 from tests.faults.storm.processes import Processes, role_of
-from tests.faults.storm.settings import ACTIONS_PER_S, KILLS, LEASE_S, OTHERS, SPOT, STOPS
+from tests.faults.storm.settings import ACTIONS_PER_S, KILLS, LEASE_S, OTHERS, SPOTS, STOPS
 from tests.faults.storm.tally import spared_by
 
 PAUSE_S = 0.01
 MAKE_UP_S = 20.0
+JOIN_SHARE = 0.5
+"""Of the times at which a machine more is possible."""
 REWIND_S = 7.0
 """How long the learner is stopped for it: a rewind is refused while one is heard."""
 
@@ -63,7 +65,7 @@ class Raging:
             case "rival":
                 self._rival()
             case "spot":
-                self._spot()
+                self._spot(lot)
             case "restart":
                 self._restart()
             case "rewind":
@@ -97,12 +99,14 @@ class Raging:
             self._processes.play("rival", "learner", "rival")
             self.done["rival learners"] += 1
 
-    def _spot(self) -> None:
+    def _spot(self, lot: float) -> None:
         """A worker joins, or is told that its machine is taken away."""
-        if not (there := self._named(SPOT)):
-            self._processes.play(SPOT, "worker", SPOT)
+        there = self._named(*SPOTS)
+        away = sorted({*SPOTS} - {process.name for process in there})
+        if away and (lot < JOIN_SHARE or not there):
+            self._processes.play(away[0], "worker", away[0])
             self.done["spot workers"] += 1
-        elif self._processes.signal(there[0], signal.SIGTERM):
+        elif self._processes.signal(there[int(lot * len(there))], signal.SIGTERM):
             self.done["notices"] += 1
 
     def _restart(self) -> None:
@@ -130,5 +134,5 @@ class Raging:
         spared = role == "learner" and self._named("rewinder")
         return None if spared else self._processes.one(role, lot)
 
-    def _named(self, name: str) -> list[Process]:
-        return [process for process in self._processes.living() if process.name == name]
+    def _named(self, *names: str) -> list[Process]:
+        return [process for process in self._processes.living() if process.name in names]

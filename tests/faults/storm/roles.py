@@ -25,6 +25,7 @@ from tests.faults import served, stamps
 from tests.faults.history import Recorder
 from tests.faults.storm import prompts
 from tests.faults.storm.made_up import Drawing, Parity
+from tests.faults.storm.settings import SPOTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,12 +82,15 @@ def stamped(publish: Publish) -> Publish:
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
+    """One lies behind a NAT: it takes weights from peers, and feeds none."""
     from workers.leaving import Leaving, on_signals
     from workers.worker import work
 
     leaving = Leaving()
     on_signals(leaving)
     served.watch(config.run.dir)
+    weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})
+    config = config.model_copy(update={"weights": weights})
     work(config, name, Parity(config.environment.kind == "interactive"), leaving, Drawing)  # type: ignore[arg-type]
     return 0
 

@@ -10,10 +10,10 @@ from echo_queue.config import Config, load
 from echo_queue.supervisor import Role
 from tests.faults.storm import made_up
 
-WORKERS, SPOT = 3, "spot"
-"""Workers that the supervisor keeps, and the name of one that comes and goes besides."""
+WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
+"""Workers that the supervisor keeps, and those that come and go."""
 LEASE_S = 1.0
-ACTIONS_PER_S = 2.6
+ACTIONS_PER_S = 3.0
 KILLS = {
     "worker": 32,
     "learner": 12,
@@ -26,9 +26,9 @@ KILLS = {
     "power cut": 1,
 }
 STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
-OTHERS = {"rival": 2.0, "spot": 8.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
-"""What operators do: a second learner by mistake; a machine more, or a notice to the one there is; back to an older
-checkpoint; dead tasks once more; everybody leaves in order, and begins again."""
+OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
+"""What operators do: a second learner by mistake; a machine more, or a notice to one; back to an older checkpoint; dead
+tasks once more; everybody leaves in order, and begins again."""
 
 
 def cast() -> tuple[Role, ...]:
@@ -37,13 +37,9 @@ def cast() -> tuple[Role, ...]:
         Role("services", ("services",), grace_s=20.0, servers=True),
         Role("celery", ("celery",), grace_s=3.0),
         Role("learner", ("learner",), grace_s=10.0, ends=True),
-        *(Role(name, ("worker", name), grace_s=3.0, ends=True) for name in workers()),
+        *(Role(name, ("worker", name), grace_s=3.0, ends=True) for name in WORKERS),
         Role("submit", ("submit",), ends=True),
     )
-
-
-def workers() -> list[str]:
-    return [f"worker-{number}" for number in range(1, WORKERS + 1)]
 
 
 def configure(directory: Path, seed: int) -> Config:
@@ -80,7 +76,7 @@ def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
         if draw.random() < 0.5
         else {"kind": "function", "function": "tests.workers.rewards:matches_column"},
         "rollout": {
-            "workers": WORKERS,
+            "workers": len(WORKERS + SPOTS),
             "mode": mode,
             "group_size": 2,
             "concurrent_groups": 64,

@@ -14,10 +14,14 @@ DRAIN_S = 60.0
 FORESEEN = (
     "celery: billiard.exceptions.WorkerLostError: ",
     "celery: billiard.einfo.ExceptionWithTraceback: ",
+    "celery: redis.exceptions.NoScriptError: No matching script",
 )
-"""How the lines begin that Celery's pool logs when one of its processes is killed."""
+"""How the lines begin that Celery logs: its pool, when one of its processes is killed; its consumer, which then ends,
+when Redis dies after it has learnt a lock's script and before that is called."""
 LONG_S, KILLS_PER_S, FEWEST_KILLS_PER_S = 300.0, 1_000 / 600, 0.5
 """A storm of this length kills so often; a short one, on a machine that may be busy, at least so often."""
+MANY_REWINDS = 8
+"""Tries, of which most fail: the learner is started again in the midst of them."""
 STRETCH_S = 60.0
 """In every stretch of this length somebody looked."""
 
@@ -86,14 +90,15 @@ class Tally:
         )
 
 
-def met(config: Config, verdict: Verdict) -> dict[str, int]:
-    """What a storm under these rules meets if it lasts: what, and how often it did."""
+def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
+    """What a storm under these rules meets if it lasts: what, and how often it did. `done`: as in a `Tally`."""
     often = {
         "a worker that went on where another was killed": verdict.continued,
         "a worker that handed its tasks back": verdict.handed_back,
         "a draft of tokens that the model does not have": verdict.dropped,
-        "a rewind": verdict.rewound,
     }
+    if done["rewinds"] >= MANY_REWINDS:
+        often["a rewind"] = verdict.rewound
     if config.environment.kind == "interactive":
         often["an answer of the environment"] = verdict.answered
     if config.rollout.mode == "in-flight" and config.staleness.s:
