@@ -94,11 +94,12 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
     """What a storm under these rules meets if it lasts: what, and how often it did. `done`: as in a `Tally`."""
     often = {
         "a worker that went on where another was killed": verdict.continued,
-        "a worker that handed its tasks back": verdict.handed_back,
         "a draft of tokens that the model does not have": verdict.dropped,
     }
     if done["rewinds"] >= MANY_REWINDS:
         often["a rewind"] = verdict.rewound
+    if config.staleness.s:  # else workers wait for the learner, and mostly hold nothing
+        often["a worker that handed its tasks back"] = verdict.handed_back
     if config.environment.kind == "interactive":
         often["an answer of the environment"] = verdict.answered
     if config.rollout.mode == "in-flight" and config.staleness.s:
