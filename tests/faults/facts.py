@@ -52,19 +52,24 @@ class Begun(NamedTuple):
     id: str
     mark: str
     tokens: int
+    oldest: int = 0
+    newest: int = 0
+    lineage: int = 0
     highest: int = 0
     """Its largest token, as far as known: a lease tells only where the draft lies."""
 
     @classmethod
     def of(cls, drafts: Drafts) -> "Begun":
         highest = max((int(one.tokens.max(initial=0)) for one in drafts.samples), default=0)
-        return cls(drafts.task, blake3(draft_codec.encode(drafts)).hexdigest(), draft_codec.tokens(drafts), highest)
+        tokens = draft_codec.tokens(drafts)
+        made_by = (*(draft_codec.versions(drafts) if tokens else (0, 0)), drafts.lineage)
+        return cls(drafts.task, blake3(draft_codec.encode(drafts)).hexdigest(), tokens, *made_by, highest)
 
     @classmethod
     def told(cls, task: str, kept: Kept) -> "Begun":
         """What a lease says of it: its bytes, or where they lie and their print."""
         mark = blake3(kept.payload).hexdigest() if kept.kind == "draft" else _text(kept.payload).rpartition(" ")[2]
-        return cls(task, mark, int(kept.tokens))
+        return cls(task, mark, kept.tokens, kept.oldest, kept.newest, kept.lineage)
 
 
 class Part(NamedTuple):
@@ -212,8 +217,11 @@ def _said(about: Any, answer: Any) -> Facts:
 
 
 def _leased(about: Any, answer: Any) -> Facts:
-    ids = tuple(task.id for task in replies.lease_of(answer[0]).tasks)
-    return Facts(ids=ids, drafts=tuple(Begun.told(*kept) for kept in replies.kept_of(answer[0]).items()))
+    """Of which version the learner was then, too."""
+    lease = replies.lease_of(answer[0])
+    drafts = tuple(Begun.told(*kept) for kept in replies.kept_of(answer[0]).items())
+    lineage, version = lease.learner_version
+    return Facts(ids=tuple(task.id for task in lease.tasks), drafts=drafts, lineage=lineage, version=version)
 
 
 def _completed(about: Any, answer: Any) -> Facts:

@@ -359,34 +359,46 @@ def test_no_token_of_abandoned_weights_may_be_trained() -> None:
     assert "abandoned weights" not in kinds(evidence)
 
 
+DRAFT = Begun(IDS[0], "mark", 5, oldest=1, newest=1, lineage=1)
+
+
 def with_a_draft(evidence: Evidence, stored: Begun, leased: Begun) -> Evidence:
     """One worker stores how far it is with a task, and another is handed it."""
     written = Writer()
     written.both("w.1", "progress", drafts=(stored,))
-    written.both("w.2", "lease", {"ids": (leased.id,), "drafts": (leased,)}, lineage=1, version=0)
+    answer = {"ids": (leased.id,), "drafts": (leased,), "lineage": 1, "version": 2}
+    written.both("w.2", "lease", answer, lineage=1, version=0)
     return replace(evidence, events=(*evidence.events, *written.events))
 
 
 def test_nobody_goes_on_from_what_was_never_stored() -> None:
-    draft = Begun(IDS[0], "mark", 5)
-    evidence = with_a_draft(a_good_run(), draft, draft)
+    evidence = with_a_draft(a_good_run(), DRAFT, DRAFT)
     assert not kinds(evidence) and judge(evidence).continued == 5
-    assert kinds(with_a_draft(a_good_run(), draft, draft._replace(mark="other"))) == {"unheard of"}
-    assert kinds(with_a_draft(a_good_run(), draft._replace(id=IDS[1]), draft)) == {"unheard of"}, "of another task"
+    assert kinds(with_a_draft(a_good_run(), DRAFT, DRAFT._replace(mark="other"))) == {"unheard of"}
+    assert kinds(with_a_draft(a_good_run(), DRAFT._replace(id=IDS[1]), DRAFT)) == {"unheard of"}, "of another task"
     later = changed(evidence, "progress", False, lambda facts: replace(facts, drafts=()))
     assert kinds(later) == {"unheard of"}
 
 
+def test_nobody_goes_on_from_what_is_too_old_or_left_behind() -> None:
+    old = DRAFT._replace(oldest=0)
+    assert kinds(with_a_draft(a_good_run(), old, old)) == {"beyond S"}
+    other = DRAFT._replace(newest=1, lineage=2)
+    assert kinds(with_a_draft(a_good_run(), other, other)) == {"abandoned weights"}
+    evidence = with_a_draft(a_good_run(), other, other)
+    unknown = changed(evidence, "lease", True, lambda facts: replace(facts, lineage=3))
+    assert not kinds(unknown), "a learner that died before it could write down where it began"
+
+
 def test_what_a_worker_goes_on_from_itself_is_not_continued_by_another() -> None:
-    draft = Begun(IDS[0], "mark", 5)
-    evidence = with_a_draft(a_good_run(), draft, draft)
+    evidence = with_a_draft(a_good_run(), DRAFT, DRAFT)
     mine = tuple(replace(event, life="w.1") if event.facts.drafts else event for event in evidence.events)
     assert judge(replace(evidence, events=mine)).continued == 0
 
 
 def test_a_spoiled_draft_is_dropped_before_its_task_is_completed() -> None:
-    draft = Begun(IDS[0], "mark", 5, highest=40)
-    evidence = with_a_draft(a_good_run(), draft, draft)
+    spoiled = DRAFT._replace(highest=40)
+    evidence = with_a_draft(a_good_run(), spoiled, DRAFT)
     assert not kinds(evidence), "who was handed it may have died of something else"
     written = Writer()
     written.both("w.2", "complete", {"outcomes": ("duplicate",)}, groups=(made(IDS[0]),))
@@ -409,6 +421,15 @@ def test_a_completion_that_was_refused_may_not_be_trained() -> None:
     refused = ("late", "accepted", "accepted")
     evidence = changed(a_good_run(), "complete", True, lambda facts: replace(facts, outcomes=refused))
     assert kinds(evidence) == {"refused"}
+
+
+def test_a_completion_may_be_unknown_only_once_its_group_is_committed() -> None:
+    """Its reply was lost, and it was sent again."""
+    unknown = ("unknown",) * 3
+    evidence = changed(a_good_run(), "complete", True, lambda facts: replace(facts, outcomes=unknown))
+    assert kinds(evidence) == {"refused"}
+    late = (replace(event, time_s=50.0) if event.facts.outcomes else event for event in evidence.events)
+    assert not kinds(replace(evidence, events=tuple(late)))
 
 
 def test_a_checkpoint_holds_what_its_updates_recorded() -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from echo_queue import staleness
 from echo_queue.queue import Audit
+from echo_queue.records import Version
 from tests.faults.facts import Made
 from tests.faults.history import Event
 from tests.faults.served import Served
@@ -83,6 +85,14 @@ class Evidence:
         """Of each set that somebody declared."""
         return {event.facts.set: event.facts.epochs for event in self.attempts("declare")}
 
+    @cached_property
+    def forks(self) -> dict[int, Version]:
+        """Each lineage that a learner is known to have begun, and the version with which it began."""
+        return {
+            event.facts.lineage or 0: Version(event.facts.parent or 0, event.facts.version or 0)
+            for event in self.answers("resume")
+        }
+
     @property
     def surviving_updates(self) -> list[Update]:
         """Those that lie between two checkpoints of the chain."""
@@ -91,6 +101,10 @@ class Evidence:
             held |= {(link.lineage, version) for version in range(before + 1, link.version + 1)}
             before = link.version
         return [update for update in self.updates if (update.lineage, update.version) in held]
+
+    def abandoned(self, version: Version, lineage: int) -> bool:
+        """Whether the weights of that lineage do not descend from `version`."""
+        return staleness.abandoned(version, {line: began for line, began in self.forks.items() if line <= lineage})
 
     def attempts(self, *steps: str) -> Iterator[Event]:
         return (event for event in self.events if event.step in steps and not event.answered)

@@ -5,7 +5,6 @@ says of its weights is true of the tensors that made it.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from echo_queue import staleness
 from echo_queue.records import BASE, Version
 from tests.faults.checker.evidence import Evidence, Update, Violation
 from tests.faults.facts import Made
@@ -20,10 +19,6 @@ class Lags:
         self._completed = evidence.completed
         self._outcomes = _outcomes(evidence)
         self._lives = {event.facts.lineage: event.life for event in evidence.answers("resume")}
-        self._forks = {
-            event.facts.lineage or 0: Version(event.facts.parent or 0, event.facts.version or 0)
-            for event in evidence.answers("resume")
-        }
         self._taken = _taken(evidence)
 
     def violations(self) -> Iterator[Violation]:
@@ -65,10 +60,9 @@ class Lags:
 
     def _abandoned(self, made: Made, lineage: int) -> bool:
         """The learner's weights do not descend from all that made the group."""
-        forks = {later: began for later, began in self._forks.items() if later <= lineage}
         told = map(version_of, made.stamp.split()) if self.evidence.stamped else ()
         versions = {Version(made.lineage, made.newest), *told}
-        return any(staleness.abandoned(version, forks) for version in versions)
+        return any(self.evidence.abandoned(version, lineage) for version in versions)
 
 
 def version_of(name: str) -> Version:
@@ -117,9 +111,16 @@ def _taken(evidence: Evidence) -> defaultdict[tuple[str | None, str], list[tuple
 
 
 def _outcomes(evidence: Evidence) -> defaultdict[str, set[str]]:
-    """Mark → what its makers were told about it."""
+    """Mark → what its makers were told about it.
+
+    A completion that lost its reply and is sent again is `unknown` once its group is committed: it was accepted.
+    """
+    committed: dict[str, float] = {}
+    for event in evidence.attempts("commit"):
+        committed |= {task: event.time_s for task in event.facts.ids if task not in committed}
     told: defaultdict[str, set[str]] = defaultdict(set)
     for event, attempt in evidence.acknowledged("complete").values():
         for made, outcome in zip(attempt.facts.groups, event.facts.outcomes, strict=True):
-            told[made.mark].add(outcome)
+            again = outcome == "unknown" and committed.get(made.id, event.time_s) < event.time_s
+            told[made.mark].add("accepted" if again else outcome)
     return told
