@@ -29,6 +29,7 @@ from learner import rewind
 from learner.base_model import make
 from learner.train import train
 from tests.faults import served
+from tests.faults.forked import Forked
 from workers import leasing
 from workers.environments import child
 from workers.environments.scorer import Scorer
@@ -145,28 +146,6 @@ def reward(completions: list[str], kind: list[str], directory: list[str], **_: o
         while not Path(directory[0], "go").exists() and time.monotonic() < give_up:
             time.sleep(0.005)
     return [float(place) for place in range(len(completions))]
-
-
-class Forked:
-    """What the scorer needs of a `subprocess.Popen`, of a process that was only forked."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self._code is None:
-            self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._code
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
 
 
 class ForkedScorer(Scorer):

@@ -5,16 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from echo_queue import doors
-from echo_queue.codec import decode, encode
 from echo_queue.queue import Audit
-from echo_queue.records import Group, Sample, Span
 from tests.faults import served
 from tests.faults.checker import Evidence, Link, Snapshot, Update, Verdict, judge, keeps
-from tests.faults.history import Event, Facts, Made, Part, Recorder, read
+from tests.faults.facts import Begun, Facts, Made, Part
+from tests.faults.history import Event
 from tests.faults.served import Served
 
 FINAL = Audit(
@@ -190,6 +187,14 @@ def test_a_prompt_dies_only_when_its_attempts_are_used_up() -> None:
     assert not kinds(leased(evidence, IDS[2], 1))
 
 
+def test_a_lease_that_was_handed_back_costs_no_attempt() -> None:
+    evidence = leased(dead_too(a_good_run(), IDS[2]), IDS[2], 1)
+    for held, found in (("1", {"dead without a cause"}), ("0", set())):
+        written = Writer()
+        written.both("later.0", "release", {"note": held}, ids=IDS[2:])
+        assert kinds(replace(evidence, events=(*evidence.events, *written.events))) == found
+
+
 def test_a_revived_prompt_has_all_its_attempts_again() -> None:
     written = Writer()
     written.both("director.1", "revive", ids=("a/0/3",))
@@ -236,7 +241,7 @@ def test_tensors_under_the_wrong_label_are_noticed() -> None:
     for stamp in ("1.1", "2.0", ""):
         groups = (made(IDS[0])._replace(stamp=stamp), *map(made, IDS[1:]))
         other = changed(a_good_run(), "complete", False, lambda facts, now=groups: replace(facts, groups=now))  # type: ignore[misc]
-        assert kinds(other) - {"loaded"} == {"other weights"}
+        assert kinds(other) - {"loaded", "abandoned weights"} == {"other weights"}
         assert not kinds(replace(other, stamped=False, served=None))
 
 
@@ -335,10 +340,96 @@ def test_weights_that_a_fork_abandoned_may_not_be_trained() -> None:
     assert "abandoned weights" in kinds(evidence)
 
 
+def test_no_token_of_abandoned_weights_may_be_trained() -> None:
+    """Lineage 2 begins at version 0; what version 1 of lineage 1 had begun, version 2 of lineage 2 went on with."""
+    continued = made(IDS[0], 1, lineage=2)._replace(newest=2, stamp="1.1 2.2")
+    written = Writer()
+    written.both("learner.2", "resume", {"lineage": 2, "version": 0}, parent=1, version=0)
+    written.both("learner.2", "fetch", {"groups": (continued,)}, ids=IDS[:1])
+    evidence = changed(
+        a_good_run(), "complete", False,
+        lambda facts: replace(facts, groups=(continued, *facts.groups[1:])),
+    )  # fmt: skip
+    evidence = replace(
+        evidence, s=2, events=(*evidence.events, *written.events), updates=(Update(2, 3, IDS[:1], {1: 1}, 100.0),)
+    )
+    assert "abandoned weights" in kinds(evidence)
+    own = continued._replace(oldest=2, stamp="2.2")
+    evidence = changed(evidence, "complete", False, lambda facts: replace(facts, groups=(own, *facts.groups[1:])))
+    assert "abandoned weights" not in kinds(evidence)
+
+
+DRAFT = Begun(IDS[0], "mark", 5, oldest=1, newest=1, lineage=1)
+
+
+def with_a_draft(evidence: Evidence, stored: Begun, leased: Begun) -> Evidence:
+    """One worker stores how far it is with a task, and another is handed it."""
+    written = Writer()
+    written.both("w.1", "progress", drafts=(stored,))
+    answer = {"ids": (leased.id,), "drafts": (leased,), "lineage": 1, "version": 2}
+    written.both("w.2", "lease", answer, lineage=1, version=0)
+    return replace(evidence, events=(*evidence.events, *written.events))
+
+
+def test_nobody_goes_on_from_what_was_never_stored() -> None:
+    evidence = with_a_draft(a_good_run(), DRAFT, DRAFT)
+    assert not kinds(evidence) and judge(evidence).continued == 5
+    assert kinds(with_a_draft(a_good_run(), DRAFT, DRAFT._replace(mark="other"))) == {"unheard of"}
+    assert kinds(with_a_draft(a_good_run(), DRAFT._replace(id=IDS[1]), DRAFT)) == {"unheard of"}, "of another task"
+    later = changed(evidence, "progress", False, lambda facts: replace(facts, drafts=()))
+    assert kinds(later) == {"unheard of"}
+
+
+def test_nobody_goes_on_from_what_is_too_old_or_left_behind() -> None:
+    old = DRAFT._replace(oldest=0)
+    assert kinds(with_a_draft(a_good_run(), old, old)) == {"beyond S"}
+    other = DRAFT._replace(newest=1, lineage=2)
+    assert kinds(with_a_draft(a_good_run(), other, other)) == {"abandoned weights"}
+    evidence = with_a_draft(a_good_run(), other, other)
+    unknown = changed(evidence, "lease", True, lambda facts: replace(facts, lineage=3))
+    assert not kinds(unknown), "a learner that died before it could write down where it began"
+
+
+def test_what_a_worker_goes_on_from_itself_is_not_continued_by_another() -> None:
+    evidence = with_a_draft(a_good_run(), DRAFT, DRAFT)
+    mine = tuple(replace(event, life="w.1") if event.facts.drafts else event for event in evidence.events)
+    assert judge(replace(evidence, events=mine)).continued == 0
+
+
+def test_a_spoiled_draft_is_dropped_before_its_task_is_completed() -> None:
+    spoiled = DRAFT._replace(highest=40)
+    evidence = with_a_draft(a_good_run(), spoiled, DRAFT)
+    assert not kinds(evidence), "who was handed it may have died of something else"
+    written = Writer()
+    written.both("w.2", "complete", {"outcomes": ("duplicate",)}, groups=(made(IDS[0]),))
+    believed = replace(evidence, events=(*evidence.events, *written.events))
+    assert kinds(believed) == {"bad draft"}
+    written.both("w.2", "discard", {"note": "1"}, ids=IDS[:1])
+    dropped = judge(replace(evidence, events=(*evidence.events, *written.events)))
+    assert dropped.ok and (dropped.dropped, dropped.continued) == (1, 0)
+
+
+def test_tasks_handed_back_and_rewinds_are_counted() -> None:
+    evidence, written = a_good_run(), Writer()
+    written.both("w.1", "release", {"note": "3"}, ids=IDS)
+    written.both("rewinder.1", "resume", {"lineage": 2, "version": 0, "parent": 1}, version=0, parent=1)
+    verdict = judge(replace(evidence, events=(*evidence.events, *written.events)))
+    assert (verdict.handed_back, verdict.rewound, verdict.lineages) == (3, 1, 2)
+
+
 def test_a_completion_that_was_refused_may_not_be_trained() -> None:
     refused = ("late", "accepted", "accepted")
     evidence = changed(a_good_run(), "complete", True, lambda facts: replace(facts, outcomes=refused))
     assert kinds(evidence) == {"refused"}
+
+
+def test_a_completion_may_be_unknown_only_once_its_group_is_committed() -> None:
+    """Its reply was lost, and it was sent again."""
+    unknown = ("unknown",) * 3
+    evidence = changed(a_good_run(), "complete", True, lambda facts: replace(facts, outcomes=unknown))
+    assert kinds(evidence) == {"refused"}
+    late = (replace(event, time_s=50.0) if event.facts.outcomes else event for event in evidence.events)
+    assert not kinds(replace(evidence, events=tuple(late)))
 
 
 def test_a_checkpoint_holds_what_its_updates_recorded() -> None:
@@ -400,59 +491,6 @@ def test_an_accepted_group_is_trained_or_sent_back_with_a_cause() -> None:
     evidence = replace(evidence, events=(*evidence.events, *written.events))
     assert kinds(evidence) == {"accounting"}
     assert not kinds(replace(evidence, counts={"late": 1}))
-
-
-# The histories themselves ---------------------------------------------------------------------------------------------
-
-
-def group(version: int = 3) -> Group:
-    tokens = np.arange(4, dtype=np.int32)
-    sample = Sample(tokens, np.full(4, -1.0, np.float32), (Span(0, version), Span(2, version + 1)), 1.0, "stop")
-    return Group("a/0/0", "a", 0, 0, 0, "w", 1, tokens, (sample, sample))
-
-
-def test_a_group_keeps_its_mark_on_its_way_and_another_has_another() -> None:
-    there = Made.of(group())
-    assert Made.of(decode(encode(group()))) == there
-    assert (there.oldest, there.newest) == (3, 4)
-    assert Made.of(group(version=2)).mark != there.mark
-
-
-def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "worker-1"))
-
-    def send() -> list[bytes]:
-        assert [(event.step, event.answered) for event in read(tmp_path)] == [("complete", False)]
-        return [b"accepted"]
-
-    doors.take("complete", send, ("worker-1", [group()]))
-    attempt, answer = read(tmp_path)
-    assert attempt.facts.groups == (Made.of(group()),)
-    assert (answer.answered, answer.number, answer.facts.outcomes) == (True, attempt.number, ("accepted",))
-    assert answer.role == "worker-1"
-
-
-def test_what_fails_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
-    with pytest.raises(OSError, match="away"):
-        doors.take("submit", _away, ("a", 0, 0, 4, "shards/a"))
-    assert [(event.step, event.answered) for event in read(tmp_path)] == [("submit", False)]
-
-
-def test_a_torn_last_line_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
-    for _ in range(2):
-        doors.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a"))
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:-5])
-    assert [event.answered for event in read(tmp_path)] == [False, True, False]
-    assert read(tmp_path)[0].facts.parts == (Part(0, 0, 4),)
-
-
-def _away() -> None:
-    raise OSError("away")
 
 
 def test_a_verdict_can_be_read() -> None:

@@ -75,14 +75,10 @@ def test_whatever_is_killed_only_published_weights_generate(
         queue.finish(learner.lineage)
         until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
     seen = served.read(config.run.dir)
+    assert list((config.run.dir / "spool").iterdir()) == [], "each worker removes its own spool, and those of the dead"
     assert not seen.wrong, told()
     assert learner.generated <= seen.swaps.keys(), "nothing else has generated"
     assert sorted(checkpoint.trained_ledger(store)) == sorted(f"set/0/{index}" for index in range(PROMPTS))
     assert queue.audit().ok
     with capsys.disabled():
         print(f" [{seen.swaps.total()} swaps, {len(learner.generated)} versions generated, CRASH_SEED={SEED}]", end="")
-
-
-def test_the_spools_of_the_killed_are_swept(site: Site) -> None:
-    for folder in site.directory.glob("runs/hot-*/spool"):
-        assert list(folder.iterdir()) == [], "each worker removes its own, and those of the dead"

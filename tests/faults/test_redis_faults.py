@@ -109,7 +109,7 @@ def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged
 def test_a_log_that_is_torn_anywhere_at_its_end_is_a_consistent_past(server: RedisServer) -> None:
     """More is cut off than a crash could take: whole moves are forgotten, but none by half."""
     scene = Scene(queue_at(server), replace(POLICY, s=100), prompts=200)
-    draw = random.Random(0)
+    draw, forgotten = random.Random(0), 0
     for _ in range(6):
         scene.complete(scene.lease(4))
         before = scene.queue.audit()
@@ -119,6 +119,8 @@ def test_a_log_that_is_torn_anywhere_at_its_end_is_a_consistent_past(server: Red
         server.start()
         audit = scene.queue.audit()
         assert audit.ok and audit.replay <= before.replay, audit
+        forgotten += before.replay - audit.replay
+    assert forgotten, "nothing was torn off"
     scene.drain(2)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.storm import CHAINED, KILLS, Tally, raised
+from tests.faults.storm.looking import CHAINED, raised
+from tests.faults.storm.settings import KILLS, rules
+from tests.faults.storm.tally import Tally
 
 DURATION_S = 60
 
@@ -18,11 +20,12 @@ DURATION_S = 60
 SNAPSHOTS_S = [1_000.0 + second for second in range(600)]
 KILLED = Counter({role: 200 for role in KILLS if role != "power cut"})
 FORESEEN = "celery: billiard.exceptions.WorkerLostError: Worker exited prematurely: signal 9 (SIGKILL) Job: 2."
-TALLY = Tally(1, 604.0, KILLED, Counter(), Counter(), 3.0, Counter({FORESEEN: 1}), (1_000.0, 1_600.0))
+SHOWN = {"a rewind": 1}
+TALLY = Tally(1, "in-flight", 604.0, KILLED, Counter(), Counter(), 3.0, Counter({FORESEEN: 1}), (1_000.0, 1_600.0))
 
 
 def test_a_storm_with_nothing_to_complain_of() -> None:
-    assert TALLY.complaints(SNAPSHOTS_S, continued=1) == []
+    assert TALLY.complaints(SNAPSHOTS_S, SHOWN) == []
 
 
 @pytest.mark.parametrize(
@@ -40,13 +43,21 @@ def test_a_storm_with_nothing_to_complain_of() -> None:
     ids=lambda word: word if isinstance(word, str) else "",
 )
 def test_a_storm_that_was_none_or_saw_what_nobody_foresaw_is_not_withstood(tally: Tally, complaint: str) -> None:
-    (told,) = tally.complaints(SNAPSHOTS_S, continued=1)
+    (told,) = tally.complaints(SNAPSHOTS_S, SHOWN)
     assert complaint in told
 
 
-def test_a_long_storm_in_which_no_work_was_taken_over_shows_too_little() -> None:
-    (told,) = TALLY.complaints(SNAPSHOTS_S, continued=0)
-    assert "no worker went on" in told
+def test_a_long_storm_that_met_too_little_shows_too_little() -> None:
+    (told,) = TALLY.complaints(SNAPSHOTS_S, {"a rewind": 0, "a group of several versions": 3})
+    assert told == "not once a rewind"
+    short = replace(TALLY, raged_s=(1_000.0, 1_060.0))
+    assert short.complaints(SNAPSHOTS_S, {"a rewind": 0}) == []
+
+
+def test_the_seeds_draw_every_mode_and_kind_of_environment(tmp_path: Path) -> None:
+    drawn = [rules(tmp_path, seed) for seed in range(60)]
+    met = {(each["rollout"]["mode"], each["environment"]["kind"]) for each in drawn}
+    assert met == {(mode, kind) for mode in ("in-flight", "push-pull", "pull") for kind in ("interactive", "function")}
 
 
 def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
@@ -57,8 +68,8 @@ def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
 
 
 def test_somebody_looked_in_every_stretch() -> None:
-    assert TALLY.complaints([], continued=1) != []
-    (told,) = TALLY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0], continued=1)
+    assert TALLY.complaints([], SHOWN) != []
+    (told,) = TALLY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0], SHOWN)
     assert told == "no snapshot in 180-240 s"
 
 

@@ -9,7 +9,6 @@ import ctypes
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -22,10 +21,10 @@ from typing import IO, NoReturn
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.supervisor import Patience, Role, Supervisor, sign
-from tests.faults.roles import play
+from tests.faults.forked import POLL_S, Forked
+from tests.faults.storm.roles import play
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
-POLL_S = 0.01
 ENDURING = Patience(first_pause_s=0.02, longest_pause_s=0.3, settled_s=1.0, most_deaths=10**9, most_refusals=10**9)
 
 
@@ -37,29 +36,6 @@ class Process:
     parent: int
     name: str
     state: str
-
-
-class Forked:
-    """A child, with what `Supervisor` needs of a `subprocess.Popen`."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._code: int | None = None
-
-    def poll(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-        return self._code
-
-    def wait(self, timeout: float | None = None) -> int:
-        give_up = time.monotonic() + (timeout or 3_600.0)
-        while (code := self.poll()) is None:
-            if time.monotonic() > give_up:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-            time.sleep(POLL_S)
-        return code
 
 
 def fork(name: str, run: Callable[[], int], log: Path) -> Forked:

@@ -1,0 +1,34 @@
+"""A child that was only forked, with what others need of a `subprocess.Popen`."""
+
+import os
+import signal
+import subprocess
+import time
+
+POLL_S = 0.01
+LONGEST_S = 3_600.0
+
+
+class Forked:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline_s = LONGEST_S if timeout is None else timeout
+        give_up = time.monotonic() + deadline_s
+        while (code := self.poll()) is None:
+            if time.monotonic() > give_up:
+                raise subprocess.TimeoutExpired(str(self.pid), deadline_s)
+            time.sleep(POLL_S)
+        return code
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)

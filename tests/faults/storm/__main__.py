@@ -1,0 +1,78 @@
+"""The command: one storm, its report, and an exit code."""
+
+import argparse
+import gc
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from tests.faults import storm
+from tests.faults.storm import keeper, looking
+from tests.faults.storm.course import Storm
+from tests.faults.storm.tally import met
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.faults.storm", description=(storm.__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
+    parser.add_argument("--duration", type=float, default=600.0, help="seconds of killing")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a storm that was withstood too")
+    arguments = parser.parse_args()
+    seed = secrets.randbelow(2**31) if arguments.seed is None else arguments.seed
+    directory = Path(tempfile.mkdtemp(prefix=f"storm-{seed}-"))
+    print(f"storm of {arguments.duration:.0f} s, seed {seed}, in {directory}", flush=True)
+    warm_up()
+    keeper.adopt()
+    gc.freeze()
+    try:
+        ok = withstood(directory, seed, arguments.duration)
+    except Exception:  # the run never began, or its evidence cannot be read: that is no withstood storm
+        traceback.print_exc(file=sys.stdout)
+        ok = False
+    if ok and not arguments.keep:
+        shutil.rmtree(directory)
+    else:
+        print(f"everything is in {directory}")
+    print("every promise was kept" if ok else f"NOT WITHSTOOD: repeat with --seed {seed}")
+    return 0 if ok else 1
+
+
+def withstood(directory: Path, seed: int, duration_s: float) -> bool:
+    """Whether it was; the report is printed, and lies in the directory."""
+    course = Storm(directory, seed, duration_s)
+    tally, verdict = course.run()
+    looked_s = [snapshot.time_s for snapshot in looking.snapshots(directory)]
+    complaints = tally.complaints(looked_s, met(course.config, verdict, tally.done))
+    report = "\n".join([tally.report(verdict), *(f"COMPLAINT   {what}" for what in complaints)])
+    (directory / "report").write_text(report)
+    print(report)
+    return verdict.ok and not complaints
+
+
+def warm_up() -> None:
+    """Everything that roles import, once: children are forked with it in place."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    import boto3
+    import celery.bin.worker
+    import celery.concurrency.prefork
+    import celery.worker.consumer
+    import kombu.transport.redis
+    import torch
+    import transformers.models.qwen3.modeling_qwen3
+
+    import echo_queue.submission.application
+    import learner.__main__
+    import learner.train
+    import workers.worker
+
+    del celery, kombu, transformers, echo_queue.submission.application, learner, workers
+    torch.set_num_threads(1)
+    boto3.client("s3", region_name="us-east-1", aws_access_key_id="-", aws_secret_access_key="-").close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

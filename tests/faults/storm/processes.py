@@ -1,0 +1,138 @@
+"""All processes of a storm, from outside: those that end too early are started again, any can be found and signalled.
+
+The supervisor keeps the roles; who keeps the supervisor, and the monitor, is `tend`, which whoever waits calls often.
+"""
+
+import heapq
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from tests.faults.forked import Forked
+from tests.faults.storm import keeper, looking, roles
+from tests.faults.storm.keeper import Process
+from tests.faults.storm.settings import SPOTS, WORKERS, cast
+
+REAP_S = 0.5
+SERVERS = {"redis": ("redis-server", "valkey-server"), "store": ("rclone",)}
+LEAVE_S = 40.0
+"""How long the supervisor may take to end everybody in order."""
+
+
+class Processes:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.last_kill = time.monotonic()
+        self.unexpected: Counter[str] = Counter()
+        """Ends that nobody had caused."""
+        self._supervisor: Forked | None = None
+        self._monitor: Forked | None = None
+        self._stopped: list[tuple[float, int]] = []
+        self._supervisor_ends = False
+        self._reaped = 0.0
+
+    def tend(self) -> None:
+        """A supervisor that is gone is started again, as init would; stopped roles go on when their time has come."""
+        code = self._supervisor.poll() if self._supervisor else None
+        if self._supervisor is None or code is not None:
+            if code is not None and not self._supervisor_ends:
+                self.unexpected[f"the supervisor ended by itself with {code}"] += 1
+            self._supervisor_ends = False
+            self._supervisor = self.fork("supervisor", lambda: keeper.keep(self.directory, cast()))
+        if self._monitor and (code := self._monitor.poll()) is not None:
+            self.unexpected[f"the monitor ended by itself with {code}"] += 1
+            self.watch()
+        while self._stopped and self._stopped[0][0] <= time.monotonic():
+            self._go_on(heapq.heappop(self._stopped)[1])
+        if time.monotonic() - self._reaped > REAP_S:
+            keeper.reap(frozenset(child.pid for child in (self._supervisor, self._monitor) if child))
+            self._reaped = time.monotonic()
+
+    def watch(self) -> None:
+        """From now on somebody audits the queue."""
+        self._monitor = self.fork("monitor", lambda: looking.monitor(self.directory))
+
+    def play(self, name: str, *words: str) -> None:
+        """A role besides those that the supervisor keeps."""
+        self.fork(name, lambda: roles.play(self.directory, words))
+
+    def fork(self, name: str, run: Callable[[], int]) -> Forked:
+        return keeper.fork(name, run, self.directory / "logs" / f"{name}.log")
+
+    def living(self) -> list[Process]:
+        return [process for process in keeper.descendants() if process.state not in "ZX"]
+
+    def one(self, role: str, lot: float) -> Process | None:
+        """Of those that play `role`, the one on which the lot (0 … 1) falls."""
+        found = sorted((process for process in self.living() if role_of(process) == role), key=lambda each: each.pid)
+        return found[int(lot * len(found))] if found else None
+
+    def signal(self, process: Process, number: signal.Signals) -> bool:
+        """False if it was gone before."""
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+            if number == signal.SIGKILL:
+                self.last_kill = time.monotonic()
+            self._supervisor_ends |= process.name == "supervisor" and number != signal.SIGSTOP
+            self._note(number.name, process)
+            return True
+        return False
+
+    def stop(self, process: Process, length_s: float) -> bool:
+        """For so long. False if it was gone, or stands already."""
+        if process.state == "T" or not self.signal(process, signal.SIGSTOP):
+            return False
+        heapq.heappush(self._stopped, (time.monotonic() + length_s, process.pid))
+        return True
+
+    def kill_all(self) -> list[Process]:
+        """Everybody at once, the supervisor's guard included, but not who looks on."""
+        self._supervisor_ends = True
+        return [
+            each for each in self.living() if each.name != "monitor" and self.signal(each, signal.SIGKILL)
+        ]  # fmt: skip
+
+    def wake(self) -> None:
+        """All that were stopped go on now."""
+        while self._stopped:
+            self._go_on(heapq.heappop(self._stopped)[1])
+
+    def end(self) -> None:
+        """Everybody leaves in order; what does not is killed."""
+        for child in (self._supervisor, self._monitor):
+            if child and child.poll() is None:
+                os.kill(child.pid, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(LEAVE_S)
+        for process in self.living():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+    def _go_on(self, pid: int) -> None:
+        if any(process.pid == pid and process.state == "T" for process in self.living()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _note(self, what: str, process: Process) -> None:
+        with (self.directory / "storm.jsonl").open("ab") as file:
+            file.write(orjson.dumps({"t": time.time(), "what": what, **asdict(process)}) + b"\n")
+
+
+def role_of(process: Process) -> str:
+    """Which role a process plays. A second learner is a learner."""
+    for role, names in SERVERS.items():
+        if process.name in names:
+            return role
+    if process.name in WORKERS + SPOTS:
+        return "worker"
+    if process.name.startswith("python"):
+        return "guard"
+    return "learner" if process.name == "rival" else process.name

@@ -1,0 +1,144 @@
+"""The roles of a storm: the real programs, as functions for a process that has all their imports behind it already.
+
+Real are the services, Celery, the submission, the rollout loop, the learner and their entry points; `made_up` is only
+what would take time. The learner's tensors carry a stamp (`stamps`).
+"""
+
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from echo_queue import doors, submission
+from echo_queue.cli.output import print_problems
+from echo_queue.config import Config, load
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Queue
+from echo_queue.records import Published, Version
+from echo_queue.services import serving
+from echo_queue.services.connect import connect_store
+from tests.faults import served, stamps
+from tests.faults.history import Recorder
+from tests.faults.storm import prompts
+from tests.faults.storm.made_up import Drawing, Parity
+from tests.faults.storm.settings import SPOTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from echo_queue.weights import Press
+
+Publish = Callable[["Press", Version, "Mapping[str, Tensor]", str], Published]
+
+BACKLOG = 2_000
+"""Prompts waiting, below which the submitter submits another set."""
+REWIND_S = 8.0
+CLOSING = "closing"
+"""A file of this name tells the submitter that only the keel is to come."""
+ENDURING = serving.Patience(first_pause_s=0.02, longest_pause_s=0.2, most_ends=1_000_000)
+
+
+def play(directory: Path, words: Sequence[str]) -> int:
+    """The role `words[0]` of the storm in `directory`, named by the last word; its exit code."""
+    name, path = words[-1], directory / "run.toml"
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
+    os.environ["ECHO_QUEUE_CONFIG"] = str(path)
+    doors.observer = Recorder(directory / "history", name)
+    try:
+        return PLAYED[words[0]](directory, load(path), name)
+    except EchoQueueError as error:
+        print_problems(error.problems)
+        return 2
+
+
+def services(directory: Path, config: Config, name: str) -> int:
+    serving.serve(config, patience=ENDURING)
+    return 0
+
+
+def celery(directory: Path, config: Config, name: str) -> int:
+    from echo_queue.submission.application import build
+
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    build(config).worker_main(["worker", "--concurrency", "1", "--loglevel", "INFO", *quiet])
+    return 0
+
+
+def learner(directory: Path, config: Config, name: str) -> int:
+    from echo_queue.weights import Press
+    from learner.__main__ import main
+
+    Press.publish = stamped(Press.publish)  # type: ignore[assignment,method-assign]
+    sys.argv = ["learner", str(directory / "run.toml")]
+    return main()
+
+
+def stamped(publish: Publish) -> Publish:
+    return lambda press, version, tensors, dtype: publish(press, version, stamps.on(version, tensors), dtype)
+
+
+def worker(directory: Path, config: Config, name: str) -> int:
+    """One lies behind a NAT: it takes weights from peers, and feeds none."""
+    from workers.leaving import Leaving, on_signals
+    from workers.worker import work
+
+    leaving = Leaving()
+    on_signals(leaving)
+    served.watch(config.run.dir)
+    weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})
+    config = config.model_copy(update={"weights": weights})
+    work(config, name, Parity(config.environment.kind == "interactive"), leaving, Drawing)  # type: ignore[arg-type]
+    return 0
+
+
+def submit(directory: Path, config: Config, name: str) -> int:
+    """Set after set, as long as the backlog is short; one that was acknowledged is never submitted again."""
+    done = directory / "submitted"
+    done.mkdir(exist_ok=True)
+    queue = Queue.connect(config, "monitor")
+    while not (directory / CLOSING).exists():
+        number = len(list(done.iterdir()))
+        if number < 2 or queue.status().backlog < BACKLOG:
+            submitted = prompts.write_set(directory, config.run.seed, number)
+            wait = random.random() < 0.5  # or leave it to Celery and its reconciler
+            submission.submit(config.model_copy(update={"prompts": submitted}), wait=wait)
+            (done / submitted.set).touch()
+        time.sleep(0.05)
+    prompts.write_rows(prompts.keel_source(directory), prompts.KEEL_ROWS, 0)
+    submission.submit(config.model_copy(update={"prompts": prompts.keel(directory)}))
+    return 0
+
+
+def rewinder(directory: Path, config: Config, name: str) -> int:
+    """An operator who goes back to some checkpoint, an older one if there is any, as soon as no learner is heard.
+
+    Gives up after a while.
+    """
+    from learner.rewind import choices, rewind
+
+    queue, store = Queue.connect(config, "learner"), connect_store(config, "learner")
+    give_up = time.monotonic() + REWIND_S
+    while True:
+        whole = [choice for choice in choices(store) if choice.whole]
+        chosen = random.choice([choice for choice in whole if choice.after] or whole)
+        try:
+            print("back by", rewind(queue, store, chosen.manifest.name), "groups", flush=True)
+            return 0
+        except EchoQueueError:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(0.1)
+
+
+PLAYED: dict[str, Callable[[Path, Config, str], int]] = {
+    "services": services,
+    "celery": celery,
+    "submit": submit,
+    "worker": worker,
+    "learner": learner,
+    "rewinder": rewinder,
+}

@@ -1,0 +1,108 @@
+"""What a storm is made of: how often what is done to whom, and the run's own rules, which its seed draws."""
+
+import random
+import shutil
+from pathlib import Path
+
+import orjson
+
+from echo_queue.config import Config, load
+from echo_queue.supervisor import Role
+from tests.faults.storm import made_up
+
+WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
+"""Workers that the supervisor keeps, and those that come and go."""
+LEASE_S = 1.0
+ACTIONS_PER_S = 3.0
+KILLS = {
+    "worker": 32,
+    "learner": 12,
+    "celery": 12,
+    "submit": 9,
+    "redis": 8,
+    "store": 8,
+    "services": 3,
+    "supervisor": 3,
+    "power cut": 1,
+}
+STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
+OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
+"""What operators do: a second learner by mistake; a machine more, or a notice to one; back to an older checkpoint; dead
+tasks once more; everybody leaves in order, and begins again."""
+
+
+def cast() -> tuple[Role, ...]:
+    """The roles that the supervisor keeps, as `echo-queue run` does."""
+    return (
+        Role("services", ("services",), grace_s=20.0, servers=True),
+        Role("celery", ("celery",), grace_s=3.0),
+        Role("learner", ("learner",), grace_s=10.0, ends=True),
+        *(Role(name, ("worker", name), grace_s=3.0, ends=True) for name in WORKERS),
+        Role("submit", ("submit",), ends=True),
+    )
+
+
+def configure(directory: Path, seed: int) -> Config:
+    """The run of a storm, written to `directory`."""
+    made_up.make_base(directory / "base")
+    lines = []
+    for section, values in rules(directory, seed).items():
+        lines += [f"[{section}]", *(f"{key} = {orjson.dumps(value).decode()}" for key, value in values.items())]
+    (directory / "run.toml").write_text("\n".join(lines))
+    return load(directory / "run.toml", {})
+
+
+def in_words(config: Config) -> str:
+    """The rules that decide most."""
+    staleness = config.staleness
+    pace = "paced" if staleness.pace else "not paced"
+    return (
+        f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, {pace}, "
+        f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}"
+    )
+
+
+def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
+    """Section by section, as the seed draws them."""
+    draw = random.Random(f"rules {seed}")
+    program = shutil.which("redis-server") if seed % 2 else None  # else Valkey
+    mode = draw.choice(("in-flight", "in-flight", "push-pull", "pull"))  # sync is pull by a single worker
+    s = 0 if mode == "pull" else draw.choice((0, 1, 2, 4, 4))
+    return {
+        "run": {"name": "storm", "dir": str(directory / "run"), "seed": seed % 2**31},
+        "redis": {"program": program} if program else {},
+        "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": made_up.LONG},
+        "environment": {"kind": "interactive", "function": "tests.workers.guessing:Guessing"}
+        if draw.random() < 0.5
+        else {"kind": "function", "function": "tests.workers.rewards:matches_column"},
+        "rollout": {
+            "workers": len(WORKERS + SPOTS),
+            "mode": mode,
+            "group_size": 2,
+            "concurrent_groups": 64,
+            "progress_s": 0.1,
+            "grace_s": 2.0,
+        },
+        "staleness": {
+            "s": s,
+            "kappa": draw.choice((1, 1, "auto", s + 1)),
+            "pace": draw.random() < 0.75,
+            "late": draw.choice(("requeue", "wait")),
+            "late_deadline_s": 3.0,
+        },
+        "learner": {
+            "batch_groups": draw.choice((128, 192, 256)),
+            "checkpoint_updates": draw.choice((1, 2, 3)),
+            "keep_checkpoints": draw.choice((2, 5)),
+        },
+        "queue": {"lease_s": LEASE_S, "max_attempts": 6, "stall_deadline_s": 40.0, "inline_max_bytes": 800},
+        "submission": {"reconcile_s": 0.5, "deadline_s": 120.0},
+        "telemetry": {"heartbeat_s": 0.25},
+        "weights": {
+            "part_bytes": 4_096,
+            "chunk_bytes": 1_024,
+            "anchor_every": draw.choice((2, 4, 16)),
+            "skips": [2, 4],
+            "encrypt": draw.random() < 0.5,
+        },
+    }

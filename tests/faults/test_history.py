@@ -1,0 +1,73 @@
+"""What roles did is on disk before and after they did it, and what they made can be told apart on its way."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from echo_queue import doors
+from echo_queue.codec import decode, encode
+from echo_queue.queue.types import Kept
+from echo_queue.queue.under_way import UnderWay
+from echo_queue.records import NOTHING, Draft, Drafts, Group, Sample, Span
+from tests.faults.facts import Begun, Made, Part
+from tests.faults.history import Recorder, read
+
+
+def group(version: int = 3) -> Group:
+    tokens = np.arange(4, dtype=np.int32)
+    sample = Sample(tokens, np.full(4, -1.0, np.float32), (Span(0, version), Span(2, version + 1)), 1.0, "stop")
+    return Group("a/0/0", "a", 0, 0, 0, "w", 1, tokens, (sample, sample))
+
+
+def test_a_group_keeps_its_mark_on_its_way_and_another_has_another() -> None:
+    there = Made.of(group())
+    assert Made.of(decode(encode(group()))) == there
+    assert (there.oldest, there.newest) == (3, 4)
+    assert Made.of(group(version=2)).mark != there.mark
+
+
+def test_a_draft_keeps_its_mark_from_who_stores_it_to_who_goes_on() -> None:
+    tokens = np.arange(4, dtype=np.int32)
+    draft = Draft(tokens, np.full(4, -1.0, np.float32), (Span(0, 3),))
+    stored = Begun.of(Drafts("a/0/0", 1, (draft, NOTHING)))
+    task, *words = UnderWay(None, 10**6).keep("w", Drafts("a/0/0", 1, (draft, NOTHING)))
+    leased = Begun.told(task, Kept(*words))
+    assert stored == leased._replace(highest=3) and stored.tokens == 4
+
+
+def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "worker-1"))
+
+    def send() -> list[bytes]:
+        assert [(event.step, event.answered) for event in read(tmp_path)] == [("complete", False)]
+        return [b"accepted"]
+
+    doors.take("complete", send, ("worker-1", [group()]))
+    attempt, answer = read(tmp_path)
+    assert attempt.facts.groups == (Made.of(group()),)
+    assert (answer.answered, answer.number, answer.facts.outcomes) == (True, attempt.number, ("accepted",))
+    assert answer.role == "worker-1"
+
+
+def test_what_fails_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
+    with pytest.raises(OSError, match="away"):
+        doors.take("submit", _away, ("a", 0, 0, 4, "shards/a"))
+    assert [(event.step, event.answered) for event in read(tmp_path)] == [("submit", False)]
+
+
+def test_a_torn_last_line_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
+    for _ in range(2):
+        doors.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a"))
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-5])
+    assert [event.answered for event in read(tmp_path)] == [False, True, False]
+    assert read(tmp_path)[0].facts.parts == (Part(0, 0, 4),)
+
+
+def _away() -> None:
+    raise OSError("away")
