@@ -226,7 +226,7 @@ class Queue(Section):
     lease_s: Seconds = 30.0
     """A worker that is silent for so long loses its tasks to others."""
     max_attempts: Positive = 4
-    """A task that failed so often is dead."""
+    """A task that failed so often is dead. A lease that runs out costs none if more was stored than at the last one."""
     inline_max_bytes: Positive = 1_048_576
     """A larger replay record goes to object storage, with only its pointer in the stream."""
     group_max_bytes: Annotated[int, Field(ge=65_536)] = 67_108_864

@@ -169,13 +169,13 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.work)
-    @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())
-    def progress(self, which: int, begun: int = 0, lost: bool = False) -> None:
+    @move(which=pick, begun=st.integers(0, 1), further=st.integers(0, 2), lost=st.booleans())
+    def progress(self, which: int, begun: int = 0, further: int = 0, lost: bool = False) -> None:
         """By whoever leased it once."""
         one = self.work[which % len(self.work)]
         oldest, (lineage, newest) = one.begun(begun), one.version
-        kept = Drafts(one.task.id, lineage, (draft_of(oldest), draft_of(newest)))
-        mine = Draft(oldest, newest, lineage)
+        kept = Drafts(one.task.id, lineage, (draft_of(oldest), draft_of(newest, 2 + further)))
+        mine = Draft(oldest, newest, lineage, 4 + further)
         self._both(
             lost,
             lambda: self.queue.progress(one.worker, [kept]),

@@ -29,6 +29,7 @@ class Task:
     id: str
     attempt: int
     late: int
+    kept: int
     pv: int
     min_pv: int
     lineage: int
@@ -46,11 +47,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Draft:
-    """How far a task is: of which weights its oldest and its newest token are."""
+    """How far a task is, and of which weights its oldest and its newest token are."""
 
     oldest: int
     newest: int
     lineage: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class Reference:
                     self.ledger.remove(task)
                     self.trained += 1
                 else:
-                    self.tasks[task] = Task(task, 0, 0, self.v, min_pv, self.lineage)
+                    self.tasks[task] = Task(task, 0, 0, 0, self.v, min_pv, self.lineage)
                     n += 1
 
     # Workers ----------------------------------------------------------------------------------------------------------
@@ -404,7 +406,7 @@ class Reference:
         dead = [task for task in ids if task in self.dead]
         for task in dead:
             self.failures.pop(task, None)
-            self._send_back(task, attempt=0, late=0)
+            self._send_back(task, attempt=0, late=0, kept=0)
         return len(dead)
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -482,10 +484,12 @@ class Reference:
             late = lease.version < self.v - self.policy.s
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
-        if was.attempt + 1 < self.policy.max_attempts:
-            self._send_back(task, attempt=was.attempt + 1)
+        tokens = self.drafts[task].tokens if task in self.drafts else 0
+        attempt = was.attempt + (failed or tokens <= was.kept)
+        if attempt < self.policy.max_attempts:
+            self._send_back(task, attempt=attempt, kept=tokens)
             return "failed" if failed else "expired"
-        self.dead[task] = replace(self._take(task), attempt=was.attempt + 1)
+        self.dead[task] = replace(self._take(task), attempt=attempt)
         return "dead"
 
     def _fence(self, lineage: int) -> None:

@@ -115,7 +115,7 @@ local function take_up(run, id, name, epoch, index, shard, min_pv)
   table.insert(run.admitted, {
     id = id, set = name, epoch = epoch, index = index,
     shard = shard.object, first = shard.first, count = shard.count,
-    attempt = 0, late = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
+    attempt = 0, late = 0, kept = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
   })
 end
 

@@ -59,10 +59,11 @@ local function fresh_lease(run, worker, size, token)
   return tasks
 end
 
--- What `drafts` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it.
+-- What `drafts` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it, which
+-- never has more tokens than a group may.
 local function read_draft(run, text)
   local oldest, newest, lineage, tokens, kind, at = text:match('^(%d+) (%d+) (%d+) (%d+) (%a+) ()')
-  if not at or 8 * tonumber(tokens) > run.group_max_bytes then return nil end
+  if not at or tonumber(tokens) > run.group_max_tokens then return nil end
   return { tonumber(oldest), tonumber(newest), tonumber(lineage), tonumber(tokens), kind, text:sub(at) }
 end
 
