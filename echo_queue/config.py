@@ -132,6 +132,9 @@ class Prompts(Section):
     """`shuffled`: another order in each epoch, drawn from the run's seed."""
     chunk: Positive = 10_000
     """Prompts per chunk task, and so per shard object."""
+    length_feature: str = ""
+    """Column of which equal values go with answers of similar length, such as a difficulty, for `queue.longest_first`;
+    default: how long the prompt is."""
 
 
 class Environment(Section):
@@ -232,7 +235,8 @@ class Queue(Section):
     group_max_bytes: Annotated[int, Field(ge=65_536)] = 67_108_864
     """A larger replay record is refused: by the worker, by Redis, and by the learner."""
     longest_first: bool = True
-    """Of the prompts admitted at once, those with the longest groups in the epoch before are handed out first."""
+    """Of the prompts admitted at once, those are handed out first whose groups, or those of prompts like them, were the
+    longest so far."""
     stall_deadline_s: Seconds = 300.0
     """No wait for other roles lasts longer; the error names what was waited for."""
 

@@ -278,6 +278,22 @@ MUTATIONS = (
         ("tests/queue/test_long_tail.py::test_the_longest_of_the_epoch_before_are_handed_out_first",),
     ),
     Mutation(
+        "long ones handed out together",
+        "the longest groups of an update slow one another down at one worker, and everybody waits for it",
+        LUA + "worker.lua",
+        "full = #tasks == size or pairs_of(task[3]).long == '1'",
+        "full = #tasks == size",
+        ("tests/queue/test_long_tail.py::test_the_long_ones_go_to_whoever_asks_next_and_never_two_at_once",),
+    ),
+    Mutation(
+        "a bucket that learns nothing",
+        "in the first epoch prompts are begun in any order, and updates wait for the longest",
+        LUA + "worker.lua",
+        "if byte > 0 and byte <= BUCKETS then note_bucket(run, task.set, byte, tokens) end",
+        "",
+        ("tests/queue/test_long_tail.py::test_in_the_first_epoch_prompts_are_as_long_as_those_like_them",),
+    ),
+    Mutation(
         "a chunk submitted twice counts twice",
         "prompts of a chunk whose message came twice are trained twice",
         LUA + "backlog.lua",

@@ -115,7 +115,7 @@ def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, tuple[
 
 def _task(row: tuple[bytes, dict[bytes, bytes]]) -> Task:
     words = _words(row[1])
-    numbers = (int(words[name]) for name in ("attempt", "late", "kept", "pv", "min_pv", "lineage"))
+    numbers = (int(words[name]) for name in ("attempt", "late", "kept", "long", "pv", "min_pv", "lineage"))
     return Task(words["id"], *numbers)
 
 
