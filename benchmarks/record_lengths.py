@@ -1,5 +1,8 @@
 """Records how long groups are, for `benchmarks.long_tail`: two epochs of prompts by the model of a run.
 
+Beside the lengths stands what the queue is told of each prompt at submission, its bucket, and how long a step of the
+engine takes with one group, with two, and so on.
+
     echo-queue init-model CONFIG, then: python -m benchmarks.record_lengths CONFIG [--prompts 256] [--samples 8]
 
 The recorded ones are of the quick start with 2 to 24 numbers to sort, at most 128 new tokens and a warm-up of 150 steps
@@ -7,14 +10,19 @@ of 24 examples: a model that knows the form of an answer and does not always end
 """
 
 import argparse
+import statistics
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
+import torch
 
-from benchmarks.long_tail import RECORDED
+from benchmarks.long_tail import GROUPS, RECORDED
 from echo_queue.config import Config, load
-from echo_queue.records import NOTHING, Tokens, Version
+from echo_queue.records import NOTHING, PromptRow, Tokens, Version
+from echo_queue.submission.features import buckets
 from echo_queue.submission.opening import open_source
 from echo_queue.submission.sources import spell
 from workers import engines
@@ -24,6 +32,9 @@ from workers.prompts import Prompts
 
 ROOM = 128
 """Samples in the engine at once."""
+STEPPED = 24
+"""Prompts with which steps are timed, and the tokens of each."""
+STEPS = 16
 
 
 def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epoch: int) -> list[int]:
@@ -43,12 +54,30 @@ def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epo
     return lengths
 
 
-def encoded(config: Config, count: int) -> list[Tokens]:
-    """The run's first prompts, as its model reads them."""
+def step_s(engine: Engine, prompts: list[Tokens], samples: int, groups: int) -> float:
+    """Seconds of a step, a token of each sample, with so many groups. A tenth of the steps was faster: what else the
+    machine does slows down the others."""
+    taken: list[float] = []
+    for first in range(0, STEPPED, groups):
+        waiting = [
+            Request(Key(str(place), sample), prompts[place], seed_of(0, str(place), sample), STEPS, NOTHING)
+            for place in range(first, first + groups)
+            for sample in range(samples)
+        ]
+        engine.add(waiting)
+        engine.step()  # reads the prompts
+        while engine.running:
+            whole, began = engine.running == len(waiting), time.monotonic()
+            engine.step()
+            taken += [time.monotonic() - began] if whole else []
+    return statistics.quantiles(taken, n=10)[0]
+
+
+def first_rows(config: Config, count: int) -> Sequence[PromptRow]:
+    """The run's first prompts."""
     source = open_source(spell(config.prompts.source, config.prompts.options))
     chunk, rows = next(iter(source.scan(count)))
-    prompts = Prompts.open(config.base_model, config.model.max_prompt_tokens)
-    return [prompts.encode(row) for row in rows or source.read(chunk)]
+    return rows or source.read(chunk)
 
 
 def main() -> int:
@@ -58,11 +87,15 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=8)
     arguments = parser.parse_args()
     config = load(arguments.config)
-    stop_tokens = Prompts.open(config.base_model, config.model.max_prompt_tokens).stop_tokens
-    engine = engines.create(config, config.base_model, Version(0, 0), stop_tokens)
-    prompts, limit = encoded(config, arguments.prompts), config.model.max_new_tokens
+    torch.set_num_threads(config.worker_threads)
+    reader = Prompts.open(config.base_model, config.model.max_prompt_tokens)
+    engine = engines.create(config, config.base_model, Version(0, 0), reader.stop_tokens)
+    rows, limit = first_rows(config, arguments.prompts), config.model.max_new_tokens
+    prompts = [reader.encode(row) for row in rows]
+    steps_s = [step_s(engine, prompts, arguments.samples, groups) for groups in range(1, GROUPS + 1)]
     before, now = (longest(engine, prompts, arguments.samples, limit, epoch) for epoch in range(2))
-    RECORDED.write_bytes(orjson.dumps({"before": before, "now": now}) + b"\n")
+    words = {"buckets": list(buckets(rows, config.prompts.length_feature)), "before": before, "now": now}
+    RECORDED.write_bytes(orjson.dumps(words | {"steps_s": steps_s}) + b"\n")
     print(f"{RECORDED}: {len(now)} prompts, {min(now)} to {max(now)} tokens, {sum(now) / len(now):.1f} in the mean")
     return 0
 

@@ -132,6 +132,9 @@ class Prompts(Section):
     """`shuffled`: another order in each epoch, drawn from the run's seed."""
     chunk: Positive = 10_000
     """Prompts per chunk task, and so per shard object."""
+    length_feature: str = ""
+    """Column of which equal values go with answers of similar length, such as a difficulty, for `queue.longest_first`;
+    default: how long the prompt is."""
 
 
 class Environment(Section):
@@ -226,13 +229,14 @@ class Queue(Section):
     lease_s: Seconds = 30.0
     """A worker that is silent for so long loses its tasks to others."""
     max_attempts: Positive = 4
-    """A task that failed so often is dead."""
+    """A task that failed so often is dead. A lease that runs out costs none if more was stored than at the last one."""
     inline_max_bytes: Positive = 1_048_576
     """A larger replay record goes to object storage, with only its pointer in the stream."""
     group_max_bytes: Annotated[int, Field(ge=65_536)] = 67_108_864
     """A larger replay record is refused: by the worker, by Redis, and by the learner."""
     longest_first: bool = True
-    """Of the prompts admitted at once, those with the longest groups in the epoch before are handed out first."""
+    """Of the prompts admitted at once, those are handed out first whose groups, or those of prompts like them, were the
+    longest so far."""
     stall_deadline_s: Seconds = 300.0
     """No wait for other roles lasts longer; the error names what was waited for."""
 

@@ -41,6 +41,7 @@ from echo_queue.queue.types import (
     Resumed,
     Status,
     Trust,
+    Waiting,
 )
 from echo_queue.queue.under_way import UnderWay
 from echo_queue.records import BASE, Drafts, Group, Published, Shard, Version
@@ -117,12 +118,15 @@ class Queue:
         if [chunk.number for chunk in chunks] != list(range(len(chunks))) or not chunks:
             raise ValueError(f"chunks of {prompt_set.name} must be numbered 0, 1, … and there must be one")
         ranges = [part for chunk in chunks for part in (chunk.first, chunk.count, chunk.digest, chunk.ticket)]
-        rules = (prompt_set.epochs, prompt_set.priority, prompt_set.order, prompt_set.seed)
+        rules = (prompt_set.epochs, prompt_set.priority, prompt_set.order, prompt_set.seed, prompt_set.length_feature)
         return bool(self._call("declare", prompt_set.name, prompt_set.source, *rules, *ranges))
 
-    def submit(self, name: str, chunk: int, shard: Shard) -> bool:
-        """Chunk `chunk` of set `name` has become `shard`: its prompts join the backlog. False if they had before."""
-        return bool(self._call("submit", name, chunk, shard.first, shard.count, shard.object))
+    def submit(self, name: str, chunk: int, shard: Shard, buckets: bytes = b"") -> bool:
+        """Chunk `chunk` of set `name` has become `shard`: its prompts join the backlog. False if they had before.
+
+        `buckets`: a byte for each prompt, 1 … 63 alike for those whose answers may be of similar length, or 0.
+        """
+        return bool(self._call("submit", name, chunk, shard.first, shard.count, shard.object, buckets))
 
     def reject(self, name: str, chunk: Chunk, reason: str) -> bool:
         """The chunk cannot be read, and why. False if it is settled, or has other content by now."""
@@ -148,18 +152,18 @@ class Queue:
         words = self.caller.persist("arrival", lambda: self.client.hmget(self.keys.set(name), names))
         return None if None in words else Arrival(*map(int, words))
 
-    def waiting_chunk(self, name: str, number: int) -> tuple[str, Chunk] | None:
-        """The set's source and one of its chunks; None if that chunk is settled or was never declared."""
+    def waiting_chunk(self, name: str, number: int) -> Waiting | None:
+        """One chunk of a set; None if it is settled or was never declared."""
 
         def read() -> list[Any]:
             pipe = self.client.pipeline(transaction=True)
-            pipe.hget(self.keys.set(name), "source")
+            pipe.hmget(self.keys.set(name), "source", "feature")
             pipe.hget(self.keys.chunks(name), str(number))
             return pipe.execute()
 
-        source, mark = self.caller.persist("waiting_chunk", read)
+        (source, feature), mark = self.caller.persist("waiting_chunk", read)
         chunk = replies.waiting_chunk_of(number, mark) if mark else None
-        return None if chunk is None else (replies.text(source), chunk)
+        return None if chunk is None else Waiting(replies.text(source), replies.text(feature or b""), chunk)
 
     def unserved(self) -> list[str]:
         """Names of the sets of which prompts are still to come, or in the backlog."""

@@ -50,6 +50,9 @@ class Keys:
     def lengths(self, name: str) -> str:
         return f"{self.prefix}lengths:{name}"
 
+    def buckets(self, name: str) -> str:
+        return f"{self.prefix}buckets:{name}"
+
     def worker(self, name: str) -> str:
         return f"{self.prefix}worker:{name}"
 

@@ -48,6 +48,7 @@ def policy_words(policy: QueuePolicy) -> list[str | int]:
         "late", policy.late,
         "late_deadline_ms", policy.late_deadline_ms,
         "group_max_bytes", policy.group_max_bytes,
+        "group_max_tokens", policy.group_max_tokens,
         "longest_first", int(policy.longest_first),
     ]  # fmt: skip
 
@@ -63,6 +64,7 @@ def policy_of(words: Mapping[str, str]) -> QueuePolicy:
         late="wait" if words["late"] == "wait" else "requeue",
         late_deadline_ms=int(words["late_deadline_ms"]),
         group_max_bytes=int(words.get("group_max_bytes", GROUP_MAX_BYTES)),
+        group_max_tokens=int(words.get("group_max_tokens", GROUP_MAX_BYTES // 8)),
         longest_first=words.get("longest_first") == "1",
     )
 

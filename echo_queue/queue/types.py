@@ -24,7 +24,7 @@ class QueuePolicy:
 
     `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication
     (shown, not used by the queue). `pace`: keep n ≤ w·B; off, only the bound holds. `longest_first`: of what is
-    admitted at once, that with the longest groups in the epoch before.
+    admitted at once, that which is expected to take longest. `group_max_tokens`: of all samples together.
     """
 
     s: int
@@ -36,6 +36,7 @@ class QueuePolicy:
     late: Late = "requeue"
     late_deadline_ms: int = 60_000
     group_max_bytes: int = GROUP_MAX_BYTES
+    group_max_tokens: int = GROUP_MAX_BYTES // 8
     longest_first: bool = True
 
     @classmethod
@@ -51,6 +52,7 @@ class QueuePolicy:
             late=config.staleness.late,
             late_deadline_ms=math.ceil(1000 * config.staleness.late_deadline_s),
             group_max_bytes=config.queue.group_max_bytes,
+            group_max_tokens=config.rollout.group_size * config.model.max_new_tokens,
             longest_first=config.queue.longest_first,
         )
 
@@ -60,7 +62,8 @@ class PromptSet:
     """A set of prompts as submitted: where it comes from and how the backlog serves it.
 
     `source` says where its prompts come from. A second declaration under the same name must be equal in its
-    prompts (the chunks' digests), epochs, order and seed. `seed` keys the shuffled order.
+    prompts (the chunks' digests), epochs, order and seed. `seed` keys the shuffled order. `length_feature`: the column
+    that tells how long answers may be; empty: their prompts' lengths do.
     """
 
     name: str
@@ -69,6 +72,7 @@ class PromptSet:
     priority: int = 0
     order: Order = "sequential"
     seed: int = 0
+    length_feature: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,15 @@ class Chunk:
     count: int
     digest: str = ""
     ticket: str = "{}"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A chunk without a shard, and what of its set is needed to make one."""
+
+    source: str
+    length_feature: str
+    chunk: Chunk
 
 
 @dataclass(frozen=True)

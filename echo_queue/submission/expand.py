@@ -13,6 +13,7 @@ import orjson
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Chunk, Queue
 from echo_queue.submission import shards
+from echo_queue.submission.features import buckets, refuse_featureless
 from echo_queue.submission.limits import Limits, refuse_unfit
 from echo_queue.submission.opening import open_source
 from echo_queue.submission.rows import BadRow
@@ -25,23 +26,24 @@ def expand(queue: Queue, store: shards.Writes, limits: Limits | None, name: str,
     """
     if (waiting := queue.waiting_chunk(name, number)) is None:
         return False
-    source_name, chunk = waiting
+    chunk = waiting.chunk
     try:
-        source = open_source(source_name)
+        source = open_source(waiting.source)
         rows = source.read(chunk)
         refuse_unfit(limits, source, chunk, rows)
+        refuse_featureless(waiting.length_feature, source, chunk, rows)
         shard = shards.write(store, name, number, chunk.first, rows)
     except ServiceError:
         raise
     except EchoQueueError as error:
         return _reject(queue, name, chunk, *error.problems)
     except BadRow as row:
-        return _reject(queue, name, chunk, Problem(source_name, row.what, row.mend))
+        return _reject(queue, name, chunk, Problem(waiting.source, row.what, row.mend))
     except Exception:
         # Sent again, it would fail again, for ever.
         what = f"is a defect:\n{traceback.format_exc(limit=-8)}"
-        return _reject(queue, name, chunk, Problem(source_name, what, "report it; other chunks are not concerned"))
-    return queue.submit(name, number, shard)
+        return _reject(queue, name, chunk, Problem(waiting.source, what, "report it; other chunks are not concerned"))
+    return queue.submit(name, number, shard, buckets(rows, waiting.length_feature))
 
 
 def problems_of(reason: str) -> list[Problem]:

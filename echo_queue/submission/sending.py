@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.queue import Chunk, PromptSet, Queue
+from echo_queue.submission.features import refuse_featureless
 from echo_queue.submission.limits import limits_of, refuse_unfit
 from echo_queue.submission.messages import send
 from echo_queue.submission.opening import open_source
@@ -46,6 +47,7 @@ def glance(config: Config) -> None:
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
     for chunk, rows in islice(source.scan(min(config.prompts.chunk, GLANCE_ROWS)), 1):
         refuse_unfit(limits, source, chunk, rows)
+        refuse_featureless(config.prompts.length_feature, source, chunk, rows)
 
 
 def place(config: Config, queue: Queue, app: Celery, prompts: Prompts, report: Report = lambda _: None) -> Submitted:
@@ -57,11 +59,13 @@ def place(config: Config, queue: Queue, app: Celery, prompts: Prompts, report: R
     try:
         for chunk, rows in source.scan(prompts.chunk):
             refuse_unfit(limits, source, chunk, rows)
+            refuse_featureless(prompts.length_feature, source, chunk, rows)
             chunks.append(chunk)
             report(Progress(prompts.set, scanned=chunk.first + chunk.count))
     finally:
         gc.unfreeze()
-    declared = PromptSet(prompts.set, source.name, prompts.epochs, prompts.priority, prompts.order, config.run.seed)
+    rules = (prompts.epochs, prompts.priority, prompts.order, config.run.seed, prompts.length_feature)
+    declared = PromptSet(prompts.set, source.name, *rules)
     new = queue.declare(declared, chunks)
     total = chunks[-1].first + chunks[-1].count
     ledger = None if new else queue.ledger(prompts.set)

@@ -30,6 +30,8 @@ from tests.queue.scene import draft_of, group_of
 
 _runs = count()
 CHUNKS = ((0, 2), (2, 2))
+BUCKETS = ((1, 2), (1, 0))
+"""Of the prompts of each chunk."""
 WORKERS = ("w1", "w2", "w3")
 pick = st.integers(0, 5)
 """One of those there are: the number modulo how many."""
@@ -136,7 +138,11 @@ class Machine(RuleBasedStateMachine):
     @move(name=st.sampled_from("ab"), chunk=st.integers(0, 1), lost=st.booleans())
     def submit(self, name: str, chunk: int, lost: bool = False) -> None:
         shard = Shard("shard", *CHUNKS[chunk])
-        self._both(lost, lambda: self.queue.submit(name, chunk, shard), lambda: self.run.submit(name, chunk))
+        self._both(
+            lost,
+            lambda: self.queue.submit(name, chunk, shard, bytes(BUCKETS[chunk])),
+            lambda: self.run.submit(name, chunk, BUCKETS[chunk]),
+        )
 
     @move(worker=st.sampled_from(WORKERS), size=st.integers(1, 4), old=st.integers(0, 2), lost=st.booleans())
     def lease(self, worker: str, size: int, old: int = 0, lost: bool = False) -> None:
@@ -159,7 +165,7 @@ class Machine(RuleBasedStateMachine):
         """By whoever leased it once, perhaps begun by the version before."""
         one = self.work.pop(which % len(self.work))
         oldest = one.begun(begun)
-        length = 3 + which  # so that the next epoch has something to put in order
+        length = 3 + 3 * which  # so that the next epoch has something to put in order
         group = group_of(one.task, one.worker, one.version, oldest, length)
         words = one.worker, one.task.id, one.task.attempt, oldest, one.version
         self._both(
@@ -169,13 +175,13 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.work)
-    @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())
-    def progress(self, which: int, begun: int = 0, lost: bool = False) -> None:
+    @move(which=pick, begun=st.integers(0, 1), further=st.integers(0, 2), lost=st.booleans())
+    def progress(self, which: int, begun: int = 0, further: int = 0, lost: bool = False) -> None:
         """By whoever leased it once."""
         one = self.work[which % len(self.work)]
         oldest, (lineage, newest) = one.begun(begun), one.version
-        kept = Drafts(one.task.id, lineage, (draft_of(oldest), draft_of(newest)))
-        mine = Draft(oldest, newest, lineage)
+        kept = Drafts(one.task.id, lineage, (draft_of(oldest), draft_of(newest, 2 + further)))
+        mine = Draft(oldest, newest, lineage, 4 + further)
         self._both(
             lost,
             lambda: self.queue.progress(one.worker, [kept]),

@@ -226,6 +226,34 @@ MUTATIONS = (
         ("tests/queue/test_leases.py::test_a_poisonous_task_dies_with_its_reason_and_can_be_revived",),
     ),
     Mutation(
+        "an attempt for getting on",
+        "a task longer than machines live dies of kills alone, although nothing of it is lost",
+        LUA + "operator.lua",
+        "local gets_on = not failed and tokens > (tonumber(task.kept) or 0)",
+        "local gets_on = false",
+        ("tests/queue/test_progress.py::test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away",),
+    ),
+    Mutation(
+        "no attempt for standing still",
+        "a task that kills its worker once it has come so far kills them all, for ever",
+        LUA + "operator.lua",
+        "{ attempt = attempt, kept = tokens }",
+        "{ attempt = attempt }",
+        (
+            "tests/queue/test_progress.py::test_a_lease_that_runs_out_with_no_more_kept_than_the_one_before_costs_an_attempt",
+        ),
+    ),
+    Mutation(
+        "no bound on what a draft claims",
+        "who claims ever more tokens keeps a task that kills its workers alive",
+        LUA + "worker.lua",
+        "if not at or tonumber(tokens) > run.group_max_tokens then",
+        "if not at then",
+        (
+            "tests/queue/test_progress.py::test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_may_have",
+        ),
+    ),
+    Mutation(
         "no grace after an absence",
         "after an outage every lease expires at once, and living workers' work is done twice",
         LUA + "operator.lua",
@@ -248,6 +276,22 @@ MUTATIONS = (
         "if a.length ~= b.length then return a.length > b.length end",
         "if a.length ~= b.length then return a.length < b.length end",
         ("tests/queue/test_long_tail.py::test_the_longest_of_the_epoch_before_are_handed_out_first",),
+    ),
+    Mutation(
+        "long ones handed out together",
+        "the longest groups of an update slow one another down at one worker, and everybody waits for it",
+        LUA + "worker.lua",
+        "full = #tasks == size or pairs_of(task[3]).long == '1'",
+        "full = #tasks == size",
+        ("tests/queue/test_long_tail.py::test_the_long_ones_go_to_whoever_asks_next_and_never_two_at_once",),
+    ),
+    Mutation(
+        "a bucket that learns nothing",
+        "in the first epoch prompts are begun in any order, and updates wait for the longest",
+        LUA + "worker.lua",
+        "if byte > 0 and byte <= BUCKETS then note_bucket(run, task.set, byte, tokens) end",
+        "",
+        ("tests/queue/test_long_tail.py::test_in_the_first_epoch_prompts_are_as_long_as_those_like_them",),
     ),
     Mutation(
         "a chunk submitted twice counts twice",

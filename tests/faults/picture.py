@@ -11,7 +11,7 @@ from tests.faults.reference import Reference, Task
 @dataclass(frozen=True)
 class Picture:
     """Streams are lists in the order of their entries; `leases`: task → worker, version and deliveries; `drafts`: task
-    → oldest, newest and lineage."""
+    → oldest, newest, lineage and tokens."""
 
     learner: tuple[int, int, int, str, str]
     published: Version | None
@@ -69,7 +69,7 @@ def look(queue: Queue) -> Picture:
         tasks=[_task(row) for row in tasks],
         retry=[_task(row) for row in retry],
         leases={task: (worker, versions.get(task, -1), count) for task, (worker, count) in holders.items()},
-        drafts={task: [int(word) for word in text.split(" ")[:3]] for task, text in _words(drafts).items()},
+        drafts={task: [int(word) for word in text.split(" ")[:4]] for task, text in _words(drafts).items()},
         replay=[
             (_task(row), row[1][b"worker"].decode(), int(row[1][b"oldest"]), int(row[1][b"newest"])) for row in replay
         ],
@@ -95,7 +95,7 @@ def expected(run: Reference) -> Picture:
         tasks=list(run.tasks.values()),
         retry=list(run.retry.values()),
         leases={task: (one.worker, one.version, one.deliveries) for task, one in run.leases.items()},
-        drafts={task: [one.oldest, one.newest, one.lineage] for task, one in run.drafts.items()},
+        drafts={task: [one.oldest, one.newest, one.lineage, one.tokens] for task, one in run.drafts.items()},
         replay=[(one.task, one.worker, one.oldest, one.newest) for one in run.replay.values()],
         ready={task for task, one in run.replay.items() if not one.drained},
         dead=[(task.id, task.attempt) for task in run.dead.values()],
@@ -115,7 +115,7 @@ def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, tuple[
 
 def _task(row: tuple[bytes, dict[bytes, bytes]]) -> Task:
     words = _words(row[1])
-    numbers = (int(words[name]) for name in ("attempt", "late", "pv", "min_pv", "lineage"))
+    numbers = (int(words[name]) for name in ("attempt", "late", "kept", "long", "pv", "min_pv", "lineage"))
     return Task(words["id"], *numbers)
 
 

@@ -9,7 +9,6 @@ import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from echo_queue import staleness
 from echo_queue.queue import PromptSet, QueuePolicy
@@ -29,6 +28,8 @@ class Task:
     id: str
     attempt: int
     late: int
+    kept: int
+    long: int
     pv: int
     min_pv: int
     lineage: int
@@ -46,11 +47,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Draft:
-    """How far a task is: of which weights its oldest and its newest token are."""
+    """How far a task is, and of which weights its oldest and its newest token are."""
 
     oldest: int
     newest: int
     lineage: int
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,11 @@ def permuted(position: int, size: int, seed: int, epoch: int) -> int:
             return position
 
 
+def measure(tokens: float) -> int:
+    """A length as the queue compares it: eight to a factor of two."""
+    return 64 + math.floor(8 * math.log(1 + tokens) / math.log(2))
+
+
 @dataclass
 class Reference:
     """One run. Streams are dictionaries by task id, in the order of their entries."""
@@ -162,7 +169,11 @@ class Reference:
     tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     handed: tuple[int, list[str]] = (0, [])
     lengths: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of the last group of each prompt (set, index), of sets with several epochs: ten to a factor of two."""
+    """Of the last group of each prompt (set, index): eight to a factor of two."""
+    buckets: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of each prompt: those that are alike."""
+    like: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Of each bucket of a set: how many first groups, and their tokens."""
     submitted: int = 0
     trained: int = 0
 
@@ -171,11 +182,13 @@ class Reference:
     def declare(self, rules: PromptSet, chunks: Sequence[tuple[int, int]]) -> None:
         self.sets[rules.name] = Cursor(rules, tuple(chunks))
 
-    def submit(self, name: str, chunk: int) -> bool:
+    def submit(self, name: str, chunk: int, buckets: Sequence[int]) -> bool:
         cursor = self.sets[name]
         if chunk in cursor.arrived:
             return False
         cursor.arrived.append(chunk)
+        first, _ = cursor.chunks[chunk]
+        self.buckets |= {(name, str(first + place)): bucket for place, bucket in enumerate(buckets)}
         self.submitted += cursor.chunks[chunk][1] * cursor.rules.epochs
         self.admit()
         return True
@@ -191,17 +204,27 @@ class Reference:
         known = set(self.tasks)
         self._admit(self.published.number)
         new = {task: self.tasks.pop(task) for task in list(self.tasks) if task not in known}
-        order = (
-            sorted(new, key=partial(self._likely_length, list(new)), reverse=True) if self.policy.longest_first else new
-        )
-        self.tasks |= {task: new[task] for task in order}
+        if self.policy.longest_first and len(new) > 1:
+            likely = {task: self._likely_length(list(new), task) for task in new}
+            usual = sum(likely.values()) / len(likely)
+            order = sorted(new, key=likely.__getitem__, reverse=True)
+            new = {task: replace(new[task], long=int(likely[task] >= usual + 8)) for task in order}
+        self.tasks |= new
 
     def _likely_length(self, among: list[str], task: str) -> float:
-        """As its prompt's last group; else as the mean of those of its set that are admitted with it."""
+        """As its prompt's last group, or prompts like it; else as the mean of those of its set that are admitted with
+        it."""
         name, _, index = task.split("/")
         others = [one.split("/") for one in among]
-        known = [self.lengths[other, at] for other, _, at in others if other == name and (other, at) in self.lengths]
-        return self.lengths.get((name, index), sum(known) / len(known) if known else 0)
+        known = [length for other, _, at in others if other == name and (length := self._known_length(other, at))]
+        return self._known_length(name, index) or (sum(known) / len(known) if known else 0)
+
+    def _known_length(self, name: str, index: str) -> int | None:
+        """None if nothing is known of the prompt."""
+        if (name, index) in self.lengths:
+            return self.lengths[name, index]
+        groups, tokens = self.like.get((name, self.buckets.get((name, index), 0)), (0, 0))
+        return measure(tokens / groups) if groups else None
 
     def _admit(self, published: int) -> None:
         n = len(self.tasks) + len(self.retry) + len(self.replay) - self.uncommitted
@@ -219,7 +242,7 @@ class Reference:
                     self.ledger.remove(task)
                     self.trained += 1
                 else:
-                    self.tasks[task] = Task(task, 0, 0, self.v, min_pv, self.lineage)
+                    self.tasks[task] = Task(task, 0, 0, 0, 0, self.v, min_pv, self.lineage)
                     n += 1
 
     # Workers ----------------------------------------------------------------------------------------------------------
@@ -235,10 +258,16 @@ class Reference:
         if known == token:
             ids = [task for task in ids if self._holds(worker, task)]
         else:
-            ids = [task for task in (*self.retry, *self.tasks) if task not in self.leases][:size]
+            ids = self._up_to_a_long_one(
+                [task for task in (*self.retry, *self.tasks) if task not in self.leases][:size]
+            )
             if ids:
                 self.tokens[worker] = token, ids
         return [self._begin(worker, version, task, self.published.number) for task in ids]
+
+    def _up_to_a_long_one(self, ids: list[str]) -> list[str]:
+        first = next((place for place, task in enumerate(ids) if self.task(task).long), len(ids))
+        return ids[: first + 1]
 
     def _begin(
         self, worker: str, version: Version, task: str, published: int
@@ -301,8 +330,11 @@ class Reference:
                 self.leases[task] = replace(self.leases[task], version=oldest, deliveries=0, over=True)
             return "late"
         name, _, index = task.split("/")
-        if self.sets[name].rules.epochs > 1:
-            self.lengths[name, index] = 1 + math.floor(10 * math.log(1 + tokens) / math.log(2))
+        bucket = self.buckets.get((name, index), 0)
+        if bucket and (name, index) not in self.lengths:
+            groups, sum_ = self.like.get((name, bucket), (0, 0))
+            self.like[name, bucket] = groups + 1, sum_ + tokens
+        self.lengths[name, index] = measure(tokens)
         made = replace(self._take(task), lineage=version.lineage)
         self.replay[task] = Scored(made, worker, attempt, oldest, version.number, version.lineage)
         return "accepted"
@@ -404,7 +436,7 @@ class Reference:
         dead = [task for task in ids if task in self.dead]
         for task in dead:
             self.failures.pop(task, None)
-            self._send_back(task, attempt=0, late=0)
+            self._send_back(task, attempt=0, late=0, kept=0)
         return len(dead)
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -482,10 +514,12 @@ class Reference:
             late = lease.version < self.v - self.policy.s
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
-        if was.attempt + 1 < self.policy.max_attempts:
-            self._send_back(task, attempt=was.attempt + 1)
+        tokens = self.drafts[task].tokens if task in self.drafts else 0
+        attempt = was.attempt + (failed or tokens <= was.kept)
+        if attempt < self.policy.max_attempts:
+            self._send_back(task, attempt=attempt, kept=tokens)
             return "failed" if failed else "expired"
-        self.dead[task] = replace(self._take(task), attempt=was.attempt + 1)
+        self.dead[task] = replace(self._take(task), attempt=attempt)
         return "dead"
 
     def _fence(self, lineage: int) -> None:

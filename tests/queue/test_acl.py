@@ -71,7 +71,7 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     chunk = Chunk(0, 0, 9)
     assert submitter.declare(PromptSet("a", "source", order="shuffled"), [chunk])
     assert submitter.reject("a", chunk, "unreadable")
-    assert submitter.submit("a", 0, Shard("shard", 0, 9))
+    assert submitter.submit("a", 0, Shard("shard", 0, 9), bytes(range(1, 10)))
     assert submitter.ledger("a")
     assert submitter.arrival("a")
     assert submitter.unserved() == ["a"]

@@ -1,4 +1,5 @@
-"""Longest groups first within an admission; and nothing that takes long is starved, or trained less often, for it."""
+"""Longest groups first within an admission, as the prompt's own last one tells or those of prompts like it; and nothing
+that takes long is starved, or trained less often, for it."""
 
 import heapq
 from collections import Counter
@@ -9,8 +10,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from echo_queue.queue import Outcome, Queue, QueuePolicy
-from echo_queue.records import Task
+from echo_queue.errors import ServiceError
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
+from echo_queue.records import Shard, Task
 from tests.queue.scene import POLICY, Scene, group_of
 
 TWO_EPOCHS = replace(POLICY, s=0, batch=4)
@@ -20,6 +22,14 @@ LENGTHS = (20, 5, 80, 10)
 def complete(scene: Scene, tasks: Sequence[Task], lengths: Sequence[int]) -> None:
     groups = [group_of(task, "w1", scene.version, length=lengths[task.index]) for task in tasks]
     assert scene.queue.complete("w1", groups) == [Outcome.accepted] * len(groups)
+
+
+def leased(scene: Scene) -> list[Task]:
+    """All that may be, however many are handed out at once."""
+    found: list[Task] = []
+    while tasks := scene.lease(1000):
+        found += tasks
+    return found
 
 
 def second_epoch(queue: Queue, policy: QueuePolicy, lengths: Sequence[int] = LENGTHS) -> list[int]:
@@ -33,7 +43,7 @@ def second_epoch(queue: Queue, policy: QueuePolicy, lengths: Sequence[int] = LEN
             queue.bury(task.id, "by hand")
     complete(scene, [task for task in tasks if lengths[task.index]], lengths)
     scene.update(len(lengths))
-    return [task.index for task in scene.lease(100)]
+    return [task.index for task in leased(scene)]
 
 
 def test_the_longest_of_the_epoch_before_are_handed_out_first(queue: Queue) -> None:
@@ -59,19 +69,99 @@ def test_tags_follow_admission_however_tasks_are_handed_out(queue: Queue) -> Non
     for _ in range(2):
         complete(scene, scene.lease(2), LENGTHS)
         scene.update(2)
-    again = {task.index: task.min_pv for task in scene.lease(100)}
+    again = {task.index: task.min_pv for task in leased(scene)}
     assert again == {0: 1, 1: 1, 2: 2, 3: 2}
-
-
-def test_a_set_of_one_epoch_remembers_nothing(queue: Queue) -> None:
-    scene = Scene(queue, prompts=4)
-    scene.complete(scene.lease(4))
-    assert not queue.client.exists(queue.keys.lengths("a"))
 
 
 def test_a_prompt_costs_one_byte(queue: Queue) -> None:
     second_epoch(queue, TWO_EPOCHS)
     assert queue.client.strlen(queue.keys.lengths("a")) == len(LENGTHS)
+
+
+@pytest.mark.parametrize("longest_first", [True, False])
+def test_the_long_ones_go_to_whoever_asks_next_and_never_two_at_once(queue: Queue, longest_first: bool) -> None:
+    scene = Scene(queue, replace(TWO_EPOCHS, batch=6, longest_first=longest_first), prompts=0)
+    scene.submit("a", 6, epochs=2)
+    complete(scene, scene.lease(6), (10, 90, 9, 11, 80, 10))
+    scene.update(6)
+    shares = [[task.index for task in scene.lease(4, worker)] for worker in ("w1", "w2", "w3")]
+    assert shares == ([[1], [4], [3, 0, 5, 2]] if longest_first else [[0, 1, 2, 3], [4, 5], []])
+
+
+def test_a_long_one_that_came_back_is_still_one(queue: Queue) -> None:
+    scene = Scene(queue, TWO_EPOCHS, prompts=0)
+    scene.submit("a", 4, epochs=2)
+    complete(scene, scene.lease(4), (10, 90, 9, 10))
+    scene.update(4)
+    scene.lease(1)
+    scene.expire()
+    assert [len(scene.lease(4, worker)) for worker in ("w2", "w3")] == [1, 3]
+
+
+# Prompts that are alike -----------------------------------------------------------------------------------------------
+
+FOUR = replace(POLICY, s=0, batch=4)
+
+
+def alike(queue: Queue, policy: QueuePolicy, buckets: Sequence[int], epochs: int = 1) -> Scene:
+    """A set of prompts of these buckets, all of the first epoch."""
+    scene = Scene(queue, policy, prompts=0)
+    size = len(buckets)
+    queue.declare(PromptSet("a", "source", epochs=epochs), [Chunk(0, 0, size)])
+    queue.submit("a", 0, Shard("shard", 0, size), bytes(buckets))
+    return scene
+
+
+def order(scene: Scene, lengths: Sequence[int] = ()) -> list[int]:
+    """Of what is handed out next, which is then completed and trained."""
+    tasks = leased(scene)
+    complete(scene, tasks, lengths or [3] * 1000)
+    scene.update(len(tasks))
+    return [task.index for task in tasks]
+
+
+def test_in_the_first_epoch_prompts_are_as_long_as_those_like_them(queue: Queue) -> None:
+    scene = alike(queue, FOUR, [1, 2, 3, 2, 3, 1, 2, 3])
+    assert order(scene, [5, 20, 80, 20, 0, 0, 0, 0]) == [0, 1, 2, 3]
+    assert order(scene) == [4, 7, 6, 5]
+
+
+def test_a_bucket_of_which_nothing_is_known_counts_as_the_mean_of_the_others(queue: Queue) -> None:
+    scene = alike(queue, FOUR, [1, 3, 1, 3, 1, 2, 0, 3])
+    assert order(scene, [5, 80] * 4) == [0, 1, 2, 3]
+    assert order(scene) == [7, 5, 6, 4]
+
+
+def test_a_prompts_own_group_tells_more_than_those_like_it(queue: Queue) -> None:
+    scene = alike(queue, FOUR, [1, 2, 1, 2], epochs=2)
+    order(scene, [5, 80, 90, 4])
+    assert order(scene) == [2, 1, 0, 3]
+
+
+def test_a_bucket_follows_what_its_prompts_do_now(queue: Queue) -> None:
+    """Half of what it was told counts no more once there is much of it."""
+    size = 128
+    scene = alike(queue, replace(POLICY, s=0, batch=size), [1, 2] * (size // 2) * 3)
+    for lengths in ([5, 20], [30, 20]):
+        order(scene, lengths * (3 * size))
+    assert order(scene)[: size // 2] == list(range(2 * size, 3 * size, 2))
+
+
+def test_buckets_of_another_number_than_prompts_are_refused(queue: Queue) -> None:
+    scene = Scene(queue, prompts=0)
+    queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 3)])
+    with pytest.raises(ServiceError, match="2 buckets for 3 prompts"):
+        queue.submit("a", 0, Shard("shard", 0, 3), b"ab")
+    scene.check()
+
+
+@pytest.mark.parametrize("words", [b"", b"x", b"0 5", b"-1 5", b"9" * 400 + b" 1", b"1 " + b"9" * 400])
+def test_whatever_a_worker_wrote_there_tasks_are_handed_out_and_completed(queue: Queue, words: bytes) -> None:
+    scene = alike(queue, FOUR, [1, 2] * 6)
+    order(scene, LENGTHS * 3)
+    queue.client.hset(queue.keys.buckets("a"), "1", words)
+    assert sorted(order(scene)) == [4, 5, 6, 7]
+    assert sorted(order(scene)) == [8, 9, 10, 11]
 
 
 class Clock:

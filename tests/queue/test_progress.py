@@ -52,7 +52,7 @@ def test_who_leases_a_task_next_continues_it_however_the_first_worker_left_it(qu
     scene.expire()
     answer = scene.leased(2, "w2")
     assert {task: content(one) for task, one in answer.drafts.items()} == {one.task: content(one) for one in drafts}
-    assert {task.id: task.attempt for task in answer.tasks} == {expired.id: 1, released.id: 0}
+    assert [task.attempt for task in answer.tasks] == [0, 0], "neither cost an attempt"
     assert tokens_of(scene) == (7, 0)
 
 
@@ -72,6 +72,71 @@ def test_a_draft_outlives_a_second_worker_that_dies_before_it_tells_anything(que
     for worker in ("w2", "w3"):
         scene.expire()
         assert set(scene.leased(1, worker).drafts) == {task.id}
+
+
+def test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away(queue: Queue) -> None:
+    scene = Scene(queue, replace(ROOMY, max_attempts=2), prompts=1)
+    for length in range(1, 7):
+        (task,) = scene.lease(1, f"w{length}")
+        assert task.attempt == 0
+        queue.progress(f"w{length}", [draft_of(task, length=length)])
+        scene.expire()
+    assert scene.lease(1)[0].attempt == 0
+
+
+@pytest.mark.parametrize("length", [0, 2, 3], ids=["nothing", "less", "as much"])
+def test_a_lease_that_runs_out_with_no_more_kept_than_the_one_before_costs_an_attempt(
+    queue: Queue, length: int
+) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    for worker, kept_so_far, attempt in (("w1", 3, 0), ("w2", length, 0), ("w3", length + 1, 1)):
+        (task,) = scene.lease(1, worker)
+        assert task.attempt == attempt
+        queue.progress(worker, [draft_of(task, length=kept_so_far) if kept_so_far else _begun_by_nobody(task)])
+        scene.expire()
+    assert scene.lease(1)[0].attempt == 1, "what counts is what was kept at the last one"
+
+
+def _begun_by_nobody(task: Task) -> Drafts:
+    return Drafts(task.id, 0, (NOTHING, NOTHING))
+
+
+def test_a_failure_costs_an_attempt_whatever_is_told_after_it(queue: Queue) -> None:
+    scene = Scene(queue, ROOMY, prompts=1)
+    (task,) = scene.lease(1)
+    assert queue.fail("w1", task.id, "the reward function raised")
+    queue.progress("w1", [draft_of(task)])
+    assert queue.reclaim().failed == 1
+    assert scene.lease(1)[0].attempt == 1
+
+
+def test_a_revived_task_gets_on_from_nothing(queue: Queue) -> None:
+    scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
+    (task,) = scene.lease(1)
+    queue.progress("w1", [draft_of(task, length=5)])
+    for _ in range(2):
+        scene.expire()
+        scene.lease(1)
+    assert queue.revive([task.id]) == 1
+    (task,) = scene.lease(1)
+    queue.progress("w1", [draft_of(task, length=1)])
+    scene.expire()
+    assert scene.lease(1)[0].attempt == 0
+
+
+def test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_may_have(queue: Queue) -> None:
+    most = 5
+    scene = Scene(queue, replace(ROOMY, group_max_tokens=most, max_attempts=2), prompts=1)
+    (task,) = scene.lease(1, "liar")
+    ended = 0
+    while not queue.dead():
+        ended += 1
+        assert ended <= most + 2
+        words = f"0 0 0 {ended} draft x"  # as a worker's user may write by hand
+        queue.client.hset(queue.keys.drafts, task.id, words)
+        scene.expire()
+        queue._call("lease", "liar", 0, 0, 1, f"token {ended}")
+    assert ended == most + 2
 
 
 def test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told(queue: Queue) -> None:
@@ -152,7 +217,7 @@ def test_completion_burial_failure_and_training_end_a_draft(queue: Queue) -> Non
 
 
 def test_a_task_that_was_given_up_starts_anew_once_it_is_revived(queue: Queue) -> None:
-    scene = Scene(queue, replace(ROOMY, max_attempts=2), prompts=1)
+    scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [draft_of(task)])
     scene.expire()

@@ -15,6 +15,7 @@ from echo_queue.services.redis_server import RedisServer
 from echo_queue.submission import submit
 from echo_queue.submission.application import build
 from echo_queue.submission.expand import expand
+from echo_queue.submission.features import buckets
 from echo_queue.submission.limits import limits_of
 from echo_queue.submission.sending import choose, place
 from tests.submission.conftest import Site, until
@@ -195,6 +196,28 @@ def test_the_same_prompts_from_another_path_are_the_same_set(site: Site, tmp_pat
     config = site.config()
     submit(config, write(tmp_path / "a.jsonl", ROWS[:150]), wait=False)
     assert submit(config, write(tmp_path / "moved.jsonl", ROWS[:150]), wait=False).new is False
+
+
+def test_what_is_known_of_the_answers_lengths_arrives_with_the_prompts(site: Site, tmp_path: Path) -> None:
+    levels = ["easy", "hard", None] * 40
+    source = write(tmp_path / "prompts.jsonl", [{"prompt": "p", "level": level} for level in levels])
+    config = site.config(prompts__length_feature="level")
+    queue, app = Queue.connect(config, "submitter"), build(config)
+    place(config, queue, app, choose(config, source))
+    place(config, queue, app, choose(config, source, "by-prompt", length_feature=""))
+    for name in ("prompts", "by-prompt"):
+        assert all(expand(queue, site.store, None, name, number) for number in range(2))
+    rows = [PromptRow("p", {"level": level}) for level in levels]
+    known = {name: site.admin.client.get(site.admin.keys.lengths(name)) for name in ("prompts", "by-prompt")}
+    assert known == {"prompts": buckets(rows, "level"), "by-prompt": buckets(rows, "")}
+
+
+def test_a_misspelled_column_is_an_error_before_anything_is_declared(site: Site, tmp_path: Path) -> None:
+    source = write(tmp_path / "prompts.jsonl", [{"prompt": "p", "level": 1}])
+    config = site.config(prompts__length_feature="levle")
+    with pytest.raises(PromptError, match=r"prompts\.jsonl:1: has no column `levle`"):
+        submit(config, source)
+    assert site.admin.ledger("prompts") is None
 
 
 def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(site: Site, tmp_path: Path) -> None:

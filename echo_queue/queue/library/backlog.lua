@@ -75,24 +75,48 @@ local function save_cursor(run, set)
   end
 end
 
--- A group's tokens as one byte, to 7 per cent: 1 … 255, ten to a factor of two.
+-- A group's tokens as one byte above the buckets, to 9 per cent: 64 … 255, eight to a factor of two.
 local function length_byte(tokens)
-  return math.min(255, 1 + math.floor(10 * math.log(1 + tokens) / math.log(2)))
+  return math.min(255, BUCKETS + 1 + math.floor(8 * math.log(1 + tokens) / math.log(2)))
 end
 
--- How long the groups of these tasks are likely to be: each as its prompt's last one, or as the mean of those of its set
--- whose prompts had one.
+-- Groups and tokens that a bucket was told of.
+local function read_bucket(text)
+  local groups, tokens = (text or ''):match('^(%d+) (%d+)$')
+  return tonumber(groups or 0), tonumber(tokens or 0)
+end
+
+-- What a prompt's byte tells of its next group: as its last one, or as the mean of its bucket; nil if it tells nothing.
+local function known_length(run, name, index)
+  local byte = redis.call('GETRANGE', run.K['lengths:' .. name], index, index):byte() or 0
+  if byte > BUCKETS then return byte end
+  run.buckets[name] = run.buckets[name] or hash(run.K['buckets:' .. name])
+  local groups, tokens = read_bucket(run.buckets[name][tostring(byte)])
+  if groups > 0 then return length_byte(tokens / groups) end
+end
+
+-- How long the groups of these tasks are likely to be, as bytes. Of what nothing is known, as the mean of the others of its
+-- set.
 local function predict_lengths(run, tasks)
   local sums, counts = {}, {}
   for _, task in ipairs(tasks) do
     local name = task.set
-    local byte = redis.call('GETRANGE', run.K['lengths:' .. name], task.index, task.index):byte()
-    if byte and byte > 0 then
-      task.length, sums[name], counts[name] = byte, (sums[name] or 0) + byte, (counts[name] or 0) + 1
+    task.length = known_length(run, name, task.index)
+    if task.length then
+      sums[name], counts[name] = (sums[name] or 0) + task.length, (counts[name] or 0) + 1
     end
   end
   for _, task in ipairs(tasks) do
     task.length = task.length or (counts[task.set] and sums[task.set] / counts[task.set]) or 0
+  end
+end
+
+-- Marks tasks that are likely to be twice as long as is usual among these.
+local function mark_long(tasks)
+  local sum = 0
+  for _, task in ipairs(tasks) do sum = sum + task.length end
+  for _, task in ipairs(tasks) do
+    if task.length >= sum / #tasks + LONG_STEPS then task.long = 1 end
   end
 end
 
@@ -101,6 +125,7 @@ local function dispatch(run)
   local tasks = run.admitted
   if run.longest_first and #tasks > 1 then
     predict_lengths(run, tasks)
+    mark_long(tasks)
     for place, task in ipairs(tasks) do task.place = place end
     table.sort(tasks, function(a, b)
       if a.length ~= b.length then return a.length > b.length end
@@ -115,7 +140,7 @@ local function take_up(run, id, name, epoch, index, shard, min_pv)
   table.insert(run.admitted, {
     id = id, set = name, epoch = epoch, index = index,
     shard = shard.object, first = shard.first, count = shard.count,
-    attempt = 0, late = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
+    attempt = 0, late = 0, kept = 0, long = 0, pv = run.v, min_pv = min_pv, lineage = run.lineage, at = run.now,
   })
 end
 
@@ -239,12 +264,12 @@ local function declare_again(run, known, declared, chunks)
   redis.call('HSET', K['set:' .. name], 'source', declared.source, 'failed', 0)
 end
 
--- args: name source epochs priority order seed, then first count digest ticket of each chunk. 1 if the set is new.
+-- args: name source epochs priority order seed feature, then first count digest ticket of each chunk. 1 if the set is new.
 local function declare(keys, args)
   local run = open_run(keys)
   local K, name = run.K, args[1]
   local chunks, prompts = {}, 0
-  for place = 7, #args, 4 do
+  for place = 8, #args, 4 do
     chunks[#chunks + 1] = { first = args[place], count = args[place + 1], digest = args[place + 2], ticket = args[place + 3] }
     prompts = prompts + args[place + 1]
   end
@@ -256,9 +281,8 @@ local function declare(keys, args)
     return 0
   end
   redis.call('HSET', K['set:' .. name], 'source', args[2], 'epochs', args[3], 'priority', args[4], 'order', args[5],
-    'seed', args[6], 'chunks', declared.chunks, 'prompts', declared.prompts, 'arrived', 0, 'failed', 0, 'count', 0,
+    'seed', args[6], 'feature', args[7], 'chunks', declared.chunks, 'prompts', declared.prompts, 'arrived', 0, 'failed', 0, 'count', 0,
     'epoch', 0, 'next', 0)
-  if tonumber(args[3]) > 1 then redis.call('SET', K['lengths:' .. name], '') end
   for number, chunk in ipairs(chunks) do
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
@@ -281,15 +305,25 @@ local function reject(keys, args)
   return 1
 end
 
--- args: name chunk first count object. 1 if the chunk's prompts are new.
+-- The buckets of a chunk's prompts, a byte each; an empty text if nothing is known of them.
+local function note_buckets(run, name, first, size, buckets)
+  if buckets == '' or first + size > STRING_MAX_BYTES then return end
+  if #buckets ~= tonumber(size) then
+    fail_with('EQSET', name .. ': ' .. #buckets .. ' buckets for ' .. size .. ' prompts')
+  end
+  redis.call('SETRANGE', run.K['lengths:' .. name], first, buckets)
+end
+
+-- args: name chunk first count object buckets. 1 if the chunk's prompts are new.
 local function submit(keys, args)
   local run = open_run(keys)
-  local K, name, chunk, first, size, object = run.K, unpack(args)
+  local K, name, chunk, first, size, object, buckets = run.K, unpack(args)
   local was = chunk_of(run, name, chunk)
   if was.first ~= first or was.count ~= size then
     fail_with('EQSET', name .. ': chunk ' .. chunk .. ' is ' .. was.first .. ' + ' .. was.count .. ', not ' .. first .. ' + ' .. size)
   end
   if was.state == 'done' then return 0 end
+  note_buckets(run, name, first, size, buckets)
   local set = load_set(run, name)
   local base = set.order == 'shuffled' and tonumber(first) or set.count
   redis.call('ZADD', K['shards:' .. name], base + size - 1, first .. ' ' .. size .. ' ' .. object)

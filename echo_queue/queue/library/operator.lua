@@ -14,7 +14,16 @@ local function bury_task(run, id, stream, entry, attempt, reason, worker)
   return task.ref
 end
 
--- Retry or dead, for one lease that has run out. Returns the cause.
+-- Tokens that are kept of a task under way.
+local function tokens_kept(run, id)
+  local text = redis.call('HGET', run.K.drafts, id)
+  local draft = text and read_draft(run, text)
+  return draft and draft[4] or 0
+end
+
+-- Retry or dead, for one lease that has run out. Returns the cause. It costs no attempt if more tokens are kept than when
+-- one last did: what gets on never dies of workers that are taken away. A group's tokens are so many, which bounds how
+-- often that can be.
 local function end_lease(run, stream, entry, worker, deliveries)
   local task = read(run, stream, entry)
   if not task then
@@ -30,9 +39,11 @@ local function end_lease(run, stream, entry, worker, deliveries)
     send_back(run, id, stream, entry, { too_late = late })
     return late and 'late' or 'released'
   end
-  local attempt = task.attempt + 1
+  local tokens = tokens_kept(run, id)
+  local gets_on = not failed and tokens > (tonumber(task.kept) or 0)
+  local attempt = gets_on and tonumber(task.attempt) or task.attempt + 1
   if attempt < run.max_attempts then
-    send_back(run, id, stream, entry, { attempt = attempt })
+    send_back(run, id, stream, entry, { attempt = attempt, kept = tokens })
     return failed and 'failed' or 'expired'
   end
   local reason = failed and failure or 'the lease ran out: worker ' .. worker .. ' went silent'
@@ -122,7 +133,7 @@ local function revive(keys, args)
     local stream, entry = place_of(run, id)
     if stream == 'dead' then
       redis.call('HDEL', run.K.failures, id)
-      send_back(run, id, stream, entry, { attempt = 0, late = 0 })
+      send_back(run, id, stream, entry, { attempt = 0, late = 0, kept = 0 })
       revived = revived + 1
     end
   end

@@ -15,7 +15,8 @@ KEYS
                          (how often something came after that), swept_ms and grace_ms (reclaim),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `ledger` agree with
-  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes longest_first
+  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
+                         group_max_tokens longest_first
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   coming         hash    route (its name), last (place): of the version under way, and place -> the signed document of that
                          part, which is stored already; the last few. Gone once the version is published
@@ -24,16 +25,18 @@ KEYS
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
   redo           list    ids once trained by a checkpoint that was left behind: part of the backlog, served first
-  set:<name>     hash    source epochs priority order seed chunks prompts (as declared);
+  set:<name>     hash    source epochs priority order seed feature chunks prompts (as declared);
                          arrived (chunks), count (prompts) so far, failed (chunks); epoch, next: the cursor
   chunks:<name>  hash    chunk -> "waiting <first> <count> <digest> <ticket>" | "failed <first> <count> <digest> <reason>" |
                          "done <first> <count> <digest> <object>"; ticket: how its source is read, JSON
   shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
-  lengths:<name> string  of a set with several epochs: a byte for each prompt, how long its last group was (`length_byte`;
-                         0: none yet)
+  lengths:<name> string  a byte for each prompt: 64 … 255, how long its last group was (`length_byte`); before it has one,
+                         1 … 63, its bucket: prompts that are alike in what was known at submission; 0: none
+  buckets:<name> hash    bucket -> "<groups> <tokens>" of prompts' first groups, lately
   tasks          stream  new tasks;          group workers. Fields: id set epoch index shard first count (its shard),
-  retry          stream  tasks that came     attempt (those that failed before) late (how often too old) pv min_pv
-                         back, leased first  lineage at (ms of first admission)
+  retry          stream  tasks that came     attempt (those that failed before) late (how often too old) kept (tokens
+                         back, leased first  in `drafts` when its lease last ran out) long (1: handed out alone) pv
+                                             min_pv lineage at (ms of first admission)
   replay         stream  scored groups;      group learner. The task's fields, worker oldest newest lineage samples
                                              tokens reward (mean) and `group` (bytes) or `ref` (key in the object store)
   dead           stream  tasks given up: the task's fields, reason worker died (ms)
@@ -81,11 +84,14 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   configure, finish, audit, status, confirm                                       operator.lua
 --]]
 
-local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'pv', 'min_pv', 'lineage', 'at' }
+local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
 local ADMIT_MAX = 1000
 local EVENTS_KEPT = 1000
 local REASON_MAX_BYTES = 8192
 local STRING_MAX_BYTES = 536870912
+local BUCKETS = 63
+local LONG_STEPS = 8
+local BUCKET_GROUPS_MAX = 64
 
 local function fail_with(code, text)
   error({ err = code .. ' ' .. text })
@@ -138,9 +144,11 @@ local function open_run(keys)
     wait_late = policy.late == 'wait',
     late_deadline_ms = tonumber(policy.late_deadline_ms),
     group_max_bytes = tonumber(policy.group_max_bytes),
+    group_max_tokens = tonumber(policy.group_max_tokens),
     longest_first = policy.longest_first == '1',
     published = tonumber(redis.call('HGET', K.published, 'number')),
     shards = {},
+    buckets = {},
     admitted = {},
   }
 end
@@ -302,7 +310,7 @@ end
 local function send_back(run, id, stream, entry, changes)
   local task = read_open(run, id, stream, entry)
   if not task then return nil end
-  task.attempt = changes.attempt or task.attempt
+  task.attempt, task.kept = changes.attempt or task.attempt, changes.kept or task.kept
   task.late = changes.late or (task.late + (changes.too_late and 1 or 0))
   task.pv, task.min_pv, task.lineage = run.v, run.published or run.v, run.lineage
   put(run, 'retry', task)

@@ -42,15 +42,23 @@ local function repeat_lease(run, worker, token)
   return tasks
 end
 
+-- The next task of a stream, from now on the worker's; nil if none waits there.
+local function next_task(run, worker, stream)
+  local read = redis.call('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', 1, 'STREAMS', run.K[stream], '>')
+  local row = read and read[1][2][1]
+  return row and { stream, row[1], row[2] }
+end
+
+-- Up to `size` tasks, of which only the last may be a long one: the next long one is for whoever asks next. Several of
+-- them at one worker would slow one another down while the others have nothing left to do.
 local function fresh_lease(run, worker, size, token)
-  local tasks, note = {}, { token }
+  local tasks, note, full = {}, { token }, size == 0
   for _, stream in ipairs({ 'retry', 'tasks' }) do
-    if #tasks < size then
-      local read = redis.call('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', size - #tasks, 'STREAMS', run.K[stream], '>')
-      for _, row in ipairs(read and read[1][2] or {}) do
-        tasks[#tasks + 1] = { stream, row[1], row[2] }
-        note[#note + 1] = stream .. ' ' .. row[1]
-      end
+    while not full do
+      local task = next_task(run, worker, stream)
+      if not task then break end
+      tasks[#tasks + 1], note[#note + 1] = task, stream .. ' ' .. task[2]
+      full = #tasks == size or pairs_of(task[3]).long == '1'
     end
   end
   if #tasks > 0 then
@@ -59,10 +67,11 @@ local function fresh_lease(run, worker, size, token)
   return tasks
 end
 
--- What `drafts` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it.
+-- What `drafts` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it, which
+-- never has more tokens than a group may.
 local function read_draft(run, text)
   local oldest, newest, lineage, tokens, kind, at = text:match('^(%d+) (%d+) (%d+) (%d+) (%a+) ()')
-  if not at or 8 * tonumber(tokens) > run.group_max_bytes then return nil end
+  if not at or tonumber(tokens) > run.group_max_tokens then return nil end
   return { tonumber(oldest), tonumber(newest), tonumber(lineage), tonumber(tokens), kind, text:sub(at) }
 end
 
@@ -216,12 +225,21 @@ local function check_payload(run, id, kind, payload)
   end
 end
 
--- The next epoch's group of this prompt is likely to be as long.
+-- A bucket's mean follows what its prompts do: the groups of long ago count less and less.
+local function note_bucket(run, name, bucket, tokens)
+  local key = run.K['buckets:' .. name]
+  local groups, sum = read_bucket(redis.call('HGET', key, bucket))
+  if groups >= BUCKET_GROUPS_MAX then groups, sum = math.floor(groups / 2), math.floor(sum / 2) end
+  redis.call('HSET', key, bucket, string.format('%d %d', groups + 1, sum + tokens))
+end
+
+-- The next group of this prompt is likely to be as long, and so are those of prompts like it.
 local function note_length(run, task, tokens)
-  local key = run.K['lengths:' .. task.set]
-  if redis.call('EXISTS', key) == 1 and tonumber(task.index) < STRING_MAX_BYTES then
-    redis.call('SETRANGE', key, task.index, string.char(length_byte(tokens)))
-  end
+  local key, index = run.K['lengths:' .. task.set], tonumber(task.index)
+  if index >= STRING_MAX_BYTES then return end
+  local byte = redis.call('GETRANGE', key, index, index):byte() or 0
+  if byte > 0 and byte <= BUCKETS then note_bucket(run, task.set, byte, tokens) end
+  redis.call('SETRANGE', key, index, string.char(length_byte(tokens)))
 end
 
 -- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload
@@ -261,7 +279,7 @@ local function complete(keys, args)
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   clear(run, stream, entry, id)
   drop_draft(run, id)
-  note_length(run, task, tonumber(args[8]))
+  note_length(run, task, math.min(tonumber(args[8]), run.group_max_tokens))
   tally(run, 'completed')
   if args[10] == 'ref' then tally(run, 'spilled') end
   tell(run, 'completed', id)
