@@ -55,14 +55,14 @@ def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
 def test_what_fails_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
     with pytest.raises(OSError, match="away"):
-        doors.take("submit", _away, ("a", 0, 0, 4, "shards/a"))
+        doors.take("submit", _away, ("a", 0, 0, 4, "shards/a", b""))
     assert [(event.step, event.answered) for event in read(tmp_path)] == [("submit", False)]
 
 
 def test_a_torn_last_line_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
     for _ in range(2):
-        doors.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a"))
+        doors.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a", b""))
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-5])
     assert [event.answered for event in read(tmp_path)] == [False, True, False]
