@@ -382,7 +382,7 @@ def test_nobody_goes_on_from_what_was_never_stored() -> None:
 
 def test_nobody_goes_on_from_what_is_too_old_or_left_behind() -> None:
     old = DRAFT._replace(oldest=0)
-    assert kinds(with_a_draft(a_good_run(), old, old)) == {"beyond S"}
+    assert kinds(with_a_draft(a_good_run(), old, old)) == {"stale draft"}
     other = DRAFT._replace(newest=1, lineage=2)
     assert kinds(with_a_draft(a_good_run(), other, other)) == {"abandoned weights"}
     evidence = with_a_draft(a_good_run(), other, other)

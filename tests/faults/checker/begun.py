@@ -42,7 +42,8 @@ class Drafts:
             yield self.evidence.violation("unheard of", f"{len(unstored)} drafts were never stored", unstored)
         old = [draft.id for event, draft in self._leased if (event.facts.version or 0) - draft.oldest > self.evidence.s]
         if old:
-            yield self.evidence.violation("beyond S", f"{len(old)} drafts were too old when they were handed out", old)
+            what = f"{len(old)} drafts were too old when they were handed out"
+            yield self.evidence.violation("stale draft", what, old)
         left_behind = [draft.id for event, draft in self._leased if self._is_left_behind(event, draft)]
         if left_behind:
             what = f"{len(left_behind)} drafts were handed out whose weights had been left behind"

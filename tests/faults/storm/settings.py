@@ -13,7 +13,7 @@ from tests.faults.storm import made_up
 WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
 """Workers that the supervisor keeps, and those that come and go."""
 LEASE_S = 1.0
-ACTIONS_PER_S = 3.0
+ACTIONS_PER_S = 3.4
 KILLS = {
     "worker": 32,
     "learner": 12,

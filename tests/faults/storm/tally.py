@@ -20,8 +20,8 @@ FORESEEN = (
 when Redis dies after it has learnt a lock's script and before that is called."""
 LONG_S, KILLS_PER_S, FEWEST_KILLS_PER_S = 300.0, 1_000 / 600, 0.5
 """A storm of this length kills so often; a short one, on a machine that may be busy, at least so often."""
-MANY_REWINDS = 8
-"""Tries, of which most fail: the learner is started again in the midst of them."""
+MANY_REWINDS, MANY_NOTICES = 8, 60
+"""Tries of which many come to nothing: the learner is started again in the midst, the worker holds nothing then."""
 STRETCH_S = 60.0
 """In every stretch of this length somebody looked."""
 
@@ -98,7 +98,7 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
     }
     if done["rewinds"] >= MANY_REWINDS:
         often["a rewind"] = verdict.rewound
-    if config.staleness.s:  # else workers wait for the learner, and mostly hold nothing
+    if config.staleness.s and done["notices"] >= MANY_NOTICES:
         often["a worker that handed its tasks back"] = verdict.handed_back
     if config.environment.kind == "interactive":
         often["an answer of the environment"] = verdict.answered
