@@ -27,6 +27,8 @@ from echo_queue.queue import Queue
 from echo_queue.records import Draft, Finish, Logprobs, Published, Span, Tokens, Version
 from echo_queue.services import serving
 from echo_queue.services.connect import connect_store
+from echo_queue.weights.manifest import TensorInfo
+from echo_queue.weights.tensors import digest_of
 from tests.faults import stamps
 from tests.faults.history import Recorder
 from workers.engines import Key, Request
@@ -235,6 +237,9 @@ class Drawing:
 
     def weight(self, name: str) -> "Tensor":
         return self._tensors[name]
+
+    def holds(self, info: TensorInfo) -> bool:
+        return digest_of(self.weight(info.name)) == info.digest
 
     def add(self, requests: Sequence[Request]) -> None:
         for request in requests:

@@ -22,6 +22,8 @@ from echo_queue.records import NOTHING, Draft, Tokens, Version
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from echo_queue.weights.manifest import TensorInfo
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -92,6 +94,9 @@ class Engine(Protocol):
 
     def weight(self, name: str) -> "Tensor":
         """What is served under this name now: live, not a copy, on whichever device. Raises `KeyError`."""
+
+    def holds(self, info: "TensorInfo") -> bool:
+        """Whether what is served under this name now, read from where it is served, has the digest that is named."""
 
     def close(self) -> None:
         """Gives back the device, and ends what it started."""
