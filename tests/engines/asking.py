@@ -9,7 +9,6 @@ from tests.engines.models import VOCABULARY
 from workers.engines import Engine, Key, Request
 
 MOST_STEPS = 10_000
-CROWD, MOST_TOKENS = 40, 384
 
 
 def prompt(length: int, seed: int) -> Tokens:
@@ -38,16 +37,10 @@ def run(engine: Engine, requests: Iterable[Request]) -> dict[Key, Draft]:
 
 
 def step_until(engine: Engine, tokens: int, key: Key) -> Draft:
-    """Steps until this sample has so many tokens at least.
-
-    A server generates meanwhile: among a crowd, the sample is not at its end before anybody has looked.
-    """
-    crowd = ask("crowd", prompt(3, 1), MOST_TOKENS, samples=CROWD if engine.name == "http" else 0)
-    engine.add(crowd)
+    """Steps until this sample has so many tokens at least."""
     for _ in range(MOST_STEPS):
         draft = engine.drafts([key.task])[key]
         if len(draft.tokens) >= tokens:
-            engine.abort(["crowd"])
             return draft
         assert key not in engine.step(), f"{key} ended before its token {tokens}"
     raise AssertionError(f"{key} does not move on")

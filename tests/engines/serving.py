@@ -22,6 +22,7 @@ FITTING: Mapping[str, str] = {
     "--logprobs-mode": "processed_logprobs",
     "--max-model-len": str(LONGEST),
     "--max-num-seqs": "256",
+    "--logits-processors": "tests.engines.unhurried:Unhurried",
 }
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
