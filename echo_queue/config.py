@@ -178,13 +178,26 @@ class Preemption(Section):
     """Azure: the worker says as it ends that nobody need wait any longer. Off where a machine has several workers."""
 
 
+class Http(Section):
+    """The server that `rollout.engine = "http"` has generate (docs/engines.md). It is this worker's alone."""
+
+    url: str = Field(default="", pattern=r"^(https?://.+)?$")
+    """Where it answers: `http://host:8000`."""
+    weights_dir: Path | None = None
+    """A folder that worker and server see under the same path, with room for two copies of the model."""
+    deadline_s: Seconds = 120.0
+    """A server that is away, or silent while it generates or loads, for so long ends the worker."""
+    checksums: bool = True
+    """After each load the server says what its parameters add up to. Takes it a pass over all of them."""
+
+
 class Rollout(Section):
     """How samples are made."""
 
     workers: Positive = 2
     """Workers that `echo-queue run` starts on this machine."""
-    engine: Literal["transformers", "vllm"] = "transformers"
-    """What generates. `vllm` needs the extra of that name (docs/engines.md)."""
+    engine: Literal["transformers", "vllm", "http"] = "transformers"
+    """What generates. `vllm` needs the extra of that name, `http` a server (docs/engines.md)."""
     mode: Literal["in-flight", "push-pull", "pull", "sync"] = "in-flight"
     """When new weights are taken: between two tokens (`in-flight`), once what runs has ended (`push-pull`), or before
     every generation, at S = 0 (`pull`). `sync`: likewise, by one worker that takes turns with the learner."""
@@ -206,6 +219,7 @@ class Rollout(Section):
     grace_s: Seconds = 20.0
     """A worker that must leave ends within this time, unless a notice gives another one."""
     preemption: Preemption = Preemption()
+    http: Http = Http()
 
 
 class Staleness(Section):

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 from echo_queue.errors import Problem
 
 if TYPE_CHECKING:
-    from echo_queue.config import Config, Environment, Preemption
+    from echo_queue.config import Config, Environment, Preemption, Rollout
 
 NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
 """Kinds that need `environment.function`, and what it names."""
+
+LEAST_TEMPERATURE = 0.01
 
 
 def contradictions(config: "Config") -> Iterator[Problem]:
@@ -26,6 +28,7 @@ def contradictions(config: "Config") -> Iterator[Problem]:
             "redis.wait_replicas", "the embedded server has no replicas", "set 0, or name a server that has some"
         )
     yield from _of_rollout(config)
+    yield from _of_http(config.rollout)
     yield from _of_preemption(config.rollout.preemption)
     if config.environment.reward_min >= config.environment.reward_max:
         yield Problem("environment.reward_max", "is not above environment.reward_min", "rewards lie between the two")
@@ -78,6 +81,29 @@ def _of_rollout(config: "Config") -> Iterator[Problem]:
             "the learner's policy is the whole distribution, the samples' is the nucleus: their ratio may be as low as "
             "top_p on fresh data, and learner.clip_low would cut it off",
             f"set top_p above {1 - config.learner.clip_low:g}; 1 makes the ratio exact",
+        )
+
+
+def _of_http(rollout: "Rollout") -> Iterator[Problem]:
+    where, used = "rollout.http", rollout.engine == "http"
+    if not used:
+        named = {"url": rollout.http.url, "weights_dir": rollout.http.weights_dir}
+        for key in [key for key, value in named.items() if value]:
+            yield Problem(f"{where}.{key}", f'is not used by engine "{rollout.engine}"', 'set engine = "http"')
+        return
+    if not rollout.http.url:
+        yield Problem(f"{where}.url", "no server to generate", "name one, http://host:8000")
+    if rollout.http.weights_dir is None:
+        yield Problem(f"{where}.weights_dir", "no way for weights to the server", "name a folder that it sees too")
+    if rollout.workers != 1:
+        yield Problem("rollout.workers", "each worker needs a server of its own; one is named", "set 1")
+    if rollout.metrics_port:
+        yield Problem("rollout.metrics_port", "the server has its metrics at its own /metrics", "remove it")
+    if rollout.temperature < LEAST_TEMPERATURE:
+        yield Problem(
+            "rollout.temperature",
+            f"vLLM's server draws at {LEAST_TEMPERATURE} at the least",
+            f"set {LEAST_TEMPERATURE} or more",
         )
 
 

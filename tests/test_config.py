@@ -55,6 +55,32 @@ def test_a_size_cap_below_what_a_group_may_take_is_refused(tmp_path: Path) -> No
     assert "queue.group_max_bytes" in long
 
 
+HTTP = '[rollout]\nengine = "http"\nworkers = 1\nhttp = { url = "http://here:8000", weights_dir = "w" }\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "where"),
+    [
+        ('url = "http://here:8000", ', "", "rollout.http.url"),
+        ("http://here:8000", "here:8000", "rollout.http.url"),
+        (', weights_dir = "w"', "", "rollout.http.weights_dir"),
+        ("workers = 1", "workers = 2", "rollout.workers"),
+        ("workers = 1", "workers = 1\nmetrics_port = 9000", "rollout.metrics_port"),
+        ("workers = 1", "workers = 1\ntemperature = 0.001", "rollout.temperature"),
+    ],
+)
+def test_an_engine_of_a_server_gets_what_it_needs_and_nothing_else(
+    tmp_path: Path, before: str, after: str, where: str
+) -> None:
+    assert not problems(tmp_path, BASE + HTTP)
+    assert list(problems(tmp_path, BASE + HTTP.replace(before, after))) == [where]
+
+
+def test_a_server_is_named_for_the_engine_that_uses_it(tmp_path: Path) -> None:
+    other = HTTP.replace('engine = "http"', 'engine = "vllm"')
+    assert problems(tmp_path, BASE + other).keys() == {"rollout.http.url", "rollout.http.weights_dir"}
+
+
 @pytest.mark.parametrize("key", ['file = "notice"', 'endpoint = "http://127.0.0.1:1"', "acknowledge = true"])
 def test_what_a_watch_for_notices_does_not_use_is_refused(tmp_path: Path, key: str) -> None:
     preemption = BASE + "[rollout.preemption]\n"

@@ -4,6 +4,7 @@
 - External services: from the environment, or from the file that `…_FILE` names; `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`
   and the like, with a role's name, go before those for all roles. Without store keys, boto3's own chain (profile,
   instance role) applies.
+- The key that an engine's server may ask for (`rollout.http`) comes from the environment alone.
 - The key that signs weights is made by the learner, unless the environment has it (`learner.keys`).
 """
 
@@ -21,6 +22,7 @@ from echo_queue.whole_file import write_whole
 
 Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
 SIGNING_KEY = "ECHO_QUEUE_LEARNER_SIGNING_KEY"
+ENGINE_KEY = "ECHO_QUEUE_HTTP_API_KEY"
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
@@ -89,6 +91,11 @@ def external_store_keys(environ: Mapping[str, str] = os.environ, role: Role | No
 def signing_key(environ: Mapping[str, str] = os.environ) -> str | None:
     """The learner's private key from the environment: 64 hexadecimal digits; None: it keeps one in `run.dir/keys`."""
     return _from_environment(SIGNING_KEY, environ)
+
+
+def engine_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What the server at `rollout.http.url` was started with as its `--api-key`; None: nothing."""
+    return _from_environment(ENGINE_KEY, environ)
 
 
 def _of_role(role: Role | None, secret: str, environ: Mapping[str, str]) -> tuple[str, str | None]:

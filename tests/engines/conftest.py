@@ -9,10 +9,12 @@ import torch
 from echo_queue.config import Config
 from echo_queue.records import Version
 from tests.engines.models import LONGEST, save_model
+from tests.engines.serving import Servers
 from workers import engines
 from workers.engines import Engine
 
-ENGINES = ("transformers", "vllm")
+IN_PROCESS = ("transformers", "vllm")
+ENGINES = (*IN_PROCESS, "http")
 BASE = Version(1, 0)
 MAX_PROMPT = 128
 
@@ -22,8 +24,9 @@ torch.set_num_threads(1)
 class Opener:
     """Opens engines by configuration alone; one at a time, and the last one again if nothing about it has changed."""
 
-    def __init__(self, name: str, directory: Path) -> None:
-        self._name = name
+    def __init__(self, name: str, directory: Path, servers: Servers | None = None) -> None:
+        self.name = name
+        self._servers = servers
         self._directory = directory
         self._settings: tuple[object, ...] | None = None
         self._engine: Engine | None = None
@@ -38,27 +41,46 @@ class Opener:
         assert self._engine is not None
         return self._engine
 
+    @property
+    def reads_anew(self) -> bool:
+        """Samples under way keep no cache of older weights at a swap."""
+        return self.name == "http"
+
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
         self._engine = None
 
     def _config(self, folder: Path, rollout: dict[str, Any]) -> Config:
+        if self._servers is not None:
+            url, weights = self._servers.of(folder).url, str(self._directory / "weights")
+            rollout = {"http": {"url": url, "weights_dir": weights, "deadline_s": 60}, **rollout}
         model = {"base": str(folder), "max_prompt_tokens": MAX_PROMPT, "max_new_tokens": LONGEST - MAX_PROMPT}
         return Config.model_validate(
             {
                 "run": {"name": "engines", "dir": str(self._directory)},
                 "model": model,
-                "rollout": {"engine": self._name, "group_size": 16, "concurrent_groups": 16, **rollout},
+                "rollout": {"engine": self.name, "group_size": 16, "concurrent_groups": 16, **rollout},
             }
         )
 
 
+@pytest.fixture(scope="package")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Of the two shapes that most tests need: both begin to start at once, since that takes a while."""
+    servers = Servers(tmp_path_factory.mktemp("servers"))
+    for tied in (True, False):
+        servers.expect(save_model(tmp_path_factory.mktemp("served"), 1, tied=tied))
+    yield servers
+    servers.kill()
+
+
 @pytest.fixture(scope="package", params=ENGINES)
 def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opener]:
-    if request.param == "vllm" and importlib.util.find_spec("vllm") is None:
+    if request.param != "transformers" and importlib.util.find_spec("vllm") is None:
         pytest.skip("vLLM is not installed here: docs/engines.md")
-    opener = Opener(request.param, tmp_path_factory.mktemp("run"))
+    servers = request.getfixturevalue("servers") if request.param == "http" else None
+    opener = Opener(request.param, tmp_path_factory.mktemp("run"), servers)
     yield opener
     opener.close()
 

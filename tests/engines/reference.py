@@ -1,6 +1,6 @@
 """What a plain forward pass of transformers says about a sample."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -49,10 +49,29 @@ def logprobs(
     return torch.log_softmax(torch.cat(said) / temperature, dim=-1)
 
 
+def _parts(draft: Draft) -> Iterator[Draft]:
+    """Up to the end of each span."""
+    for number, end in enumerate([*(span.start for span in draft.spans[1:]), len(draft.tokens)], 1):
+        yield Draft(draft.tokens[:end], draft.logprobs[:end], draft.spans[:number])
+
+
 def assert_drawn_by(
-    models: Mapping[int, PreTrainedModel], prompt: Tokens, draft: Draft, begun: int = 0, temperature: float = 1.0
+    models: Mapping[int, PreTrainedModel],
+    prompt: Tokens,
+    draft: Draft,
+    begun: int = 0,
+    *,
+    temperature: float = 1.0,
+    anew: bool = False,
 ) -> None:
-    """The log-probabilities from place `begun` on are those of `models`, each under its own version."""
+    """The log-probabilities from place `begun` on are those of `models`, each under its own version.
+
+    `anew`: each version has read for itself what comes before its tokens.
+    """
+    if anew:
+        for part in _parts(draft):
+            assert_drawn_by(models, prompt, part, part.spans[-1].start, temperature=temperature)
+        return
     tokens = torch.from_numpy(draft.tokens[begun:]).long().unsqueeze(1)
     expected = logprobs(models, prompt, draft, begun, temperature).gather(1, tokens).squeeze(1)
     np.testing.assert_allclose(draft.logprobs[begun:], expected.numpy(), atol=CLOSE, rtol=0)

@@ -10,13 +10,16 @@ import pytest
 from echo_queue.records import NOTHING, Draft, Observed, Span
 from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
-from tests.engines.conftest import BASE, Opener
+from tests.engines.conftest import BASE, IN_PROCESS, Opener
 from tests.engines.models import LONGEST, open_model
 from workers.engines import Key, Request, Sampling
 from workers.engines.transformers import TransformersEngine
 
 UNTIED = (1, 5, 7)
 """Seeds with which no random number is within 10⁻⁶ of the border between two tokens, where rounding would decide."""
+
+DRAWN_HERE = pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
+"""A server's own random numbers begin anew where a sample is taken up."""
 
 
 @pytest.mark.parametrize("seed", UNTIED)
@@ -39,6 +42,7 @@ def test_samples_that_join_and_leave_at_random_are_what_they_are_alone(opener: O
         assert_same(draft, alone[key])
 
 
+@DRAWN_HERE
 def test_one_that_left_and_is_continued_elsewhere_is_what_it_would_have_been(opener: Opener, endless: Path) -> None:
     engine, tokens = opener(endless), prompt(7, 2)
     whole = run(engine, ask("a", tokens, 50, samples=3))
@@ -56,6 +60,7 @@ def test_one_that_left_and_is_continued_elsewhere_is_what_it_would_have_been(ope
         assert_same(ended[request.key], whole[request.key])
 
 
+@DRAWN_HERE
 def test_one_that_was_begun_by_another_engine_is_what_it_would_have_been(opener: Opener, endless: Path) -> None:
     (request,) = ask("a", prompt(11, 3), 60, seed=5)
     first = TransformersEngine(str(endless), BASE, "float32", LONGEST, Sampling())

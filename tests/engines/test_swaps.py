@@ -10,10 +10,12 @@ from echo_queue.errors import ConfigError
 from echo_queue.records import Span, Version
 from tests.engines import reference
 from tests.engines.asking import ask, finish, prompt, run, step_until, versions
-from tests.engines.conftest import BASE, Opener
-from tests.engines.models import open_model, parameters, save_model
+from tests.engines.conftest import BASE, IN_PROCESS, MAX_PROMPT, Opener
+from tests.engines.models import LONGEST, open_model, parameters, save_model
 from workers.engines import Engine, Key
 
+LONG = LONGEST - MAX_PROMPT
+"""Tokens of samples that must not end before a swap, also where a server makes them meanwhile."""
 SWAPS = 200
 MOST_GROWTH = 64 << 20
 """Bytes; the model that is swapped has 12 MB, and all its swaps 2.5 GB."""
@@ -41,47 +43,48 @@ def test_a_sample_under_way_goes_on_with_the_new_weights_and_its_own_cache(
 ) -> None:
     engine, models = opener(endless), {0: open_model(endless), 1: open_model(newer), 2: open_model(endless)}
     prompts = {"a": prompt(6, 1), "b": prompt(21, 2)}
-    engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, 60, samples=2)])
+    engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, LONG, samples=2)])
     step_until(engine, 10, Key("b", 1))
-    ends = {key: [len(draft.tokens)] for key, draft in engine.drafts().items()}
     engine.load(Version(1, 1), parameters(newer))
-    step_until(engine, 30, Key("a", 0))
+    ends = {key: [len(draft.tokens)] for key, draft in engine.drafts().items()}
+    step_until(engine, ends[Key("a", 0)][0] + 20, Key("a", 0))
+    engine.load(Version(1, 2), parameters(endless))
     for key, draft in engine.drafts().items():
         ends[key].append(len(draft.tokens))
-    engine.load(Version(1, 2), parameters(endless))
     drafts = finish(engine)
     for key, draft in drafts.items():
         first, second = ends[key]
         assert draft.spans == (Span(0, 0), Span(first, 1), Span(second, 2))
-        reference.assert_drawn_by(models, prompts[key.task], draft)
+        reference.assert_drawn_by(models, prompts[key.task], draft, anew=opener.reads_anew)
 
 
 def test_weights_that_made_no_token_are_named_by_no_span(opener: Opener, endless: Path, newer: Path) -> None:
     engine, tokens = opener(endless), prompt(6, 1)
-    engine.add(ask("a", tokens, 20))
+    engine.add(ask("a", tokens, LONG))
     engine.load(Version(1, 1), parameters(newer))
     assert engine.drafts()[Key("a", 0)].spans == ()
-    begun = len(step_until(engine, 5, Key("a", 0)).tokens)
+    step_until(engine, 5, Key("a", 0))
     engine.load(Version(1, 2), parameters(endless))
+    begun = len(engine.drafts()[Key("a", 0)].tokens)
     engine.load(Version(1, 3), parameters(newer))
     assert engine.drafts()[Key("a", 0)].spans == (Span(0, 1),)
     (draft,) = finish(engine).values()
     assert draft.spans == (Span(0, 1), Span(begun, 3))
-    reference.assert_drawn_by({1: open_model(newer), 3: open_model(newer)}, tokens, draft)
+    reference.assert_drawn_by({1: open_model(newer), 3: open_model(newer)}, tokens, draft, anew=opener.reads_anew)
 
 
 def test_what_comes_after_a_swap_reads_nothing_of_the_old_weights(opener: Opener, endless: Path, newer: Path) -> None:
     """Not even the cache of a prompt that a sample under way has before it."""
     engine, tokens = opener(endless), prompt(100, 1)
     run(engine, ask("before", tokens, 4, samples=2))
-    engine.add(ask("under way", tokens, 80))
+    engine.add(ask("under way", tokens, LONG))
     step_until(engine, 3, Key("under way", 0))
     engine.load(Version(1, 1), parameters(newer))
     engine.add(ask("after", tokens, 20, samples=3))
     drafts = finish(engine)
     models = {0: open_model(endless), 1: open_model(newer)}
     for draft in drafts.values():
-        reference.assert_drawn_by(models, tokens, draft)
+        reference.assert_drawn_by(models, tokens, draft, anew=opener.reads_anew)
     assert len(drafts[Key("under way", 0)].spans) == 2
 
 
@@ -89,7 +92,7 @@ def test_a_sample_aborted_before_a_swap_and_continued_after_it_is_read_anew(
     opener: Opener, endless: Path, newer: Path
 ) -> None:
     engine, tokens = opener(endless), prompt(40, 1)
-    (request,) = ask("a", tokens, 40)
+    (request,) = ask("a", tokens, LONG)
     engine.add([request])
     draft = step_until(engine, 12, request.key)
     engine.abort(["a"])
@@ -110,7 +113,7 @@ def test_a_bad_load_names_every_tensor_and_leaves_the_old_weights_serving(opener
     bad["lm_head.weight"] = bad["lm_head.weight"][:-1]
     bad["model.layers.0.mlp.up_proj.weight"] = bad["model.layers.0.mlp.up_proj.weight"].bfloat16()
     tokens = prompt(4, 1)
-    engine.add(ask("a", tokens, 30))
+    engine.add(ask("a", tokens, LONG))
     step_until(engine, 4, Key("a", 0))
     with pytest.raises(ConfigError) as raised:
         engine.load(Version(1, 1), bad)
@@ -138,6 +141,7 @@ def test_tied_names_are_given_once_or_equal(opener: Opener, folder: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
 def test_two_hundred_swaps_take_no_memory(opener: Opener, tmp_path: Path) -> None:
     sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "initializer_range": 0.05}
     folders = [save_model(tmp_path / str(seed), seed, eos_token_id=None, **sizes) for seed in (1, 2)]

@@ -4,8 +4,8 @@
   top-p nucleus and renormalised. At top_p = 1 a learner gets the same numbers from log_softmax(logits / temperature),
   which is what its ratio must divide by.
 - Samples join and leave between steps (continuous batching), and so do weights: a sample under way goes on with the
-  new ones and keeps its key-value cache; its spans name the version of each token. What is added later reads nothing
-  that was computed with older weights.
+  new ones and keeps its key-value cache, or has all of it read anew (`http`); its spans name the version of each token.
+  What is added later reads nothing that was computed with older weights.
 - A `load` that raises `ConfigError` leaves the old version serving; after any other error the engine may hold parts of
   both.
 - A sample depends on its prompt, its seed, its draft and the weights, not on what shares the batch with it.
@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from echo_queue.config import Config
 from echo_queue.records import NOTHING, Draft, Tokens, Version
+from echo_queue.services.secrets import engine_key
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from echo_queue.weights.manifest import TensorInfo
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Key(NamedTuple):
 class Request(NamedTuple):
     """One sample to generate: prompt [P], then the draft, then up to `limit` tokens with the draft's.
 
-    `seed`, 63 bits, is this sample's own: the token at place t is drawn with the t-th random number of its sequence.
+    `seed`, 63 bits, is this sample's own: the token at place t is drawn with the t-th random number of its sequence. A
+    server (`http`) begins a sequence of its own at each place where it takes a sample up.
     """
 
     key: Key
@@ -74,8 +78,10 @@ class Engine(Protocol):
         """
 
     def step(self) -> Mapping[Key, Draft]:
-        """At least one more token for each sample. Those that ended leave: "stop" after a stop token (it is the last
-        one of the draft), "length" at the limit."""
+        """At least one more token for each sample; where a server makes them, those that have come.
+
+        Those that ended leave: "stop" after a stop token (it is the last one of the draft), "length" at the limit.
+        """
 
     def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
         """How far the samples under way are; of these tasks, or all."""
@@ -91,7 +97,11 @@ class Engine(Protocol):
         """
 
     def weight(self, name: str) -> "Tensor":
-        """What is served under this name now: live, not a copy, on whichever device. Raises `KeyError`."""
+        """What is served under this name now, not a copy, on whichever device; of an engine that runs elsewhere, what
+        it was given. Raises `KeyError`."""
+
+    def holds(self, info: "TensorInfo") -> bool:
+        """Whether what is served under this name now, read from where it is served, has the digest that is named."""
 
     def close(self) -> None:
         """Gives back the device, and ends what it started."""
@@ -122,6 +132,8 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
     rollout = config.rollout
     sampling = Sampling(rollout.temperature, rollout.top_p, tuple(stop_tokens))
     longest = config.model.max_prompt_tokens + config.model.max_new_tokens
+    if rollout.engine == "http":
+        return _http(config, folder, version, longest, sampling)
     if rollout.engine == "vllm":
         from workers.engines.vllm.engine import VllmEngine
         from workers.engines.vllm.opening import Room
@@ -131,3 +143,14 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
     from workers.engines.transformers import TransformersEngine
 
     return TransformersEngine(folder, version, config.model.dtype, longest, sampling)
+
+
+def _http(config: Config, folder: str, version: Version, longest: int, sampling: Sampling) -> Engine:
+    from workers.engines.http.engine import HttpEngine
+    from workers.engines.http.weights import Place
+
+    rollout, http = config.rollout, config.rollout.http
+    assert http.weights_dir is not None  # a contradiction otherwise
+    samples = rollout.concurrent_groups * rollout.group_size
+    place = Place(http.url, engine_key(), http.weights_dir, http.deadline_s, http.checksums, samples)
+    return HttpEngine(folder, version, place, dtype=config.model.dtype, longest=longest, sampling=sampling)

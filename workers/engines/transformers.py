@@ -18,6 +18,8 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import Draft, Tokens, Version
+from echo_queue.weights.manifest import TensorInfo
+from echo_queue.weights.tensors import digest_of
 from workers.engines import Key, Request, Sampling, check, checkpoint
 from workers.engines.draw import draw
 from workers.engines.kv_cache import KeysValues, KVCache
@@ -103,6 +105,9 @@ class TransformersEngine:
     def weight(self, name: str) -> Tensor:
         weight: Tensor = self._model.state_dict(keep_vars=True)[name]
         return weight.detach()
+
+    def holds(self, info: TensorInfo) -> bool:
+        return digest_of(self.weight(info.name)) == info.digest
 
     def close(self) -> None:
         self._waiting = []

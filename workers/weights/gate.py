@@ -2,8 +2,8 @@
 
 - A `ConfigError` changed nothing: the old version serves on. Whatever else goes wrong is `Spoilt`: the engine may hold
   parts of both versions, and must not generate until it was loaded anew.
-- The probe compares tensors of the live engine, not of the stage, with the digests that the learner signed: the first,
-  the last, and some that differ from version to version.
+- The probe asks the engine, not the stage, whether it holds tensors with the digests that the learner signed: the
+  first, the last, and some that differ from version to version.
 """
 
 import logging
@@ -16,7 +16,6 @@ from echo_queue import doors
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Manifest, TensorInfo
-from echo_queue.weights.tensors import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +37,7 @@ class Loads(Protocol):
     """What the gate needs of an engine."""
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None: ...
-    def weight(self, name: str) -> "Tensor": ...
+    def holds(self, info: TensorInfo) -> bool: ...
 
 
 class Gate:
@@ -64,7 +63,7 @@ class Gate:
 
     def _probe(self, manifest: Manifest) -> None:
         for info in probed(manifest):
-            if digest_of(self.engine.weight(info.name)) != info.digest:
+            if not self.engine.holds(info):
                 what = f"{info.name} in the engine is not what was published"
                 raise Spoilt(Problem(f"weights {manifest.version}", what, MEND))
 

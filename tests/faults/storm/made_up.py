@@ -15,6 +15,8 @@ import numpy as np
 
 from echo_queue.config import Config
 from echo_queue.records import Draft, Finish, Logprobs, Span, Tokens, Version
+from echo_queue.weights.manifest import TensorInfo
+from echo_queue.weights.tensors import digest_of
 from tests.faults import stamps
 from workers.engines import Key, Request
 from workers.environments import Answers, Reply, Turn
@@ -56,6 +58,9 @@ class Drawing:
 
     def weight(self, name: str) -> "Tensor":
         return self._tensors[name]
+
+    def holds(self, info: TensorInfo) -> bool:
+        return digest_of(self.weight(info.name)) == info.digest
 
     def add(self, requests: Sequence[Request]) -> None:
         for request in requests:

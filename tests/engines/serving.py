@@ -1,0 +1,118 @@
+"""vLLM servers as somebody else would run them: other processes, of which engines know the address."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tests.engines.models import LONGEST
+
+START_S = 180.0
+STOP_S = 10.0
+PLAIN = ("--worker-extension-cls", "workers.engines.http.plain_weights.PlainWeights")
+FITTING: Mapping[str, str] = {
+    "--dtype": "float32",
+    "--logprobs-mode": "processed_logprobs",
+    "--max-model-len": str(LONGEST),
+    "--max-num-seqs": "256",
+    "--logits-processors": "tests.engines.unhurried:Unhurried",
+}
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
+}
+
+
+class VllmServer:
+    """One process group, at a port of its own; `settings` and `flags` in place of what fits."""
+
+    def __init__(
+        self,
+        folder: Path,
+        log: Path,
+        settings: Mapping[str, str] = FITTING,
+        flags: Sequence[str] = ("--enable-scale-out", *PLAIN),
+        **environment: str,
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        pairs = [word for pair in settings.items() for word in pair]
+        self._command = [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
+            *("--host", "127.0.0.1", "--port", str(self._port), "--skip-tokenizer-init", "--enforce-eager"),
+            *pairs,
+            *flags,
+        ]
+        self._environment = os.environ | ENVIRONMENT | environment
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = self._spawn(log)
+
+    def wait_ready(self) -> "VllmServer":
+        give_up = time.monotonic() + START_S
+        while not self.answers():
+            assert self._process is not None and self._process.poll() is None, self._log.read_text()[-3000:]
+            assert time.monotonic() < give_up, f"{self.url} is not ready after {START_S} s"
+            time.sleep(0.1)
+        return self
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1):
+                return True
+        except OSError:
+            return False
+
+    def post(self, path: str, body: object) -> None:
+        request = urllib.request.Request(f"{self.url}{path}", json.dumps(body).encode(), method="POST")
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request, timeout=30):
+            pass
+
+    def kill(self) -> None:
+        """At once, with all its processes."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(timeout=STOP_S)
+        self._process = None
+
+    def _spawn(self, log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment, start_new_session=True)
+
+
+class Servers:
+    """One for each shape of a model, started when it is first asked for; its weights are whatever is loaded later."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._by_shape: dict[str, VllmServer] = {}
+
+    def of(self, folder: Path) -> VllmServer:
+        return self.expect(folder).wait_ready()
+
+    def expect(self, folder: Path) -> VllmServer:
+        """It may not answer yet."""
+        config = json.loads((folder / "config.json").read_text())
+        shape = json.dumps({key: value for key, value in config.items() if key != "eos_token_id"}, sort_keys=True)
+        if shape not in self._by_shape:
+            log = self._directory / f"server-{len(self._by_shape)}.log"
+            self._by_shape[shape] = VllmServer(folder, log)
+        return self._by_shape[shape]
+
+    def kill(self) -> None:
+        for server in self._by_shape.values():
+            server.kill()

@@ -1,0 +1,197 @@
+"""What only the engine of a server promises: whatever becomes of that, no token of other weights is in a sample."""
+
+import importlib.util
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError
+from echo_queue.records import Span, Version
+from echo_queue.weights.delta.codes import dtype_name
+from echo_queue.weights.manifest import TensorInfo
+from echo_queue.weights.tensors import digest_of
+from tests.engines import reference
+from tests.engines.asking import ask, finish, prompt, step_until
+from tests.engines.conftest import BASE, MAX_PROMPT, Opener
+from tests.engines.models import LONGEST, open_model, parameters, save_model
+from tests.engines.serving import FITTING, PLAIN, Servers, VllmServer
+from workers.engines import Engine, Sampling
+from workers.engines.http.engine import HttpEngine
+from workers.engines.http.sample import seed_at
+from workers.engines.http.server import Server
+from workers.engines.http.weights import Place
+
+LIMIT = LONGEST - MAX_PROMPT
+ON_HTTP = pytest.mark.parametrize("opener", ["http"], indirect=True)
+KEY = "a key of the server"
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, VllmServer]]:
+    """Servers that do not fit: one by its settings, one by how it keeps its weights."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vLLM is not installed here: docs/engines.md")
+    folder, log = save_model(tmp_path_factory.mktemp("odd"), 1), tmp_path_factory.mktemp("logs")
+    wrong = {"--dtype": "bfloat16", "--logprobs-mode": "raw_logprobs", "--max-model-len": "64"}
+    start = {
+        "settings": partial(VllmServer, settings=FITTING | wrong, flags=PLAIN),
+        "packed": partial(VllmServer, flags=("--enable-scale-out", "--api-key", KEY)),
+    }
+    servers = {name: begin(folder, log / name) for name, begin in start.items()}
+    yield servers
+    for server in servers.values():
+        server.kill()
+
+
+def open_at(url: str, folder: Path, directory: Path, *, deadline_s: float = 30.0, key: str | None = None) -> HttpEngine:
+    place = Place(url, key, directory / "weights", deadline_s, checksums=True, streams=16)
+    return HttpEngine(str(folder), BASE, place, dtype="float32", longest=LONGEST, sampling=Sampling())
+
+
+MANY = ask("a", prompt(9, 1), LIMIT, samples=8)
+
+
+def assert_of_version_1(engine: Engine, newer: Path) -> None:
+    drafts = finish(engine)
+    assert {draft.spans for draft in drafts.values()} == {(Span(0, 1),)}
+    for draft in drafts.values():
+        assert len(draft.tokens) == LIMIT
+    for draft in list(drafts.values())[:4]:
+        reference.assert_drawn_by({1: open_model(newer)}, prompt(9, 1), draft)
+
+
+@ON_HTTP
+def test_a_server_that_was_killed_and_started_again_goes_on_with_the_weights_that_it_had(
+    opener: Opener, endless: Path, newer: Path, servers: Servers, tmp_path: Path
+) -> None:
+    server = servers.of(endless)
+    engine = open_at(server.url, endless, tmp_path, deadline_s=5.0)
+    engine.load(Version(1, 1), parameters(newer))
+    assert len(list((tmp_path / "weights").rglob("*.safetensors"))) == 1, "what it has now, and nothing older"
+    engine.add(MANY)
+    begun = len(step_until(engine, 1, MANY[0].key).tokens)
+    server.kill()
+    with pytest.raises(DeadlineError, match=r"not mended within 5 s"):
+        finish(engine)
+    kept = engine.drafts()[MANY[0].key]
+    assert begun <= len(kept.tokens) < LIMIT, "what was drawn for certain is there, for another worker to go on"
+    server.start()
+    server.wait_ready()
+    assert_of_version_1(engine, newer)
+    engine.close()
+    assert not list((tmp_path / "weights").rglob("*.safetensors"))
+
+
+@ON_HTTP
+def test_tokens_of_a_server_that_forgot_its_weights_are_in_no_sample_and_in_no_draft(
+    opener: Opener, endless: Path, newer: Path, servers: Servers
+) -> None:
+    """As after a restart that nobody noticed, but sooner: it serves its own weights, under the label of a fresh one."""
+    engine, server = opener(endless), servers.of(endless)
+    engine.load(Version(1, 1), parameters(newer))
+    forget(server, endless)
+    engine.add(MANY)
+    before = engine.sampled
+    while engine.sampled == before:
+        engine.step()
+    assert {len(draft.tokens) for draft in engine.drafts().values()} == {0}
+    assert_of_version_1(engine, newer)
+
+
+def forget(server: VllmServer, folder: Path) -> None:
+    reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+    server.post("/update_weight_version", {"new_version": "default"})
+    server.post("/collective_rpc", reload)
+
+
+@ON_HTTP
+def test_a_server_that_others_load_is_one_clear_error(opener: Opener, endless: Path, servers: Servers) -> None:
+    engine = opener(endless)
+    servers.of(endless).post("/update_weight_version", {"new_version": "theirs"})
+    engine.add(MANY)
+    with pytest.raises(EchoQueueError, match=r"somebody else, under the label 'theirs'"):
+        finish(engine)
+    opener.close()
+
+
+@ON_HTTP
+def test_a_load_of_other_bytes_than_were_given_is_noticed(
+    opener: Opener, endless: Path, newer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, tensors = opener(endless), parameters(newer)
+    infos = [
+        TensorInfo(name, dtype_name(tensor), tuple(tensor.shape), digest_of(tensor)) for name, tensor in tensors.items()
+    ]
+    engine.load(Version(1, 1), tensors)
+    assert all(engine.holds(info) for info in infos)
+    assert not engine.holds(replace(infos[0], digest=infos[1].digest))
+    reload = Server.reload
+    monkeypatch.setattr(Server, "reload", lambda server, folder: reload(server, str(endless)))
+    engine.load(Version(1, 2), tensors)
+    ones = {name for name, tensor in tensors.items() if bool((tensor == 1).all())}
+    assert ones == {info.name for info in infos if engine.holds(info)}, "norms are the same in both models"
+
+
+def test_all_settings_that_do_not_fit_are_named_at_once(
+    odd: dict[str, VllmServer], endless: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_at(odd["settings"].wait_ready().url, endless, tmp_path)
+    problems = [str(problem) for problem in raised.value.problems]
+    assert len(problems) == 3
+    for words in ("--logprobs-mode processed_logprobs", "--max-model-len 512", "bfloat16, model.dtype is float32"):
+        assert any(words in problem for problem in problems), words
+
+
+def test_a_server_whose_routes_are_off_is_told_how_to_start(
+    odd: dict[str, VllmServer], endless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.engines.http.engine.unfit", lambda *_: ())
+    with pytest.raises(ConfigError, match=r"--enable-scale-out"):
+        open_at(odd["settings"].wait_ready().url, endless, tmp_path)
+
+
+def test_a_server_that_would_serve_a_stale_output_layer_is_refused(
+    odd: dict[str, VllmServer], endless: Path, tmp_path: Path
+) -> None:
+    """vLLM on CPUs, as it comes, with a tied model."""
+    url = odd["packed"].wait_ready().url
+    with pytest.raises(ConfigError, match=r"401.*[Uu]nauthorized"):
+        open_at(url, endless, tmp_path)
+    with pytest.raises(ConfigError, match=r"not of the weights it was given[\s\S]*PlainWeights"):
+        open_at(url, endless, tmp_path, key=KEY)
+
+
+def test_another_model_than_the_servers_is_refused(odd: dict[str, VllmServer], tmp_path: Path) -> None:
+    url, fewer = odd["packed"].wait_ready().url, save_model(tmp_path / "fewer", 1, num_hidden_layers=1)
+    with pytest.raises(ConfigError, match=r"not of the weights it was given"):
+        open_at(url, fewer, tmp_path, key=KEY)
+    wider = save_model(tmp_path / "wider", 1, hidden_size=64)
+    with pytest.raises(ConfigError, match=r"does not take the weights of"):
+        open_at(url, wider, tmp_path, key=KEY)
+
+
+def test_what_is_no_vllm_server_is_refused_at_once(endless: Path, tmp_path: Path) -> None:
+    other = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    with pytest.raises(ConfigError, match=r"rollout\.http\.url: .*answers 501[\s\S]*vllm serve"):
+        open_at(f"http://127.0.0.1:{other.server_port}", endless, tmp_path)
+    other.shutdown()
+
+
+def test_a_server_that_does_not_answer_is_waited_for_and_then_refused(endless: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match=r"rollout\.http\.url: .*not mended within 1 s"):
+        open_at(f"http://127.0.0.1:{port}", endless, tmp_path, deadline_s=1.0)
+
+
+def test_a_sample_taken_up_elsewhere_draws_with_other_numbers() -> None:
+    seeds = {seed_at(seed, place) for seed in range(3) for place in range(200)}
+    assert len(seeds) == 600 and all(0 <= seed < 1 << 63 for seed in seeds)

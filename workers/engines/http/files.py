@@ -1,0 +1,57 @@
+"""The checkpoints that the server is told to load: files in a folder that it sees under the same path."""
+
+import shutil
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from echo_queue.errors import ConfigError, Problem
+
+FILE = "model.safetensors"
+
+
+class Files:
+    """`parameters`: the model's, where tied names share one object; a file has the first name of each."""
+
+    def __init__(self, weights_dir: Path, url: str, parameters: Mapping[str, Tensor]) -> None:
+        """The part of `weights_dir` that is for this server. What an earlier worker left there is removed."""
+        self._folder = (weights_dir / urlsplit(url).netloc.replace(":", "-")).absolute()
+        first: dict[int, str] = {}
+        self.owner = {name: first.setdefault(id(one), name) for name, one in parameters.items()}
+        """The name in the file of each name."""
+        self._numbers = count(1)
+        self.remove()
+
+    def put(self, tensors: Mapping[str, Tensor]) -> Path:
+        """A new checkpoint; its folder. Raises `ConfigError` if there is no room or right."""
+        folder = self._folder / str(next(self._numbers))
+        owned = {self.owner[name]: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        try:
+            folder.mkdir(parents=True)
+            save_file(owned, folder / FILE, metadata={"format": "pt"})
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            what = f"{folder} cannot be written: {error.strerror}"
+            mend = "name a folder with room, which worker and server see under the same path"
+            raise ConfigError(Problem("rollout.http.weights_dir", what, mend)) from None
+        return folder
+
+    def read(self, folder: Path, name: str) -> Tensor:
+        """By any of its names. Raises `KeyError`."""
+        owner = self.owner[name]
+        with safe_open(folder / FILE, "pt") as file:
+            tensor: Tensor = file.get_tensor(owner)
+        return tensor
+
+    def keep_only(self, folder: Path) -> None:
+        for other in self._folder.iterdir():
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def remove(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
