@@ -5,9 +5,8 @@ Nothing is tried twice here. `Away`: it did not answer, or not to the end. `Refu
 
 from typing import Any, NamedTuple
 
+import httpx2
 import orjson
-import urllib3
-from urllib3.exceptions import HTTPError
 
 from echo_queue.errors import EchoQueueError, Problem
 
@@ -54,7 +53,7 @@ class Server:
         self.url = url.rstrip("/")
         self._silence_s = silence_s
         self.headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._http = urllib3.PoolManager(retries=False, headers=self.headers)
+        self._http = httpx2.Client(headers=self.headers, trust_env=False)
 
     def settings(self) -> Settings:
         said = self._ask("GET", "/server_info?config_format=json")
@@ -86,9 +85,9 @@ class Server:
         names = [f"generate-tokens-{request}" for request in requests]  # as the server calls them
         self._ask("POST", "/inference/v1/abort_requests", {"request_ids": names})
 
-    def chunk(self, line: bytes) -> Chunk | None:
+    def chunk(self, line: str) -> Chunk | None:
         """What a line of a stream says; None: nothing. Raises `Away` for an error in place of tokens."""
-        if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+        if not line.startswith("data: ") or line.startswith("data: [DONE]"):
             return None
         said = self._json(line[6:])
         try:
@@ -111,29 +110,20 @@ class Server:
         return Refused(Problem(WHERE, what, f"start the server with {START}"))
 
     def close(self) -> None:
-        self._http.clear()
+        self._http.close()
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, silence_s: float = ANSWER_S) -> Any:
-        response = self._send(method, path, body, silence_s)
+        """Raises `Away` or `Refused`."""
+        timeout = httpx2.Timeout(silence_s, connect=CONNECT_S)
         try:
-            return self._json(response.data or b"null")
-        except (HTTPError, OSError) as error:
-            raise self.away(f"broke off: {error}") from error
+            response = self._http.request(method, f"{self.url}{path}", json=body, timeout=timeout)
+        except httpx2.HTTPError as error:
+            raise self.away(f"does not answer: {error!r}") from error
+        if response.status_code != 200:
+            raise self.refusal(path, response.status_code, response.content)
+        return self._json(response.content or b"null")
 
-    def _send(self, method: str, path: str, body: dict[str, Any] | None, silence_s: float) -> urllib3.BaseHTTPResponse:
-        """The body is not read yet. Raises `Away` or `Refused`."""
-        timeout = urllib3.Timeout(connect=CONNECT_S, read=silence_s)
-        try:
-            response = self._http.request(
-                method, f"{self.url}{path}", json=body, timeout=timeout, redirect=False, preload_content=False
-            )
-            if response.status == 200:
-                return response
-            raise self.refusal(path, response.status, response.data)
-        except (HTTPError, OSError) as error:
-            raise self.away(str(error)) from error
-
-    def _json(self, text: bytes) -> Any:
+    def _json(self, text: str | bytes) -> Any:
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:

@@ -1,26 +1,20 @@
 """Follows what the server generates, all streams in one thread, and tells it to the engine's own thread.
 
-- Each stream ends with exactly one event that says how: a chunk with a finish, or the error that broke it off.
-- One connection for each stream, by HTTP/1.0: an answer is lines until its end, and whether that came too early is
-  seen by its finish.
+Each stream ends with exactly one event that says how: a chunk with a finish, or the error that broke it off.
 """
 
 import asyncio
-import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-import orjson
+import httpx2
 
 from echo_queue.errors import EchoQueueError
 from workers.engines.http.server import CONNECT_S, Chunk, Server
 
 PATH = "/inference/v1/generate"
-LONGEST_LINE = 1 << 24
 LEAST_S = 1e-4
 CLOSE_S = 5.0
 
@@ -39,7 +33,8 @@ class Streams:
 
     def __init__(self, server: Server, silence_s: float, most: int) -> None:
         self._server, self._silence_s = server, silence_s
-        self._url = urlsplit(server.url)
+        timeout, unlimited = httpx2.Timeout(silence_s, connect=CONNECT_S), httpx2.Limits()
+        self._http = httpx2.AsyncClient(headers=server.headers, timeout=timeout, limits=unlimited, trust_env=False)
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._waiting: dict[str, asyncio.Task[None]] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -50,7 +45,7 @@ class Streams:
 
     def begin(self, stream: str, request: Mapping[str, Any]) -> None:
         """`stream` names it, and no other one that the server knows of."""
-        body = orjson.dumps({"request_id": stream, "stream": True, **request})
+        body = {"request_id": stream, "stream": True, **request}
         self._loop.call_soon_threadsafe(self._start, stream, body)
 
     def events(self, wait_s: float) -> Iterator[Event]:
@@ -82,12 +77,12 @@ class Streams:
 
     def close(self) -> None:
         """All that is under way is cut off."""
-        self._loop.call_soon_threadsafe(self._stop)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
         self._thread.join(timeout=CLOSE_S)
         if not self._thread.is_alive():
             self._loop.close()
 
-    def _start(self, stream: str, body: bytes) -> None:
+    def _start(self, stream: str, body: Mapping[str, Any]) -> None:
         task = self._waiting[stream] = self._loop.create_task(self._follow(stream, body))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -98,27 +93,23 @@ class Streams:
             if stream in self._waiting:
                 self._waiting[stream].cancel()
 
-    def _stop(self) -> None:
-        for task in self._running:
-            task.cancel()
-        self._loop.call_soon(self._loop.stop)
+    async def _stop(self) -> None:
+        try:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+            await self._http.aclose()
+        finally:
+            self._loop.stop()
 
-    async def _follow(self, stream: str, body: bytes) -> None:
+    async def _follow(self, stream: str, body: Mapping[str, Any]) -> None:
         finish = None
         try:
             async with self._room:
                 del self._waiting[stream]
-                async with asyncio.timeout(CONNECT_S) as deadline:
-                    reader, writer = await self._connect()
-                    with closing(writer):
-                        writer.write(self._head(body) + body)
-                        deadline.reschedule(self._loop.time() + self._silence_s)
-                        await self._check(reader)
-                        while line := await reader.readline():
-                            deadline.reschedule(self._loop.time() + self._silence_s)
-                            if (chunk := self._server.chunk(line)) is not None:
-                                finish = chunk.finish
-                                self._events.put(Event(stream, chunk))
+                async for chunk in self._chunks(body):
+                    finish = chunk.finish
+                    self._events.put(Event(stream, chunk))
             if finish is None:
                 raise self._server.away("ended a stream in the middle")
         except EchoQueueError as error:
@@ -126,31 +117,17 @@ class Streams:
         except asyncio.CancelledError:
             self._waiting.pop(stream, None)
             self._break(stream, finish, self._server.away("was not asked, or cut off"))
-        except (OSError, ValueError) as error:  # a line that is too long, a timeout
+        except httpx2.HTTPError as error:
             self._break(stream, finish, self._server.away(f"broke off: {error!r}"))
+
+    async def _chunks(self, body: Mapping[str, Any]) -> AsyncIterator[Chunk]:
+        async with self._http.stream("POST", f"{self._server.url}{PATH}", json=body) as response:
+            if response.status_code != 200:
+                raise self._server.refusal(PATH, response.status_code, await response.aread())
+            async for line in response.aiter_lines():
+                if (chunk := self._server.chunk(line)) is not None:
+                    yield chunk
 
     def _break(self, stream: str, finish: str | None, error: EchoQueueError) -> None:
         if finish is None:
             self._events.put(Event(stream, error))
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        safe = self._url.scheme == "https"
-        port = self._url.port or (443 if safe else 80)
-        context = ssl.create_default_context() if safe else None
-        return await asyncio.open_connection(self._url.hostname, port, ssl=context, limit=LONGEST_LINE)
-
-    def _head(self, body: bytes) -> bytes:
-        lines = [f"POST {self._url.path}{PATH} HTTP/1.0", f"Host: {self._url.netloc}"]
-        lines += [f"{name}: {value}" for name, value in self._server.headers.items()]
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}", "", ""]
-        return "\r\n".join(lines).encode()
-
-    async def _check(self, reader: asyncio.StreamReader) -> None:
-        """Reads the head of an answer. Raises `Away` or `Refused` unless tokens follow."""
-        status = (await reader.readline()).split()
-        while (await reader.readline()).strip():
-            pass
-        if len(status) < 2 or not status[1].isdigit():
-            raise self._server.away(f"says {status!r}, which is not HTTP")
-        if status[1] != b"200":
-            raise self._server.refusal(PATH, int(status[1]), await reader.read())
