@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from echo_queue.errors import Problem
 
@@ -93,6 +94,8 @@ def _of_http(rollout: "Rollout") -> Iterator[Problem]:
         return
     if not rollout.http.url:
         yield Problem(f"{where}.url", "no server to generate", "name one, http://host:8000")
+    elif not _is_address(rollout.http.url):
+        yield Problem(f"{where}.url", f"{rollout.http.url} names no host and port", "name one, http://host:8000")
     if rollout.http.weights_dir is None:
         yield Problem(f"{where}.weights_dir", "no way for weights to the server", "name a folder that it sees too")
     if rollout.workers != 1:
@@ -105,6 +108,14 @@ def _of_http(rollout: "Rollout") -> Iterator[Problem]:
             f"vLLM's server draws at {LEAST_TEMPERATURE} at the least",
             f"set {LEAST_TEMPERATURE} or more",
         )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _of_preemption(preemption: "Preemption") -> Iterator[Problem]:

@@ -63,6 +63,8 @@ HTTP = '[rollout]\nengine = "http"\nworkers = 1\nhttp = { url = "http://here:800
     [
         ('url = "http://here:8000", ', "", "rollout.http.url"),
         ("http://here:8000", "here:8000", "rollout.http.url"),
+        ("http://here:8000", "http://here:80x", "rollout.http.url"),
+        ("http://here:8000", "http://:8000", "rollout.http.url"),
         (', weights_dir = "w"', "", "rollout.http.weights_dir"),
         ("workers = 1", "workers = 2", "rollout.workers"),
         ("workers = 1", "workers = 1\nmetrics_port = 9000", "rollout.metrics_port"),

@@ -68,7 +68,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("~", "+zadd +zrange +zrem", ("backlog",)),
     ("~", "+exists +srem", ("ledger",)),
     ("~", "+getrange +setrange", ("lengths:*",)),
-    ("%R~", "+hgetall", ("buckets:*",)),
+    ("%R~", "+hget", ("buckets:*",)),
     ("~", "+llen +lpop", ("redo",)),
     ("%W~", "+set", ("confirmed",)),
 )

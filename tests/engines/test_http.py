@@ -1,6 +1,7 @@
 """What only the engine of a server promises: whatever becomes of that, no token of other weights is in a sample."""
 
 import importlib.util
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.engines.models import LONGEST, open_model, parameters, save_model
 from tests.engines.serving import FITTING, PLAIN, Servers, VllmServer
 from workers.engines import Engine, Sampling
 from workers.engines.http.engine import HttpEngine
+from workers.engines.http.files import Files
 from workers.engines.http.sample import seed_at
 from workers.engines.http.server import Server
 from workers.engines.http.weights import Place
@@ -118,6 +120,39 @@ def test_a_server_that_others_load_is_one_clear_error(opener: Opener, endless: P
     with pytest.raises(EchoQueueError, match=r"somebody else, under the label 'theirs'"):
         finish(engine)
     opener.close()
+
+
+@ON_HTTP
+@pytest.mark.parametrize("changed", ["settings", "parameters"])
+def test_a_server_that_comes_back_otherwise_is_one_clear_error(
+    opener: Opener, endless: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """What it was before is changed here, since starting another one takes half a minute."""
+    engine = opener(endless)
+    assert isinstance(engine, HttpEngine)
+    if changed == "settings":
+        monkeypatch.setattr(engine, "_settings", engine._settings._replace(logprobs_mode="raw_logprobs"))
+    else:
+        monkeypatch.setattr(engine._weights, "_reported", {"tp0:lm_head.weight": "0" * 64})
+    forget(servers.of(endless), endless)
+    engine.add(MANY)
+    with pytest.raises(EchoQueueError, match=r"was started again[\s\S]*start it as it was started before"):
+        finish(engine)
+    opener.close()
+
+
+def test_a_checkpoint_for_which_there_is_no_room_is_one_clear_error(endless: Path, tmp_path: Path) -> None:
+    state = parameters(endless)
+    files = Files(tmp_path, "http://127.0.0.1:8000", state)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(ConfigError, match=r"rollout\.http\.weights_dir: .*cannot be written"):
+            files.put(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.rglob("*.safetensors"))
+    assert files.put(state).is_relative_to(tmp_path)
 
 
 @ON_HTTP

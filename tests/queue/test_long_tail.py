@@ -222,3 +222,13 @@ def test_on_a_heavy_tail_every_length_is_trained_as_often_as_any_and_within_the_
     assert max(waited.values()) <= 2 * (scene.policy.s + 1)
     slow = [task for task in waited if lengths[int(task.split("/")[2])] >= np.quantile(lengths, 0.8)]
     assert fmean(waited[task] for task in slow) - fmean(waited.values()) <= scene.policy.s
+
+
+def test_a_set_whose_column_was_wrong_is_declared_again_with_another_one(queue: Queue) -> None:
+    queue.configure(POLICY)
+    chunk = Chunk(0, 0, 9, "digest")
+    assert queue.declare(PromptSet("a", "source", length_feature="levle"), [chunk])
+    assert queue.reject("a", chunk, "no column `levle`")
+    assert not queue.declare(PromptSet("a", "source", length_feature="level"), [chunk])
+    waiting = queue.waiting_chunk("a", 0)
+    assert waiting is not None and waiting.length_feature == "level"

@@ -90,8 +90,9 @@ end
 local function known_length(run, name, index)
   local byte = redis.call('GETRANGE', run.K['lengths:' .. name], index, index):byte() or 0
   if byte > BUCKETS then return byte end
-  run.buckets[name] = run.buckets[name] or hash(run.K['buckets:' .. name])
-  local groups, tokens = read_bucket(run.buckets[name][tostring(byte)])
+  local bucket = name .. ' ' .. byte
+  run.buckets[bucket] = run.buckets[bucket] or { read_bucket(redis.call('HGET', run.K['buckets:' .. name], byte)) }
+  local groups, tokens = unpack(run.buckets[bucket])
   if groups > 0 then return length_byte(tokens / groups) end
 end
 
@@ -261,7 +262,7 @@ local function declare_again(run, known, declared, chunks)
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
   if #mended > 0 then reopen(run) end
-  redis.call('HSET', K['set:' .. name], 'source', declared.source, 'failed', 0)
+  redis.call('HSET', K['set:' .. name], 'source', declared.source, 'feature', declared.feature, 'failed', 0)
 end
 
 -- args: name source epochs priority order seed feature, then first count digest ticket of each chunk. 1 if the set is new.
@@ -273,7 +274,7 @@ local function declare(keys, args)
     chunks[#chunks + 1] = { first = args[place], count = args[place + 1], digest = args[place + 2], ticket = args[place + 3] }
     prompts = prompts + args[place + 1]
   end
-  local declared = { name = name, source = args[2], epochs = args[3], order = args[5], seed = args[6],
+  local declared = { name = name, source = args[2], epochs = args[3], order = args[5], seed = args[6], feature = args[7],
                      chunks = tostring(#chunks), prompts = tostring(prompts) }
   local known = hash(K['set:' .. name])
   if known.source then

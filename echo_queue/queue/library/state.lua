@@ -144,7 +144,7 @@ local function open_run(keys)
     wait_late = policy.late == 'wait',
     late_deadline_ms = tonumber(policy.late_deadline_ms),
     group_max_bytes = tonumber(policy.group_max_bytes),
-    group_max_tokens = tonumber(policy.group_max_tokens),
+    group_max_tokens = tonumber(policy.group_max_tokens or (policy.group_max_bytes or 0) / 8),
     longest_first = policy.longest_first == '1',
     published = tonumber(redis.call('HGET', K.published, 'number')),
     shards = {},

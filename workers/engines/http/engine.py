@@ -110,7 +110,7 @@ class HttpEngine:
         return self._weights.read(name)
 
     def holds(self, info: TensorInfo) -> bool:
-        return self._weights.holds(info)
+        return patiently(lambda: self._weights.holds(info), self._deadline_s)
 
     def close(self) -> None:
         self.abort([key.task for key in self._samples])
@@ -121,8 +121,8 @@ class HttpEngine:
     def _open(self, folder: str, place: Place, dtype: str, longest: int) -> Weights:
         """The server has this model's weights, and is known to take what it is given."""
         model = open_model(folder, dtype).eval()
-        settings = patiently(self._server.settings, self._deadline_s)
-        problems = list(unfit(settings, model.config, dtype, longest))
+        self._settings = patiently(self._server.settings, self._deadline_s)
+        problems = list(unfit(self._settings, model.config, dtype, longest))
         if problems:
             raise ConfigError(*problems)
         self._stop_tokens = sorted({*self._sampling.stop_tokens, *stop_tokens(model)})
@@ -207,6 +207,9 @@ class HttpEngine:
             return
         self._leave(list(self._samples.values()))
         try:
+            if (settings := self._server.settings()) != self._settings:
+                what = f"{self._server.url} was started again with {settings}, before it was {self._settings}"
+                raise Refused(Problem(WHERE, what, "start it as it was started before"))
             self._weights.again(self.version)
             self._failed, self._moved_s = None, time.monotonic()
         except Away as error:
@@ -219,18 +222,14 @@ class HttpEngine:
             while self._by_stream and time.monotonic() < give_up:
                 self._streams.abort(list(self._by_stream))
                 self._hear(PAUSE_S)
-        except Away as error:
+        except EchoQueueError as error:
             log.warning("the server does not end what it generates: %s", error)
         self._leave(list(self._samples.values()))
 
     def _leave(self, samples: Sequence[Sample]) -> None:
         """They are heard no more, and keep what counts."""
-        streams = [sample.stream for sample in samples if sample.stream]
+        self._streams.cut([sample.stream for sample in samples if sample.stream])
         for sample in samples:
             sample.drop()
             self._by_stream.pop(sample.stream, None)
             sample.stream = ""
-        try:
-            self._streams.abort(streams)
-        except EchoQueueError as error:
-            log.warning("the server may go on with %d samples that nobody waits for: %s", len(streams), error)

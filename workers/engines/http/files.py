@@ -1,12 +1,14 @@
 """The checkpoints that the server is told to load: files in a folder that it sees under the same path."""
 
+import secrets
 import shutil
+import socket
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -19,13 +21,16 @@ class Files:
     """`parameters`: the model's, where tied names share one object; a file has the first name of each."""
 
     def __init__(self, weights_dir: Path, url: str, parameters: Mapping[str, Tensor]) -> None:
-        """The part of `weights_dir` that is for this server. What an earlier worker left there is removed."""
-        self._folder = (weights_dir / urlsplit(url).netloc.replace(":", "-")).absolute()
+        """The part of `weights_dir` that is for this machine's worker at that server, which has one at a time: what
+        earlier ones left there is removed."""
+        server = urlsplit(url)
+        place = (weights_dir / f"{socket.gethostname()}-{server.hostname}-{server.port or server.scheme}").absolute()
+        shutil.rmtree(place, ignore_errors=True)
+        self._folder = place / secrets.token_hex(4)
         first: dict[int, str] = {}
         self.owner = {name: first.setdefault(id(one), name) for name, one in parameters.items()}
         """The name in the file of each name."""
         self._numbers = count(1)
-        self.remove()
 
     def put(self, tensors: Mapping[str, Tensor]) -> Path:
         """A new checkpoint; its folder. Raises `ConfigError` if there is no room or right."""
@@ -34,9 +39,9 @@ class Files:
         try:
             folder.mkdir(parents=True)
             save_file(owned, folder / FILE, metadata={"format": "pt"})
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             shutil.rmtree(folder, ignore_errors=True)
-            what = f"{folder} cannot be written: {error.strerror}"
+            what = f"{folder} cannot be written: {error}"
             mend = "name a folder with room, which worker and server see under the same path"
             raise ConfigError(Problem("rollout.http.weights_dir", what, mend)) from None
         return folder

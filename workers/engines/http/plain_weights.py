@@ -2,7 +2,8 @@
 
 vLLM packs the weights of linear layers away on CPUs: its checksums do not see them, and a tied output layer is not
 packed again when weights are reloaded. A server that imports this module before it builds the model keeps them as the
-checkpoint has them.
+checkpoint has them: also in their order in memory, other than the engine in process (`vllm.opening`), since reloading
+puts new ones in their place.
 """
 
 from typing import Any

@@ -14,6 +14,8 @@ WHERE = "rollout.http.url"
 CONNECT_S = 5.0
 ANSWER_S = 10.0
 """Longest silence after a question that costs the server nothing."""
+GATEWAY = (502, 503, 504)
+"""What is answered for a server that is not there yet, or no longer."""
 START = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
     "--max-model-len TOKENS"
@@ -104,7 +106,7 @@ class Server:
     def refusal(self, path: str, status: int, body: bytes) -> EchoQueueError:
         """What an answer that is not 200 means."""
         said = _reason(body)
-        if status >= 500 and "EngineCore" in said:
+        if status in GATEWAY or (status >= 500 and "EngineCore" in said):
             return self.away(f"has lost its engine: {said}")
         what = f"{self.url}{path.partition('?')[0]} answers {status}: {said}"
         return Refused(Problem(WHERE, what, f"start the server with {START}"))

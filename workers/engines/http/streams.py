@@ -1,10 +1,11 @@
 """Follows what the server generates, all streams in one thread, and tells it to the engine's own thread.
 
-Each stream ends with exactly one event that says how: a chunk with a finish, or the error that broke it off.
+Each stream ends with exactly one event that says how: a chunk with a finish, or the error that broke it off. One that
+was cut off may end without.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
@@ -36,8 +37,8 @@ class Streams:
         timeout, unlimited = httpx2.Timeout(silence_s, connect=CONNECT_S), httpx2.Limits()
         self._http = httpx2.AsyncClient(headers=server.headers, timeout=timeout, limits=unlimited, trust_env=False)
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._waiting: dict[str, asyncio.Task[None]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waiting: set[str] = set()
         self._room = asyncio.Semaphore(most)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="streams", daemon=True)
@@ -75,6 +76,10 @@ class Streams:
         if streams:
             self._server.abort(streams)
 
+    def cut(self, streams: list[str]) -> None:
+        """Their connections are closed, at which the server ends them."""
+        self._loop.call_soon_threadsafe(self._cut, streams)
+
     def close(self) -> None:
         """All that is under way is cut off."""
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
@@ -83,21 +88,26 @@ class Streams:
             self._loop.close()
 
     def _start(self, stream: str, body: Mapping[str, Any]) -> None:
-        task = self._waiting[stream] = self._loop.create_task(self._follow(stream, body))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task = self._tasks[stream] = self._loop.create_task(self._follow(stream, body))
+        task.add_done_callback(lambda _: self._tasks.pop(stream, None))
+        self._waiting.add(stream)
 
     def _forget(self, streams: list[str]) -> None:
         """Those that the server was not asked for yet."""
+        for stream in self._waiting.intersection(streams):
+            self._events.put(Event(stream, self._server.away("was not asked")))
+            self._cut([stream])
+
+    def _cut(self, streams: Collection[str]) -> None:
+        self._waiting.difference_update(streams)
         for stream in streams:
-            if stream in self._waiting:
-                self._waiting[stream].cancel()
+            if stream in self._tasks:
+                self._tasks[stream].cancel()
 
     async def _stop(self) -> None:
         try:
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
+            self._cut(list(self._tasks))
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             await self._http.aclose()
         finally:
             self._loop.stop()
@@ -106,7 +116,7 @@ class Streams:
         finish = None
         try:
             async with self._room:
-                del self._waiting[stream]
+                self._waiting.discard(stream)
                 async for chunk in self._chunks(body):
                     finish = chunk.finish
                     self._events.put(Event(stream, chunk))
@@ -114,9 +124,6 @@ class Streams:
                 raise self._server.away("ended a stream in the middle")
         except EchoQueueError as error:
             self._break(stream, finish, error)
-        except asyncio.CancelledError:
-            self._waiting.pop(stream, None)
-            self._break(stream, finish, self._server.away("was not asked, or cut off"))
         except httpx2.HTTPError as error:
             self._break(stream, finish, self._server.away(f"broke off: {error!r}"))
 

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from echo_queue.errors import Problem
 from echo_queue.records import Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import digest_of
 from workers.engines.http.checksums import Checksums
 from workers.engines.http.files import Files
 from workers.engines.http.loader import Loader
-from workers.engines.http.server import Server
+from workers.engines.http.server import WHERE, Refused, Server
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +67,13 @@ class Weights:
         self._files.keep_only(folder)
 
     def again(self, version: Version) -> None:
-        """What it was given last, to a server that has something else."""
+        """What it was given last, to a server that has something else. Raises `Refused` if it makes something else of
+        it than the server before."""
+        before = self._reported
         self.give(version, self._folder)
+        if self._reported != before:
+            what = f"{self._server.url} was started again, and makes other parameters of the same weights"
+            raise Refused(Problem(WHERE, what, "start it as it was started before"))
 
     def learn(self) -> None:
         """Which parameters the server's checksums tell, while it surely has what it was given."""

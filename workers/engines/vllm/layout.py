@@ -44,7 +44,7 @@ def renew(views: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     """Copies `tensors` to where they lie; on a CPU with all its cores, since generation stands meanwhile."""
     distinct = {id(views[name]): name for name in tensors}
     on_cpu = all(views[name].device.type == "cpu" for name in distinct.values())
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if on_cpu else 1, "renewing") as cores:
+    with ThreadPoolExecutor(os.cpu_count() if on_cpu else 1, "renewing") as cores:
         for _ in cores.map(lambda name: _copy(views[name], tensors[name]), distinct.values()):
             """Raises what went wrong."""
 
