@@ -9,7 +9,7 @@
 - A `load` that raises `ConfigError` leaves the old version serving; after any other error the engine may hold parts of
   both.
 - A sample depends on its prompt, its seed, its draft and the weights, not on what shares the batch with it.
-- One thread uses an engine; `sampled` may be read from any.
+- One thread uses an engine; any may read `sampled`, and several may ask at once what it `holds`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -7,7 +7,9 @@
 """
 
 import logging
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from blake3 import blake3
@@ -62,10 +64,12 @@ class Gate:
             self.pause_s = time.monotonic() - began
 
     def _probe(self, manifest: Manifest) -> None:
-        for info in probed(manifest):
-            if not self.engine.holds(info):
-                what = f"{info.name} in the engine is not what was published"
-                raise Spoilt(Problem(f"weights {manifest.version}", what, MEND))
+        infos = probed(manifest)
+        with ThreadPoolExecutor(os.cpu_count(), "probing") as pool:
+            for info, held in zip(infos, pool.map(self.engine.holds, infos), strict=True):
+                if not held:
+                    what = f"{info.name} in the engine is not what was published"
+                    raise Spoilt(Problem(f"weights {manifest.version}", what, MEND))
 
 
 def probed(manifest: Manifest) -> list[TensorInfo]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def open_vllm(folder: str, room: Room, stats: bool) -> Any:
         raise ConfigError(Problem("rollout.engine", f"vLLM cannot be imported here: {error}", mend)) from None
     try:
         config = _configuration(folder, room, stats)
-        with _plain_weights():
+        with _plain_weights(tied=config.model_config.hf_text_config.tie_word_embeddings):
             vllm = LLMEngine.from_vllm_config(config, disable_log_stats=not stats)
         _try_out(vllm)
     except (ValueError, RuntimeError) as error:
@@ -107,23 +108,25 @@ def _try_out(vllm: Any) -> None:
 
 
 @contextmanager
-def _plain_weights() -> Iterator[None]:
+def _plain_weights(tied: bool) -> Iterator[None]:
     """On a CPU, vLLM packs the weights of linear layers for its kernels, and new weights would never reach the copies.
 
-    Here they stay what they are, but for their order in memory, which makes them as fast.
+    Here they stay what they are, but for their order in memory, which makes them as fast; not so an embedding that is
+    only looked up, unless it is `tied` to the output layer.
     """
     from vllm.model_executor.layers import utils
 
     packing = utils.dispatch_cpu_unquantized_gemm
-    utils.dispatch_cpu_unquantized_gemm = _keep
+    utils.dispatch_cpu_unquantized_gemm = partial(_keep, tied)
     try:
         yield
     finally:
         utils.dispatch_cpu_unquantized_gemm = packing
 
 
-def _keep(layer: Any, remove_weight: bool) -> None:
-    if layer.weight.ndim == 2:
+def _keep(tied: bool, layer: Any, remove_weight: bool) -> None:
+    looked_up = type(layer).__name__ == "VocabParallelEmbedding" and not tied
+    if layer.weight.ndim == 2 and not looked_up:
         layer.weight.data = layer.weight.data.t().contiguous().t()
     weight = layer.weight.detach()  # a plain tensor: vLLM's own kind takes a way round through Python at every call
     layer.cpu_linear = lambda x, _, bias: torch.nn.functional.linear(x, weight, bias)
