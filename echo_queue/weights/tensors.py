@@ -111,3 +111,8 @@ def digest_of(tensor: "Tensor") -> str:
     step = PIECE_BYTES // row.element_size()
     pieces = range(0, max(1, len(row)), step)
     return tensor_digest(digest(on_host(row[start : start + step]).view("u1").data) for start in pieces)
+
+
+def matches(tensor: "Tensor", info: TensorInfo) -> bool:
+    """Whether it is, byte for byte, what the manifest has."""
+    return digest_of(tensor) == info.digest

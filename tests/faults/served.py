@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from echo_queue.weights import Manifest, Route
-from echo_queue.weights.tensors import digest_of
+from echo_queue.weights.tensors import matches
 from workers.weights.courier import Brought, Courier
 from workers.weights.gate import Gate
 
@@ -60,7 +60,7 @@ def read(directory: Path) -> Served:
 
 def _swap(self: Gate, file: Path, swap: Callable[..., None], manifest: Manifest, tensors: Any) -> None:
     swap(self, manifest, tensors)
-    wrong = [info.name for info in manifest.tensors if digest_of(self.engine.weight(info.name)) != info.digest]
+    wrong = [info.name for info in manifest.tensors if not matches(self.engine.weight(info.name), info)]
     _note(file, f"{manifest.version} " + (f"differs in {', '.join(wrong)}" if wrong else AS_PUBLISHED))
 
 

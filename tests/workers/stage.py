@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -23,6 +22,7 @@ from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.weights import Press, Signer
 from learner import keys
+from tests import toml
 from workers import engines
 from workers.environments.scorer import Scorer
 from workers.leaving import Leaving
@@ -38,7 +38,7 @@ class Stage:
         merged = _settings(directory, folder, settings)
         self.config = Config.model_validate(merged)
         self.path = directory / "run.toml"
-        self.path.write_text(_toml(merged))
+        self.path.write_text(toml.written(merged))
         self.services = Services(self.config)
         self.services.start()
         self.store = connect_store(self.config, "learner")
@@ -193,11 +193,3 @@ def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[
     for section, values in overrides.items():
         settings[section] = settings.get(section, {}) | values
     return settings
-
-
-def _toml(settings: dict[str, dict[str, Any]]) -> str:
-    """Scalars are written in JSON as in TOML."""
-    lines = []
-    for section, values in settings.items():
-        lines += [f"[{section}]", *(f"{key} = {orjson.dumps(value).decode()}" for key, value in values.items())]
-    return "\n".join(lines)

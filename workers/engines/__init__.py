@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from echo_queue.config import Config
 from echo_queue.records import NOTHING, Draft, Tokens, Version
-from echo_queue.services.secrets import engine_key
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,6 +145,7 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
 
 
 def _http(config: Config, folder: str, version: Version, longest: int, sampling: Sampling) -> Engine:
+    from echo_queue.services.secrets import engine_key
     from workers.engines.http.engine import HttpEngine
     from workers.engines.http.weights import Place
 

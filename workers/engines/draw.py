@@ -19,8 +19,7 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> t
     """Inverse-CDF sampling from softmax(logits / temperature), cut to the top-p nucleus and renormalised.
 
     logits [R, V]; uniform [R] in [0, 1), float64. Returns tokens [R] int64 and their log-probabilities [R] float32.
-    A row's token depends on that row only. The nucleus is the smallest set of likeliest tokens whose mass
-    reaches top_p (Holtzman et al. 2020).
+    A row's token depends on that row only.
     """
     logits = logits.float()
     logprobs = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
@@ -30,11 +29,16 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> t
     return tokens, logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
+def nucleus_(probabilities: Tensor, top_p: float) -> Tensor:
+    """Of each row in descending order [R, V], the smallest set whose mass reaches top_p (Holtzman et al. 2020); the
+    others become 0. In place."""
+    outside = probabilities.cumsum(-1, dtype=torch.float64) - probabilities >= top_p
+    return probabilities.masked_fill_(outside, 0.0)
+
+
 def _draw_nucleus(logprobs: Tensor, uniform: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     ordered, ids = logprobs.sort(dim=-1, descending=True)
-    probabilities = ordered.exp()
-    outside = probabilities.cumsum(-1, dtype=torch.float64) - probabilities >= top_p
-    kept = probabilities.masked_fill_(outside, 0.0)
+    kept = nucleus_(ordered.exp(), top_p)
     ranks = _invert(kept, uniform).unsqueeze(-1)
     drawn = ordered.gather(-1, ranks) - kept.sum(-1, keepdim=True).log()
     return ids.gather(-1, ranks).squeeze(-1), drawn.squeeze(-1)

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import Draft, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
-from echo_queue.weights.tensors import digest_of
+from echo_queue.weights.tensors import matches
 from workers.engines import Key, Request, Sampling, check, checkpoint
 from workers.engines.draw import draw
 from workers.engines.kv_cache import KeysValues, KVCache
@@ -107,7 +107,7 @@ class TransformersEngine:
         return weight.detach()
 
     def holds(self, info: TensorInfo) -> bool:
-        return digest_of(self.weight(info.name)) == info.digest
+        return matches(self.weight(info.name), info)
 
     def close(self) -> None:
         self._waiting = []

@@ -22,8 +22,7 @@ def promised(evidence: Evidence) -> dict[str, str]:
     mended = {(event.facts.set, event.facts.parts[0].number) for event in evidence.attempts("submit")}
     epochs = evidence.epochs
     ids: dict[str, str] = {}
-    for number, (event, attempt) in evidence.acknowledged("declare", "submit").items():
-        del number
+    for event, attempt in evidence.acknowledged("declare", "submit").values():
         for part in attempt.facts.parts:
             if event.step == "declare" and (attempt.facts.set, part.number) in refused - mended:
                 continue

@@ -16,7 +16,7 @@ import numpy as np
 from echo_queue.config import Config
 from echo_queue.records import Draft, Finish, Logprobs, Span, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
-from echo_queue.weights.tensors import digest_of
+from echo_queue.weights.tensors import matches
 from tests.faults import stamps
 from workers.engines import Key, Request
 from workers.environments import Answers, Reply, Turn
@@ -60,7 +60,7 @@ class Drawing:
         return self._tensors[name]
 
     def holds(self, info: TensorInfo) -> bool:
-        return digest_of(self.weight(info.name)) == info.digest
+        return matches(self.weight(info.name), info)
 
     def add(self, requests: Sequence[Request]) -> None:
         for request in requests:

@@ -4,10 +4,9 @@ import random
 import shutil
 from pathlib import Path
 
-import orjson
-
 from echo_queue.config import Config, load
 from echo_queue.supervisor import Role
+from tests import toml
 from tests.faults.storm import made_up
 
 WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
@@ -45,10 +44,7 @@ def cast() -> tuple[Role, ...]:
 def configure(directory: Path, seed: int) -> Config:
     """The run of a storm, written to `directory`."""
     made_up.make_base(directory / "base")
-    lines = []
-    for section, values in rules(directory, seed).items():
-        lines += [f"[{section}]", *(f"{key} = {orjson.dumps(value).decode()}" for key, value in values.items())]
-    (directory / "run.toml").write_text("\n".join(lines))
+    (directory / "run.toml").write_text(toml.written(rules(directory, seed)))
     return load(directory / "run.toml", {})
 
 

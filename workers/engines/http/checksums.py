@@ -21,11 +21,12 @@ Read = Callable[[str], Tensor]
 
 
 class Checksums:
-    """`coverage`: the parameters that can be checked, by the name of a tensor that they hold."""
+    """`coverage`: the parameters that can be checked, by the name of a tensor that they hold. `read` gives the tensors
+    of the checkpoint that the server was told to load last."""
 
     def __init__(self, reported: Mapping[str, str], owner: Mapping[str, str], read: Read) -> None:
         """`reported` while the server has what `read` gives."""
-        self._owner = owner
+        self._owner, self._read = owner, read
         self._parts: dict[str, tuple[str, ...]] = {}
         for parameter, digest in reported.items():
             parts = _parts(parameter.rpartition(":")[2], owner)
@@ -36,10 +37,10 @@ class Checksums:
             for part in parts:
                 self.coverage.setdefault(part, []).append(parameter)
 
-    def agree(self, reported: Mapping[str, str], name: str, read: Read) -> bool:
+    def agree(self, reported: Mapping[str, str], name: str) -> bool:
         """Whether every parameter that can be checked, and holds the tensor `name`, is what `read` gives."""
         return all(
-            reported.get(parameter) in _digests([read(part) for part in self._parts[parameter]])
+            reported.get(parameter) in _digests([self._read(part) for part in self._parts[parameter]])
             for parameter in self.coverage.get(self._owner[name], ())
         )
 

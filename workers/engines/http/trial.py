@@ -17,6 +17,7 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import Tokens
 from workers.engines import Key, Request, Sampling
 from workers.engines.checkpoint import too_short
+from workers.engines.draw import nucleus_
 from workers.engines.http.sample import Sample
 from workers.engines.http.server import START, WHERE, Settings
 from workers.engines.http.streams import Streams
@@ -86,5 +87,5 @@ def _logprobs(model: PreTrainedModel, prompt: Tokens, tokens: Tokens, sampling: 
     logits: Tensor = model(inputs.unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
     logprobs = torch.log_softmax(logits.float() / sampling.temperature, dim=-1)
     ordered = logprobs.exp().sort(dim=-1, descending=True).values
-    nucleus = ordered.masked_fill(ordered.cumsum(-1) - ordered >= sampling.top_p, 0.0).sum(-1)
-    return logprobs.gather(-1, inputs[len(prompt) :, None]).squeeze(-1) - nucleus.log()
+    mass = nucleus_(ordered, sampling.top_p).sum(-1)
+    return logprobs.gather(-1, inputs[len(prompt) :, None]).squeeze(-1) - mass.log()

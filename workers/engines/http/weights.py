@@ -10,7 +10,7 @@ from torch import Tensor
 from echo_queue.errors import Problem
 from echo_queue.records import Version
 from echo_queue.weights.manifest import TensorInfo
-from echo_queue.weights.tensors import digest_of
+from echo_queue.weights.tensors import matches
 from workers.engines.http.checksums import Checksums
 from workers.engines.http.files import Files
 from workers.engines.http.loader import Loader
@@ -87,8 +87,8 @@ class Weights:
 
     def holds(self, info: TensorInfo) -> bool:
         """The checkpoint that the server has loaded is right, and so is what it made of it, where that can be told."""
-        right = digest_of(self.read(info.name)) == info.digest
-        return right and self.served and self._checksums.agree(self._reported, info.name, self.read)
+        right = matches(self.read(info.name), info)
+        return right and self.served and self._checksums.agree(self._reported, info.name)
 
     def close(self) -> None:
         self._files.remove()

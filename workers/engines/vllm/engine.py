@@ -10,7 +10,7 @@ from torch import Tensor
 from echo_queue.errors import ConfigError
 from echo_queue.records import Draft, Finish, Span, Version
 from echo_queue.weights.manifest import TensorInfo
-from echo_queue.weights.tensors import digest_of
+from echo_queue.weights.tensors import matches
 from workers.engines import Key, Request, Sampling, check
 from workers.engines.checkpoint import misfits, open_model, stop_tokens, too_short
 from workers.engines.draw import uniforms
@@ -98,7 +98,7 @@ class VllmEngine:
         return self._weights[name]
 
     def holds(self, info: TensorInfo) -> bool:
-        return digest_of(self.weight(info.name)) == info.digest
+        return matches(self.weight(info.name), info)
 
     def close(self) -> None:
         self._weights.clear()
