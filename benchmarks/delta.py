@@ -35,6 +35,7 @@ from transformers.utils import logging
 
 from benchmarks.verdict import print_verdict
 from echo_queue import config as configuration
+from echo_queue.loading import load
 from echo_queue.weights.delta import Settings, apply, encode
 from echo_queue.weights.delta.codes import Codes, flat, on_host
 from learner import base_model
@@ -337,7 +338,7 @@ def checkpoints(dtype: str, lr: float) -> list[Versions]:
 def train(dtype: str, lr: float, files: list[Path]) -> None:
     """Supervised training on the quick start's task, from its base model."""
     environment = {"ECHO_QUEUE_RUN__DIR": str(BUILD), "ECHO_QUEUE_MODEL__DTYPE": dtype}
-    settings = configuration.load(QUICKSTART, environment)
+    settings = load(QUICKSTART, environment)
     folder = base_model.make(settings, say=lambda _: None)
     model = load_model(settings)
     model.set_attn_implementation("sdpa")  # plain rows, without packed prompts

@@ -21,7 +21,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
-from echo_queue.config import Config, load
+from echo_queue.config import Config
+from echo_queue.loading import load
 from echo_queue.poker import Hand
 from echo_queue.records import PromptRow
 from echo_queue.submission.deals import Deals

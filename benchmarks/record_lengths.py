@@ -20,7 +20,8 @@ import orjson
 import torch
 
 from benchmarks.long_tail import GROUPS, RECORDED
-from echo_queue.config import Config, load
+from echo_queue.config import Config
+from echo_queue.loading import load
 from echo_queue.records import NOTHING, PromptRow, Tokens, Version
 from echo_queue.submission.features import buckets
 from echo_queue.submission.opening import open_source

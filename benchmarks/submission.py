@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from benchmarks.verdict import print_verdict
-from echo_queue.config import Config, load
+from echo_queue.config import Config
+from echo_queue.loading import load
 from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.services.connect import connect_redis
 from echo_queue.services.endpoints import CELERY_PREFIX

@@ -20,7 +20,7 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.held_out import evaluate
 from benchmarks.verdict import print_verdict
 from echo_queue import telemetry
-from echo_queue.config import load
+from echo_queue.loading import load
 
 BUILD = Path("build/three_seeds").absolute()
 PROMPT_SEEDS_APART = 1_000_000

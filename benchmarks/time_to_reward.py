@@ -26,7 +26,8 @@ from typing import Any
 
 from benchmarks.verdict import print_verdict
 from echo_queue import telemetry
-from echo_queue.config import Config, load
+from echo_queue.config import Config
+from echo_queue.loading import load
 from echo_queue.submission.sources import GENERATED
 
 REWARD = 0.8

@@ -1,13 +1,10 @@
 """Combinations of a configuration's values that cannot work, each value being valid alone."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from echo_queue.config import Config, Environment, Preemption, Rollout
 from echo_queue.errors import Problem
-
-if TYPE_CHECKING:
-    from echo_queue.config import Config, Environment, Preemption, Rollout
 
 NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
 """Kinds that need `environment.function`, and what it names."""
@@ -15,7 +12,7 @@ NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_envi
 LEAST_TEMPERATURE = 0.01
 
 
-def contradictions(config: "Config") -> Iterator[Problem]:
+def contradictions(config: Config) -> Iterator[Problem]:
     """Every one that `config` has."""
     s, kappa = config.staleness.s, config.staleness.kappa
     if kappa != "auto" and kappa > s + 1:
@@ -58,7 +55,7 @@ def contradictions(config: "Config") -> Iterator[Problem]:
         yield Problem("model.init.head_dim", "is odd; rotary positions turn pairs", "choose an even number")
 
 
-def _of_rollout(config: "Config") -> Iterator[Problem]:
+def _of_rollout(config: Config) -> Iterator[Problem]:
     s = config.staleness.s
     if config.rollout.mode in ("pull", "sync") and s:
         yield Problem(
@@ -85,7 +82,7 @@ def _of_rollout(config: "Config") -> Iterator[Problem]:
         )
 
 
-def _of_http(rollout: "Rollout") -> Iterator[Problem]:
+def _of_http(rollout: Rollout) -> Iterator[Problem]:
     where, used = "rollout.http", rollout.engine == "http"
     if not used:
         named = {"url": rollout.http.url, "weights_dir": rollout.http.weights_dir}
@@ -118,7 +115,7 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _of_preemption(preemption: "Preemption") -> Iterator[Problem]:
+def _of_preemption(preemption: Preemption) -> Iterator[Problem]:
     where, watch = "rollout.preemption", preemption.watch
     if watch == "file" and preemption.file is None:
         yield Problem(f"{where}.file", "no file to watch", "name one")
@@ -130,7 +127,7 @@ def _of_preemption(preemption: "Preemption") -> Iterator[Problem]:
         yield Problem(f"{where}.acknowledge", f'is not used by watch "{watch}"', 'set watch = "azure"')
 
 
-def _of_environment(environment: "Environment") -> Iterator[Problem]:
+def _of_environment(environment: Environment) -> Iterator[Problem]:
     kind = environment.kind
     if kind in NAMED and ":" not in environment.function:
         yield Problem("environment.function", f'kind "{kind}" needs one', f'write "module:{NAMED[kind]}"')
@@ -140,7 +137,7 @@ def _of_environment(environment: "Environment") -> Iterator[Problem]:
         yield Problem("environment.options", f'are not used by kind "{kind}"', "remove them")
 
 
-def largest_group_bytes(config: "Config") -> int:
+def largest_group_bytes(config: Config) -> int:
     """What a replay record can come to: 4 bytes per prompt token, 8 per other one, and its header.
 
     A header may only be a small part of the cap (`codec.HEADER_SHARE`): a group of many short samples needs room too.

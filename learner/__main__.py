@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 from echo_queue.cli.output import print_problems
-from echo_queue.config import load
 from echo_queue.errors import EchoQueueError, SetBackError
+from echo_queue.loading import load
 
 AGAIN = 1
 """Exit code that asks to be started again; 2 says that somebody must act."""

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from echo_queue.cli import results
 from echo_queue.cli.output import print_problems
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.loading import load
 from echo_queue.queue import Queue
 from echo_queue.services.connect import connect_store
 from echo_queue.stall import SILENT_MS

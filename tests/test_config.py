@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue import config
+from echo_queue import loading
 from echo_queue.cli.config import reference
 from echo_queue.errors import ConfigError, Problem
 
@@ -14,13 +14,13 @@ BASE = '[run]\nname = "t"\ndir = "runs/t"\n'
 def problems(directory: Path, text: str, environ: dict[str, str] | None = None) -> dict[str, Problem]:
     path = directory / "run.toml"
     path.write_text(text, encoding="utf-8")
-    return {problem.where: problem for problem in config.examine(path, environ or {})[1]}
+    return {problem.where: problem for problem in loading.examine(path, environ or {})[1]}
 
 
 def test_a_name_and_a_directory_are_enough(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(BASE, encoding="utf-8")
-    assert config.load(path, {}).staleness.s == 4
+    assert loading.load(path, {}).staleness.s == 4
 
 
 def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_toml_names_its_line(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        config.load(tmp_path / "none.toml")
+        loading.load(tmp_path / "none.toml")
 
 
 def test_variables_override_the_file(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
         "ECHO_QUEUE_MODEL__INIT__LAYERS": "3",
         "ECHO_QUEUE_CONFIG": "elsewhere",
     }
-    found = config.load(path, environ)
+    found = loading.load(path, environ)
     assert (found.staleness.s, found.run.name, found.model.init.layers) == (2, "other", 3)
 
 

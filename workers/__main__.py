@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 from echo_queue.cli.output import print_problems
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.loading import load
 from workers.leaving import Leaving, on_signals
 from workers.preemption import watch
 

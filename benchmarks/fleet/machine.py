@@ -18,7 +18,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.fleet.plan import COUNT, Plan
 from benchmarks.fleet.trace import Trace
-from echo_queue.config import Config, Preemption, load
+from echo_queue.config import Config, Preemption
+from echo_queue.loading import load
 from echo_queue.records import Draft, Version
 from workers.engines import Key, Request, Sampling
 from workers.engines.transformers import TransformersEngine

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from echo_queue import config as configuration
 from echo_queue.cli.roles import become
+from echo_queue.loading import load
 
 app = typer.Typer(
     name="echo-queue",
@@ -48,7 +48,7 @@ def services(config: ConfigFile) -> None:
     from echo_queue.services import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    serve(configuration.load(config))
+    serve(load(config))
 
 
 @app.command(rich_help_panel=ROLES)
@@ -63,7 +63,7 @@ def submit(
     """Send a prompt set to the Celery workers and wait until it is in the backlog. Repeating it adds nothing."""
     from echo_queue.cli.submitting import submit_set
 
-    submit_set(configuration.load(config), source or None, name or None)
+    submit_set(load(config), source or None, name or None)
 
 
 @app.command(rich_help_panel=ROLES)
@@ -72,21 +72,21 @@ def worker(
     name: Annotated[str, typer.Option(help="Name of this worker; default: host and process id.")] = "",
 ) -> None:
     """Roll out: lease tasks, generate, score, complete."""
-    configuration.load(config)
+    load(config)
     become("workers", config, *(("--name", name) if name else ()))
 
 
 @app.command(rich_help_panel=ROLES)
 def learner(config: ConfigFile) -> None:
     """Train: drain groups within S, update, checkpoint, publish, commit."""
-    configuration.load(config)
+    load(config)
     become("learner", config)
 
 
 @app.command("init-model", rich_help_panel=BESIDES)
 def init_model(config: ConfigFile) -> None:
     """Make the base model of CONFIG (a small Qwen3, warmed up on the task's format); cached."""
-    configuration.load(config)
+    load(config)
     become("learner.base_model", config)
 
 
@@ -99,7 +99,7 @@ def status(
     """Show reward, version, lag, queue depths and workers, with the read-only user."""
     from echo_queue.cli.status import show
 
-    show(configuration.load(config), watch=watch, as_json=as_json)
+    show(load(config), watch=watch, as_json=as_json)
 
 
 @app.command(rich_help_panel=WATCH)
@@ -111,7 +111,7 @@ def show(
     """Show a group's samples: what was asked, said and answered, by which weights, for what reward."""
     from echo_queue.cli.show import show as show_group
 
-    show_group(configuration.load(config), task or None, as_json=as_json)
+    show_group(load(config), task or None, as_json=as_json)
 
 
 @app.command(rich_help_panel=WATCH)
@@ -119,7 +119,7 @@ def audit(config: ConfigFile, as_json: Json = False) -> None:
     """Check submitted = backlog + tasks + replay + trained + dead. Exit code 1 if it does not hold."""
     from echo_queue.cli.audit import audit as check
 
-    raise typer.Exit(check(configuration.load(config), as_json=as_json))
+    raise typer.Exit(check(load(config), as_json=as_json))
 
 
 @app.command(rich_help_panel=WATCH)
@@ -130,7 +130,7 @@ def revive(
     """Give dead tasks another life, with their attempts counted from zero."""
     from echo_queue.cli.audit import revive as give_back
 
-    give_back(configuration.load(config), tasks or [])
+    give_back(load(config), tasks or [])
 
 
 @app.command(rich_help_panel=WATCH)
@@ -142,7 +142,7 @@ def bury(
     """Give a task up that keeps workers busy for nothing. `revive` undoes it."""
     from echo_queue.cli.audit import bury as give_up
 
-    give_up(configuration.load(config), task, reason)
+    give_up(load(config), task, reason)
 
 
 @app.command(rich_help_panel=WATCH)
@@ -151,7 +151,7 @@ def rewind(
     checkpoint: Annotated[str, typer.Argument(help="Name of a checkpoint; none: list them.", show_default=False)] = "",
 ) -> None:
     """Go back to an older checkpoint, while no learner runs. What was trained after it is trained again."""
-    configuration.load(config)
+    load(config)
     become("learner.rewind", config, *filter(None, [checkpoint]))
 
 
@@ -160,7 +160,7 @@ def report(config: ConfigFile) -> None:
     """Write report.html (and TensorBoard files, if the configuration asks for them) from what is recorded."""
     from echo_queue.cli.results import write
 
-    typer.echo(write(configuration.load(config)))
+    typer.echo(write(load(config)))
 
 
 @config_app.command("check")
@@ -184,7 +184,7 @@ def weights_ls(config: ConfigFile, as_json: Json = False) -> None:
     """List the versions in the store, and the routes that lead to each."""
     from echo_queue.cli.weights import ls
 
-    ls(configuration.load(config), as_json=as_json)
+    ls(load(config), as_json=as_json)
 
 
 @weights_app.command("show")
@@ -192,7 +192,7 @@ def weights_show(config: ConfigFile, version: WeightsVersion = "", as_json: Json
     """Show a version's manifest, once its signature is verified."""
     from echo_queue.cli.weights import show as show_version
 
-    show_version(configuration.load(config), version, as_json=as_json)
+    show_version(load(config), version, as_json=as_json)
 
 
 @weights_app.command("verify")
@@ -200,7 +200,7 @@ def weights_verify(config: ConfigFile, version: WeightsVersion = "") -> None:
     """Read all that leads to a version and check every digest. Exit code 1 if one is wrong."""
     from echo_queue.cli.weights import verify
 
-    raise typer.Exit(verify(configuration.load(config), version))
+    raise typer.Exit(verify(load(config), version))
 
 
 @weights_app.command("fetch")
@@ -212,7 +212,7 @@ def weights_fetch(
     """Write a version as a safetensors file."""
     from echo_queue.cli.weights import fetch
 
-    typer.echo(fetch(configuration.load(config), version, to))
+    typer.echo(fetch(load(config), version, to))
 
 
 @weights_app.command("gc")
@@ -222,4 +222,4 @@ def weights_gc(
     """Remove versions that nobody can need. The learner does so itself; this is for after it has died."""
     from echo_queue.cli.weights import gc
 
-    gc(configuration.load(config), dry_run=dry_run)
+    gc(load(config), dry_run=dry_run)

@@ -15,6 +15,7 @@ from rich.console import Console
 from echo_queue import config as configuration
 from echo_queue.cli.output import print_json, print_problems
 from echo_queue.errors import Problem
+from echo_queue.loading import examine
 
 LEAST_FREE_BYTES = 1 << 30
 
@@ -32,7 +33,7 @@ def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem,
     """The file's problems, and those of the directory and the services it names."""
     from echo_queue.services.connect import check as check_services
 
-    config, problems = configuration.examine(path)
+    config, problems = examine(path)
     if config is not None:
         room = tuple(_room(config.run.dir))
         problems += room or tuple(check_services(config))

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from celery import Celery
 from kombu import Queue as Channel
 
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
+from echo_queue.loading import load
 from echo_queue.queue import Queue
 from echo_queue.services.connect import connect_store
 from echo_queue.services.endpoints import CELERY_PREFIX, celery_broker_url

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from echo_queue.cli.output import print_problems
-from echo_queue.config import load
 from echo_queue.errors import EchoQueueError
+from echo_queue.loading import load
 from learner.base_model import make
 
 

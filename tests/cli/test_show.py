@@ -99,7 +99,7 @@ def test_a_trained_group_is_shown_when_the_run_is_over(run: Path) -> None:
 
 def test_showing_needs_no_torch(run: Path) -> None:
     code = block("torch", "transformers", "workers", "learner") + (
-        "from pathlib import Path\nfrom echo_queue.config import load\nfrom echo_queue.cli.show import show\n"
+        "from pathlib import Path\nfrom echo_queue.loading import load\nfrom echo_queue.cli.show import show\n"
         "show(load(Path('run.toml')), 'set/0/1', as_json=False)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=run, capture_output=True, text=True, check=False)

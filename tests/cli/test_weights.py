@@ -9,8 +9,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.loading import load
 from echo_queue.queue import Queue, QueuePolicy, Trust
 from echo_queue.records import Version
 from echo_queue.services.connect import connect_store

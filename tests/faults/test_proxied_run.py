@@ -15,8 +15,9 @@ import torch
 
 from echo_queue import store as store_module
 from echo_queue import telemetry
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, ServiceError
+from echo_queue.loading import load
 from echo_queue.queue import Queue, QueuePolicy, acl, calls, client, library
 from echo_queue.services import connect
 from echo_queue.services.endpoints import CELERY_PREFIX

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from echo_queue import telemetry
 from echo_queue.cli.watching import monitor
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.loading import load
 from echo_queue.queue import Status
 from echo_queue.services.connect import connect_store
 from echo_queue.services.serving import Services

@@ -25,7 +25,7 @@ from echo_queue.services.serving import Patience, Services
 Configure = Callable[..., Config]
 Start = Callable[..., Services]
 SERVE = """
-import sys; from pathlib import Path; from echo_queue import services; from echo_queue.config import load
+import sys; from pathlib import Path; from echo_queue import services; from echo_queue.loading import load
 services.serve(load(Path(sys.argv[1])))
 """
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.config import Config, load
+from echo_queue.config import Config
+from echo_queue.loading import load
 from echo_queue.queue import Queue, QueuePolicy, acl, library
 from echo_queue.records import PromptRow, Published, Task, Version
 from echo_queue.services.endpoints import CELERY_PREFIX, StoreEndpoint

@@ -4,7 +4,8 @@ import sys
 import time
 from pathlib import Path
 
-from echo_queue.config import Preemption, load
+from echo_queue.config import Preemption
+from echo_queue.loading import load
 from echo_queue.queue import Queue
 from echo_queue.records import Version
 from workers.held import Held

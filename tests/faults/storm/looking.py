@@ -12,8 +12,9 @@ from pathlib import Path
 import orjson
 
 from echo_queue import doors
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.loading import load
 from echo_queue.queue import Audit, Chunk, PromptSet, Queue, QueuePolicy, Status
 from echo_queue.services.connect import connect_redis, connect_store
 from echo_queue.submission.opening import open_source

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from echo_queue import doors, submission
 from echo_queue.cli.output import print_problems
-from echo_queue.config import Config, load
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.loading import load
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.services import serving

@@ -4,7 +4,8 @@ import random
 import shutil
 from pathlib import Path
 
-from echo_queue.config import Config, load
+from echo_queue.config import Config
+from echo_queue.loading import load
 from echo_queue.supervisor import Role
 from tests import toml
 from tests.faults.storm import made_up
