@@ -59,14 +59,13 @@ class MetadataServer(ABC):
         return self.broken or self.reply(asked)
 
     def until_asked(self, times: int, path: str = "/") -> None:
-        """For paths that begin so, from now on."""
+        """For paths that begin so, since it came up."""
 
-        def count() -> int:
-            return sum(asked.path.startswith(path) for asked in self.asked)
+        def enough() -> bool:
+            return sum(asked.path.startswith(path) for asked in self.asked) >= times
 
         with self.changed:
-            enough = count() + times
-            assert self.changed.wait_for(lambda: count() >= enough, DEADLINE_S), f"{path} was not asked for"
+            assert self.changed.wait_for(enough, DEADLINE_S), f"{path} was not asked for {times} times"
 
     def close(self) -> None:
         self._server.shutdown()

@@ -122,7 +122,7 @@ def test_a_server_that_is_away_is_tried_until_it_is_there(
 
 
 def test_a_token_is_used_until_it_expires_and_then_replaced(leaving: Leaving) -> None:
-    with serving(Ec2(longest_s=0.3)) as server:
+    with serving(Ec2(longest_s=1.0)) as server:
         watching("aws", server, leaving)
         server.until_asked(3, "/latest/api/token")
         tokens = [asked.headers.get("x-aws-ec2-metadata-token") for asked in server.asked]
