@@ -76,13 +76,12 @@ def test_a_learner_that_was_taken_over_announces_nothing(
 def test_a_redis_that_is_away_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    announcer = Announcer(Queue(redis.Redis(port=port), "run", deadline_s=0.3))
+    announcer = Announcer(Queue(redis.Redis(port=port), "run", deadline_s=3.0))
     announcer.start()
-    began = time.monotonic()
     with caplog.at_level(logging.INFO):
         for place in range(1000):
             announcer.announce(announcement(place), b"document")
-        assert time.monotonic() - began < 0.3
+        assert not caplog.records, "the first try is still under way"
         until(lambda: caplog.records, "the end of the first try")
         announcer.close()
         announcer.join(WAIT_S)

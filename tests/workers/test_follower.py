@@ -182,7 +182,7 @@ def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(
         assert applying.wait(DEADLINE_S)
         began = time.monotonic()
         assert follower.take() is None
-        assert time.monotonic() - began < 0.1
+        assert time.monotonic() - began < DEADLINE_S / 2
         run.publish(1, changed(tensors, 1))
         go.set()
         run.until(lambda: len(following.brought) == 2, "the next version")
