@@ -41,7 +41,7 @@ def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
     deals, words = Deals("leduc", OPTIONS), tokenizer_of(run.config)
-    turns = 0
+    turns = dict.fromkeys(range(PROMPTS), 0)
     for index in range(PROMPTS):
         kept = TrainedGroups(run.config).find(f"sorting/0/{index}")
         assert kept is not None
@@ -50,10 +50,11 @@ def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
             assert all(not sample.logprobs[part.start : part.end].any() for part in sample.observed)
             assert np.isfinite(sample.logprobs).all()
             assert_played(Hand(deals.deal(index)), transcript(sample, words))
-            turns += len(sample.observed)
-    assert turns > PROMPTS, "hands of a single move test nothing"
+            turns[index] += len(sample.observed)
+    assert sum(turns.values()) > PROMPTS, "hands of a single move test nothing"
+    longest = max(turns, key=turns.__getitem__)
     shown = subprocess.run(
-        [sys.executable, "-m", "echo_queue.cli", "show", str(TINY)],
+        [sys.executable, "-m", "echo_queue.cli", "show", str(TINY), f"sorting/0/{longest}"],
         env=run.environ, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert "  environment │ " in shown.stdout and "Your card: " in shown.stdout
