@@ -1,5 +1,6 @@
 """Prefetching, with a real press, queue and store: early, shared, never believed too much, and gone when in vain."""
 
+import itertools
 import logging
 import os
 import subprocess
@@ -87,6 +88,12 @@ class Learner:
 
 def manifests(key: str) -> bool:
     return key.endswith("manifest.json")
+
+
+def from_the(words: str, number: int) -> Callable[[str], bool]:
+    """True of the object of that number, counted from 1, of those whose key has `words`, and of those after it."""
+    count = itertools.count(1)
+    return lambda key: words in key and next(count) >= number
 
 
 class Scene:
@@ -206,7 +213,7 @@ def test_a_difference_given_up_makes_room_for_the_anchor(scene: Scene) -> None:
     scene.arrived(reader, Version(1, 0))
     anchor = scene.manifest().route
     reader.spool.most_bytes = anchor.size + anchor.size // 4
-    scene.learner.begin(1, noise[1], until=lambda key: "/full/" in key)
+    scene.learner.begin(1, noise[1], until=from_the("/from-", 4))  # before it finds that the difference is too large
     until(lambda: "from" in str(reader.ahead._route) and fetched(reader) > anchor.size, "parts of the difference")
     scene.learner.go_on()
     scene.arrived(reader, Version(1, 1))
