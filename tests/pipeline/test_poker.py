@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
     deals, words = Deals("leduc", OPTIONS), tokenizer_of(run.config)
-    turns = dict.fromkeys(range(PROMPTS), 0)
+    turns: Counter[int] = Counter()
     for index in range(PROMPTS):
         kept = TrainedGroups(run.config).find(f"sorting/0/{index}")
         assert kept is not None
@@ -51,8 +52,8 @@ def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
             assert np.isfinite(sample.logprobs).all()
             assert_played(Hand(deals.deal(index)), transcript(sample, words))
             turns[index] += len(sample.observed)
-    assert sum(turns.values()) > PROMPTS, "hands of a single move test nothing"
-    longest = max(turns, key=turns.__getitem__)
+    assert turns.total() > PROMPTS, "hands of a single move test nothing"
+    ((longest, _),) = turns.most_common(1)
     shown = subprocess.run(
         [sys.executable, "-m", "echo_queue.cli", "show", str(TINY), f"sorting/0/{longest}"],
         env=run.environ, capture_output=True, text=True, timeout=60, check=True,

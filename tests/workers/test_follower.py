@@ -66,6 +66,13 @@ def changed(tensors: dict[str, Tensor], number: int) -> dict[str, Tensor]:
     return {name: tensor + 0.01 * number * (tensor > 0.3) for name, tensor in tensors.items()}
 
 
+def seconds_of_a_take(follower: Follower) -> float:
+    """Of one that gives nothing; the shortest of a few counts, as the machine itself may stand still."""
+    began = time.monotonic()
+    assert follower.take() is None
+    return time.monotonic() - began
+
+
 def awaited(follower: Follower, version: Version) -> Staged:
     staged = follower.wait_for(version, DEADLINE_S, STAYING)
     assert staged is not None
@@ -180,9 +187,7 @@ def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(
     following.copy.apply = slow  # type: ignore[method-assign]
     with following as follower:
         assert applying.wait(DEADLINE_S)
-        began = time.monotonic()
-        assert follower.take() is None
-        assert time.monotonic() - began < DEADLINE_S / 2
+        assert min(seconds_of_a_take(follower) for _ in range(5)) < 0.1
         run.publish(1, changed(tensors, 1))
         go.set()
         run.until(lambda: len(following.brought) == 2, "the next version")
