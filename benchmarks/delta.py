@@ -35,12 +35,12 @@ from transformers.utils import logging
 
 from benchmarks.verdict import print_verdict
 from echo_queue import config as configuration
-from echo_queue.loading import load
+from echo_queue.config.loading import load
 from echo_queue.weights.delta import Settings, apply, encode
 from echo_queue.weights.delta.codes import Codes, flat, on_host
 from learner import base_model
 from learner.base_model.task import task_of, warmup_examples
-from learner.policy import Policy, load_model
+from learner.model.policy import Policy, load_model
 
 BUILD = Path("build/delta").absolute()
 QUICKSTART = Path("configs/quickstart.toml")

@@ -263,7 +263,7 @@ class Ours:
 
     def pause_ms(self, other: Qwen3ForCausalLM) -> float:
         """From a step to the next one, when the weights of `other` are to be taken in between: the median."""
-        from workers.weights.gate import Gate
+        from workers.weights.swap import Gate
 
         tensors = {name: parameter.detach() for name, parameter in other.named_parameters()}
         gate, pauses = Gate(self._engine), []

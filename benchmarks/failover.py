@@ -23,7 +23,7 @@ from benchmarks.queue import group
 from benchmarks.verdict import print_verdict
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
-from echo_queue.queue.calls import Replicas
+from echo_queue.queue.caller import Replicas
 from echo_queue.records import Group, Published, Shard, Task, Version
 from tests.faults.replicated import Replicated
 

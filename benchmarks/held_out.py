@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
-from echo_queue.loading import load
+from echo_queue.config.loading import load
 from learner.base_model.task import task_of, warmup_examples
 
 HELD_OUT_SEED_OFFSET = 200_000_000

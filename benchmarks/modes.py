@@ -17,9 +17,9 @@ from statistics import median
 
 from benchmarks.runs import quick_start
 from benchmarks.verdict import conclude
-from echo_queue import telemetry
+from echo_queue.reporting import metrics
 
-History = Sequence[telemetry.UpdateMetrics]
+History = Sequence[metrics.UpdateMetrics]
 WORK = Path("runs/benchmarks/modes")
 SKIP = 10
 BOUND = 4
@@ -53,13 +53,13 @@ def measure(updates: int, rounds: int) -> list[Row]:
             name = f"{mode}-{number}"
             fixed = {"ROLLOUT__MODE": mode, "LEARNER__MAX_UPDATES": updates, "MODEL__BASE": WORK / "base" / "base"}
             quick_start("run", WORK / name, {**fixed, **settings})
-            histories[mode].append(telemetry.read(WORK / name / "metrics.jsonl"))
+            histories[mode].append(metrics.read(WORK / name / "metrics.jsonl"))
     return [row_of(mode, runs) for mode, runs in histories.items()]
 
 
 def row_of(mode: str, runs: Sequence[History]) -> Row:
-    whole = [telemetry.summarise(history) for history in runs]
-    steady = [telemetry.summarise(history[SKIP:]) for history in runs]
+    whole = [metrics.summarise(history) for history in runs]
+    steady = [metrics.summarise(history[SKIP:]) for history in runs]
     return Row(
         mode=mode,
         max_lag=max(one.max_lag for one in whole),

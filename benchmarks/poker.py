@@ -22,12 +22,12 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.runs import models
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
-from echo_queue.loading import load
-from echo_queue.poker import Hand
+from echo_queue.config.loading import load
 from echo_queue.records import PromptRow
-from echo_queue.submission.deals import Deals
+from echo_queue.submission.sources.poker import Hand
+from echo_queue.submission.sources.poker.deals import Deals
 from learner.base_model.task import task_of
-from workers.prompts import Prompts
+from workers.prompt_encoder import Prompts
 
 HELD_OUT_SEED_OFFSET = 200_000_000
 """From the run's own seed; the warm-up's deals lie half as far."""

@@ -20,9 +20,9 @@ import numpy as np
 import redis
 
 from benchmarks.verdict import print_verdict
-from echo_queue.codec import encode
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, library
 from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
+from echo_queue.records.group_codec import encode
 from echo_queue.services.redis_server import RedisServer
 
 SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 256, 1024

@@ -21,15 +21,15 @@ import torch
 
 from benchmarks.long_tail import GROUPS, RECORDED
 from echo_queue.config import Config
-from echo_queue.loading import load
+from echo_queue.config.loading import load
 from echo_queue.records import NOTHING, PromptRow, Tokens, Version
-from echo_queue.submission.features import buckets
-from echo_queue.submission.opening import open_source
-from echo_queue.submission.sources import spell
+from echo_queue.submission.length_features import buckets
+from echo_queue.submission.sources.registry import open_source
+from echo_queue.submission.sources.source import spell
 from workers import engines
 from workers.assignment import seed_of
 from workers.engines import Engine, Key, Request
-from workers.prompts import Prompts
+from workers.prompt_encoder import Prompts
 
 ROOM = 128
 """Samples in the engine at once."""

@@ -18,7 +18,7 @@ import matplotlib
 
 from benchmarks.runs import quick_start
 from benchmarks.verdict import conclude
-from echo_queue import telemetry
+from echo_queue.reporting import metrics
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -49,12 +49,12 @@ def measure(s: int, pace: bool, updates: int) -> Row:
         "MODEL__BASE": WORK / "base" / "base",
     }
     quick_start("run", WORK / name, settings)
-    history = telemetry.read(WORK / name / "metrics.jsonl")
-    steady = telemetry.summarise(history[SKIP:])
+    history = metrics.read(WORK / name / "metrics.jsonl")
+    steady = metrics.summarise(history[SKIP:])
     return Row(
         s=s,
         pace=pace,
-        max_lag=telemetry.summarise(history).max_lag,
+        max_lag=metrics.summarise(history).max_lag,
         mean_lag=steady.mean_lag,
         idle_share=steady.idle_share,
         sent_back_share=steady.sent_back_share,

@@ -20,10 +20,10 @@ import torch
 from benchmarks.verdict import print_verdict
 from echo_queue import weights
 from echo_queue.config import Weights
+from echo_queue.connections.secrets import StoreKeys
 from echo_queue.records import Published, Version
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import StoreKeys
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 
 MB = 1e6
 RANGE_BYTES = 16 << 20

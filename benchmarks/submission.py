@@ -28,10 +28,10 @@ import orjson
 
 from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
-from echo_queue.loading import load
+from echo_queue.config.loading import load
+from echo_queue.connections.connect import connect_redis
+from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.queue import Queue, QueuePolicy
-from echo_queue.services.connect import connect_redis
-from echo_queue.services.endpoints import CELERY_PREFIX
 from echo_queue.services.serving import Services
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _send_each(application: "Celery", rows: list[dict[str, str]]) -> None:
 def _baseline_application(config: Config) -> "Celery":
     from celery import Celery
 
-    from echo_queue.submission.application import settings
+    from echo_queue.submission.celery.app import settings
 
     application = Celery("baseline", set_as_current=False)
     application.conf.update(settings(config))

@@ -19,8 +19,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.held_out import evaluate
 from benchmarks.verdict import print_verdict
-from echo_queue import telemetry
-from echo_queue.loading import load
+from echo_queue.config.loading import load
+from echo_queue.reporting import metrics
 
 BUILD = Path("build/three_seeds").absolute()
 PROMPT_SEEDS_APART = 1_000_000
@@ -61,7 +61,7 @@ def run(path: Path, seed: int, prompts: int) -> Outcome:
         raise SystemExit(f"seed {seed}: the run ended with {done.returncode}:\n{said}")
     took = time.monotonic() - began
     config = load(path, environ)
-    summary = telemetry.summarise(telemetry.read(folder / "metrics.jsonl"))
+    summary = metrics.summarise(metrics.read(folder / "metrics.jsonl"))
     return Outcome(
         seed=seed,
         base_score=evaluate(Path(config.base_model), config, prompts).score,

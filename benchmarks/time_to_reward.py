@@ -25,10 +25,10 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.verdict import print_verdict
-from echo_queue import telemetry
 from echo_queue.config import Config
-from echo_queue.loading import load
-from echo_queue.submission.sources import GENERATED
+from echo_queue.config.loading import load
+from echo_queue.reporting import metrics
+from echo_queue.submission.sources.source import GENERATED
 
 REWARD = 0.8
 RUNNING_UPDATES = 10
@@ -86,8 +86,8 @@ def with_echo_queue(path: Path, base: Path, updates: int) -> Curve:
     }
     started = time.time()
     _run([sys.executable, "-m", "echo_queue.cli", "run", str(path)], os.environ | overrides)
-    log = telemetry.read(folder / "metrics.jsonl")
-    return Curve(started, telemetry.began_s(log[0]), [(update.time_s, update.reward_mean) for update in log])
+    log = metrics.read(folder / "metrics.jsonl")
+    return Curve(started, metrics.began_s(log[0]), [(update.time_s, update.reward_mean) for update in log])
 
 
 def with_trl(config: Config, base: Path, updates: int, threads: int) -> Curve:

@@ -7,9 +7,9 @@ import sys
 import threading
 from pathlib import Path
 
-from echo_queue.cli.output import print_problems
+from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError, SetBackError
-from echo_queue.loading import load
+from echo_queue.launch.problems import print_problems
 
 AGAIN = 1
 """Exit code that asks to be started again; 2 says that somebody must act."""

@@ -4,7 +4,7 @@
 - What an environment wrote into a sample is read and never learned: its tokens are inputs, not targets, and count in
   nothing but the room that they take.
 - A prompt is held once per micro-batch, however many of its samples are there.
-- Groups come vetted (`echo_queue.vetting`): nothing is checked here again.
+- Groups come vetted (`echo_queue.records.validation`): nothing is checked here again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from echo_queue.records import Group, Logprobs, Sample, Tokens
-from learner.losses import group_advantages
+from learner.losses.advantages import group_advantages
 
 Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

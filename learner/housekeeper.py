@@ -12,7 +12,7 @@ from collections.abc import Callable
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue, Status
 from echo_queue.queue.orphans import Sweeper
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 

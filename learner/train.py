@@ -21,24 +21,25 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from echo_queue import doors, staleness, weights
+from echo_queue import failpoints, weights
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Queue, QueuePolicy, Status
+from echo_queue.queue import Queue, QueuePolicy, Status, staleness
 from echo_queue.records import Group, Published, Version
-from echo_queue.services.connect import connect_store
-from echo_queue.store import INDEX, ObjectStore
-from echo_queue.telemetry import MetricsLog
-from echo_queue.trained_groups import TrainedGroups
-from learner import announcer, checkpoint, keys
-from learner.announcer import Announcer
-from learner.following import resume
-from learner.gathering import Batch, Gathering
+from echo_queue.reporting.metrics import MetricsLog
+from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.storage.object_store import INDEX, ObjectStore
+from learner.collector import Batch, Gathering
 from learner.housekeeper import Housekeeper
-from learner.policy import Policy, load_model
-from learner.publisher import Publisher, publication_period
-from learner.reporting import Seconds, describe
+from learner.model.policy import Policy, load_model
+from learner.publication import announcer, signing_key
+from learner.publication.announcer import Announcer
+from learner.publication.publish_thread import Publisher, publication_period
+from learner.recovery import checkpoint
+from learner.recovery.resume import resume
 from learner.update import Learned, learn
+from learner.update_metrics import Seconds, describe
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +86,13 @@ class Learner:
             self.policy.restore(tensors)
         self.version = self.saved.version if self.saved else 0
         self.window = self.saved.window if self.saved else queue.status().window
-        signer = keys.signer(config)
+        signer = signing_key.signer(config)
         self.lineage, self.saved = resume(queue, store, self.saved)
-        queue.entrust(self.lineage, keys.trust(signer))
+        queue.entrust(self.lineage, signing_key.trust(signer))
         self.announcer = Announcer(Queue(queue.client, queue.run, deadline_s=announcer.DEADLINE_S))
         self.press = weights.Press(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
-            chunk_key=keys.trust(signer).chunk_key if config.weights.encrypt else None,
+            chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
             announce=self.announcer.announce,
         )
         self.trained: list[str] = []
@@ -236,11 +237,11 @@ def export(policy: Policy, base: str, folder: Path) -> None:
     """The model with its tokenizer as a Hugging Face folder; whole, or not there."""
     draft = folder.with_name(folder.name + ".draft")
     shutil.rmtree(draft, ignore_errors=True)
-    doors.take("draft model", lambda: policy.model.save_pretrained(draft))
-    doors.take("draft tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(draft))
+    failpoints.take("draft model", lambda: policy.model.save_pretrained(draft))
+    failpoints.take("draft tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(draft))
     if folder.exists():
-        doors.take("remove model", lambda: shutil.rmtree(folder))
-    doors.take("place model", lambda: draft.rename(folder))
+        failpoints.take("remove model", lambda: shutil.rmtree(folder))
+    failpoints.take("place model", lambda: draft.rename(folder))
 
 
 def _connect_queue(config: Config, store: ObjectStore) -> Queue:

@@ -17,9 +17,11 @@ from echo_queue import config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
 from learner.batch import MicroBatch, micro_batches, prepare
-from learner.forward import score
-from learner.losses import TokenSums, clipped_surrogate, kl_k3
-from learner.policy import Policy
+from learner.losses.clipped import clipped_surrogate
+from learner.losses.kl import kl_k3
+from learner.losses.token_sums import TokenSums
+from learner.model.forward import score
+from learner.model.policy import Policy
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A made-up run for tests of what a person sees: rewards that rise, one restart of the learner."""
 
-from echo_queue.telemetry import UpdateMetrics
+from echo_queue.reporting.metrics import UpdateMetrics
 
 START_S = 1_790_000_000.0
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from echo_queue.codec import FORMAT, PREFIX, CodecError, decode, encode
 from echo_queue.records import Group, Observed, Sample, Span
+from echo_queue.records.group_codec import FORMAT, PREFIX, CodecError, decode, encode
 
 NAMES = st.text(min_size=1, max_size=20)
 COUNTS = st.integers(0, 1 << 40)

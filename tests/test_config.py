@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue import loading
 from echo_queue.cli.config import reference
+from echo_queue.config import loading
 from echo_queue.errors import ConfigError, Problem
 
 BASE = '[run]\nname = "t"\ndir = "runs/t"\n'

@@ -7,25 +7,25 @@ from tests.faults.outside import qualified
 from tests.faults.points import files, receiver, tree_of
 
 ALLOWED = {
-    "learner/publisher.py:Publisher._next": "the publisher's own thread, idle until something is handed over",
-    "learner/announcer.py:Announcer.run": "its own thread, idle until something is handed over",
+    "learner/publication/publish_thread.py:Publisher._next": "its own thread, idle until something is handed over",
+    "learner/publication/announcer.py:Announcer.run": "its own thread, idle until something is handed over",
     "learner/train.py:Learner.run": "`Publisher.wait` has a deadline of its own",
     "learner/train.py:Learner._finish": "likewise",
-    "workers/finishing.py:Finishing._next": "its own thread, idle until something is handed over",
-    "workers/leaving.py:Leaver.run": "a thread that is idle until the worker is asked to leave",
-    "workers/leaving.py:_act": "a thread that is idle until a signal comes",
+    "workers/completer.py:Finishing._next": "its own thread, idle until something is handed over",
+    "workers/shutdown.py:Leaver.run": "a thread that is idle until the worker is asked to leave",
+    "workers/shutdown.py:_act": "a thread that is idle until a signal comes",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
     "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
     "workers/environments/verifiers.py:Conversation._go_on": "in the scorer's child, whose time its parent limits",
     "workers/environments/verifiers.py:Conversation._score": "likewise; its rollout is over",
-    "workers/weights/server.py:PeerServer._accept": "its listener has a timeout",
-    "workers/weights/server.py:PeerServer._answer": "it does not wait",
-    "workers/weights/wire.py:Wire.head": "its socket has a timeout of the kernel's, set right before",
-    "workers/weights/wire.py:Wire.receive": "likewise",
-    "workers/weights/wire.py:Wire.ended": "it does not wait",
-    "echo_queue/store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
-    "echo_queue/weights/reading.py:bring": "parts of it, each with the store's deadline",
-    "echo_queue/weights/publishing.py:Press._upload": "likewise",
+    "workers/weights/peers/server.py:PeerServer._accept": "its listener has a timeout",
+    "workers/weights/peers/server.py:PeerServer._answer": "it does not wait",
+    "workers/weights/peers/http1.py:Wire.head": "its socket has a timeout of the kernel's, set right before",
+    "workers/weights/peers/http1.py:Wire.receive": "likewise",
+    "workers/weights/peers/http1.py:Wire.ended": "it does not wait",
+    "echo_queue/storage/object_store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
+    "echo_queue/weights/reader.py:bring": "parts of it, each with the store's deadline",
+    "echo_queue/weights/publisher.py:Press._upload": "likewise",
 }
 """File and function → why a call in it may have no timeout of its own."""
 

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from echo_queue.errors import PromptError
-from echo_queue.poker import GAMES, OPPONENTS, Deal, Hand, deal_of
+from echo_queue.submission.sources.poker import GAMES, OPPONENTS, Deal, Hand, deal_of
 
 EVERY = [(game, opponent) for game in GAMES for opponent in OPPONENTS]
 MOST = {"kuhn": 2, "leduc": 13}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from echo_queue import report
 from echo_queue.config import Config
-from echo_queue.plots import busy_shares
-from echo_queue.telemetry import MetricsLog
+from echo_queue.reporting import html
+from echo_queue.reporting.metrics import MetricsLog
+from echo_queue.reporting.plots import busy_shares
 from tests.synthetic import START_S, update
 
 
@@ -39,7 +39,7 @@ def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(tmp_path: Path)
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for version in range(1, 31):
         log.write(update(version))
-    text = report.write(config(tmp_path), identity=True).read_text(encoding="utf-8")
+    text = html.write(config(tmp_path), identity=True).read_text(encoding="utf-8")
     page = Page(text)
     assert page.loaded == []
     assert len(page.ids) == len(set(page.ids))
@@ -48,24 +48,24 @@ def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(tmp_path: Path)
 
 
 def test_every_colour_of_a_picture_is_the_pages(tmp_path: Path) -> None:
-    text = report.build(config(tmp_path), [update(version) for version in range(1, 31)], scores={})
+    text = html.build(config(tmp_path), [update(version) for version in range(1, 31)], scores={})
     pictures = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
     assert set(re.findall(r"#[0-9a-fA-F]{6}\b", pictures)) == set()
 
 
 def test_a_report_shows_the_figures_of_the_run(tmp_path: Path) -> None:
     updates = [update(version) for version in range(1, 41)]
-    text = report.build(config(tmp_path), updates, identity=False, scores={"base": 0.16, "model": 0.95})
+    text = html.build(config(tmp_path), updates, identity=False, scores={"base": 0.16, "model": 0.95})
     for figure in ("0.16 → 0.95", "10,240", "12%", "0.75", "broken", "largest 1, bound 4"):
         assert f"{figure}" in text
 
 
 def test_a_run_without_an_update_has_a_report(tmp_path: Path) -> None:
-    assert "No update was trained" in report.write(config(tmp_path)).read_text(encoding="utf-8")
+    assert "No update was trained" in html.write(config(tmp_path)).read_text(encoding="utf-8")
 
 
 def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
-    assert report.build(config(tmp_path), [update(1)], scores={}).count("<svg") == 8
+    assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == 8
 
 
 def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_held_out_scores_are_shown_where_they_were_measured(tmp_path: Path) -> N
     (tmp_path / "held_out.json").write_text(
         '{"figures": [{"model": "a/base", "score": 0.2}, {"model": "a/model", "score": 0.97}]}'
     )
-    assert "0.20 → 0.97" in report.write(config(tmp_path)).read_text(encoding="utf-8")
+    assert "0.20 → 0.97" in html.write(config(tmp_path)).read_text(encoding="utf-8")

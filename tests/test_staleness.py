@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo_queue import staleness
+from echo_queue.queue import staleness
 from echo_queue.records import Version
 
 SMALL = st.integers(0, 50)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue import stall
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Beat, Chunk, PromptSet, Queue
+from echo_queue.queue import Beat, Chunk, PromptSet, Queue, diagnosis
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from tests.queue.scene import POLICY, Scene
@@ -17,7 +16,7 @@ STILL_S = 90.0
 
 
 def said(queue: Queue) -> tuple[str, ...]:
-    return stall.who(stall.look(queue), STILL_S)
+    return diagnosis.who(diagnosis.look(queue), STILL_S)
 
 
 def alive(scene: Scene, *names: str, state: str = "idle", version: Version | None = None) -> None:
@@ -50,7 +49,7 @@ def test_a_worker_that_went_silent_with_tasks_is_named(queue: Queue) -> None:
     first, *others = said(queue)
     assert first == "worker-2 holds 3 tasks and its heartbeat is 41 s old"
     assert others[0] == "1 task waits, and worker-1 leases none"
-    assert stall.silent(queue.status()) == (first,), "certain at the first look"
+    assert diagnosis.silent(queue.status()) == (first,), "certain at the first look"
 
 
 def test_a_worker_that_was_never_heard_is_named_too(queue: Queue) -> None:
@@ -159,7 +158,7 @@ def test_a_finished_run_is_held_up_by_nobody(queue: Queue) -> None:
     Scene(queue)
     queue.finish(0, force=True)
     assert said(queue) == ()
-    assert stall.silent(queue.status()) == ()
+    assert diagnosis.silent(queue.status()) == ()
 
 
 def test_redis_itself_may_be_what_is_missing(tmp_path: Path) -> None:
@@ -169,20 +168,20 @@ def test_redis_itself_may_be_what_is_missing(tmp_path: Path) -> None:
         queue = Queue(client, "gone", deadline_s=0.2)
         server.stop()
         with pytest.raises(ServiceError):
-            stall.look(queue)
-    assert stall.who(None, STILL_S) == ("Redis does not answer",)
+            diagnosis.look(queue)
+    assert diagnosis.who(None, STILL_S) == ("Redis does not answer",)
 
 
 def test_an_idle_worker_says_what_its_lease_tells(queue: Queue) -> None:
     scene = Scene(queue, prompts=4)
     scene.lease(4, "w2")
-    told = stall.of_worker(scene.leased(4, "w1"), scene.version, STILL_S)
+    told = diagnosis.of_worker(scene.leased(4, "w1"), scene.version, STILL_S)
     assert re.fullmatch(r"no task came for 90 s: the learner stands at version 0\.0 and published 0\.0, .*", told)
 
 
 def test_stillness_ends_with_whatever_moves(queue: Queue) -> None:
     clock = [0.0]
-    scene, stillness = Scene(queue, prompts=20), stall.Stillness(lambda: clock[0])
+    scene, stillness = Scene(queue, prompts=20), diagnosis.Stillness(lambda: clock[0])
     assert stillness.seconds(queue.status()) == 0
     for move in (lambda: scene.complete(scene.lease(4)), scene.update, lambda: scene.submit("b", 2)):
         clock[0] += 5

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.store import INDEX, MissingObject, ObjectStore, ShortObject, Unreachable
+from echo_queue.storage.object_store import INDEX, MissingObject, ObjectStore, ShortObject, Unreachable
 from tests.servers.s3 import BUCKET, Server
 from tests.servers.swift import Swift
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.errors import DeadlineError
-from echo_queue.supervisor import Patience, Role, RoleError, RunningError, Supervisor
+from echo_queue.launch.supervisor import Patience, Role, RoleError, RunningError, Supervisor
 
 QUICK = Patience(first_pause_s=0.01)
 
@@ -98,7 +98,7 @@ def test_a_second_supervisor_is_refused(tmp_path: Path) -> None:
 SUPERVISE = """
 import sys
 from pathlib import Path
-from echo_queue.supervisor import Role, Supervisor
+from echo_queue.launch.supervisor import Role, Supervisor
 directory = Path(sys.argv[1])
 note = 'sleep 600 & echo $! > {0}.child; echo $$ > {0}.new; mv {0}.new {0}; wait'
 with Supervisor(directory) as roles:

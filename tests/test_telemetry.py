@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.telemetry import MetricsLog, MetricsReader, read, summarise
+from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise
 from tests.synthetic import update
 
 

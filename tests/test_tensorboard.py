@@ -9,7 +9,7 @@ def test_what_tensorboard_reads_is_what_was_measured(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from echo_queue import tensorboard
+    from echo_queue.reporting import tensorboard
 
     for _ in range(2):
         tensorboard.write([update(version) for version in range(1, 6)], tmp_path / "tensorboard")

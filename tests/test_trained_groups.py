@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.codec import CodecError, encode
 from echo_queue.config import Config
 from echo_queue.records import Group, Version
-from echo_queue.trained_groups import TrainedGroups
+from echo_queue.records.group_codec import CodecError, encode
+from echo_queue.reporting.samples import TrainedGroups
 from tests.learner.synthetic import group
 
 

@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from echo_queue.codec import CodecError, decode, encode
 from echo_queue.config import Config
-from echo_queue.contradictions import largest_group_bytes
+from echo_queue.config.checks import largest_group_bytes
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Observed, Sample, Span, Version
-from echo_queue.vetting import Cause, Limits, Vetting, check, check_versions
+from echo_queue.records.group_codec import CodecError, decode, encode
+from echo_queue.records.validation import Cause, Limits, Vetting, check, check_versions
 
 VOCABULARY = 40
 LIMITS = Limits(samples=3, vocabulary=VOCABULARY, prompt_tokens=8, new_tokens=6, reward_min=-1.0, reward_max=2.0)

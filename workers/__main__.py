@@ -11,12 +11,12 @@ import socket
 import sys
 from pathlib import Path
 
-from echo_queue.cli.output import print_problems
 from echo_queue.config import Config
+from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
-from echo_queue.loading import load
-from workers.leaving import Leaving, on_signals
+from echo_queue.launch.problems import print_problems
 from workers.preemption import watch
+from workers.shutdown import Leaving, on_signals
 
 
 def main() -> int:

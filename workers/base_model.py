@@ -7,7 +7,7 @@ from pathlib import Path
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem
-from echo_queue.store import MissingObject, ObjectStore
+from echo_queue.storage.object_store import MissingObject, ObjectStore
 
 PREFIX = "base"
 LONGEST_PAUSE_S = 2.0

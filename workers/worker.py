@@ -6,28 +6,28 @@ from functools import partial
 import torch
 
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
 from echo_queue.queue import Queue
 from echo_queue.records import Version
-from echo_queue.services.connect import connect_store
+from echo_queue.records.validation import Limits
 from echo_queue.submission.shards import ShardReader
-from echo_queue.vetting import Limits
 from workers import base_model, engines
+from workers.completer import Finishing
 from workers.environments.scorer import Scorer
-from workers.finishing import Finishing
-from workers.follower import Follower
-from workers.heart import Heart
-from workers.held import Held
-from workers.leasing import Leasing
-from workers.leaving import Leaver, Leaving
-from workers.prompts import Prompts
-from workers.rollout import Rollout
-from workers.weights.ahead import Ahead
-from workers.weights.courier import Courier
-from workers.weights.gate import Gate
-from workers.weights.intake import Intake
-from workers.weights.spool import Spool
+from workers.heartbeat import Heart
+from workers.held_leases import Held
+from workers.leaser import Leasing
+from workers.prompt_encoder import Prompts
+from workers.rollout_loop import Rollout
+from workers.shutdown import Leaver, Leaving
+from workers.weights.fetch import Intake
+from workers.weights.key_pinning import pin
+from workers.weights.peers.exchange import Courier
+from workers.weights.peers.part_cache import Spool
+from workers.weights.prefetch import Ahead
 from workers.weights.staging import Stage
-from workers.weights.trusting import pin
+from workers.weights.swap import Gate
+from workers.weights.watcher import Follower
 
 
 def work(

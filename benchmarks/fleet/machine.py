@@ -19,13 +19,13 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.fleet.plan import COUNT, Plan
 from benchmarks.fleet.trace import Trace
 from echo_queue.config import Config, Preemption
-from echo_queue.loading import load
+from echo_queue.config.loading import load
 from echo_queue.records import Draft, Version
 from workers.engines import Key, Request, Sampling
 from workers.engines.transformers import TransformersEngine
 from workers.environments.scorer import Scorer
-from workers.leaving import Leaving, on_signals
 from workers.preemption import watch
+from workers.shutdown import Leaving, on_signals
 from workers.worker import work
 
 POLL_S = 0.1

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, digest
 
 TIMEOUT_S = 120.0

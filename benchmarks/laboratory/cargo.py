@@ -16,7 +16,7 @@ from benchmarks.laboratory.crew import Node
 from benchmarks.laboratory.origin import endpoint
 from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, digest, part_key
 
 PART_BYTES = 64 << 20

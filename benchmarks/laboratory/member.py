@@ -10,16 +10,16 @@ from echo_queue.config import Weights
 from echo_queue.queue import Queue
 from echo_queue.queue.types import Beat, Trust
 from echo_queue.records import Published, Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
-from echo_queue.weights.signing import Verifier
-from workers import follower
-from workers.weights.ahead import Ahead
-from workers.weights.courier import Brought, Courier
-from workers.weights.intake import Intake
-from workers.weights.spool import Spool
+from echo_queue.weights.signatures import Verifier
+from workers.weights import watcher
+from workers.weights.fetch import Intake
+from workers.weights.key_pinning import Pinned
+from workers.weights.peers.exchange import Brought, Courier
+from workers.weights.peers.part_cache import Spool
+from workers.weights.prefetch import Ahead
 from workers.weights.staging import Stage
-from workers.weights.trusting import Pinned
 
 SECRET = b"laboratory"
 SPOOL_BYTES = 8 << 30
@@ -82,7 +82,7 @@ class Follower:
         """From now on by itself, as a worker does: what is announced is prefetched, what is published is staged."""
         pinned = self._pinned(public_key)
         ahead = Ahead(self._member.queue, pinned.verifier, self._stage, self._member.courier, DEADLINE_S)
-        follower.Follower(self._member.queue, self._intake(pinned), None, ahead.follow).start()
+        watcher.Follower(self._member.queue, self._intake(pinned), None, ahead.follow).start()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:

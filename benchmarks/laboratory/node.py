@@ -27,7 +27,7 @@ from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 
 FLIP_EVERY = 4

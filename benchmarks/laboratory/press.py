@@ -20,10 +20,10 @@ from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
 from echo_queue.queue import Queue
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore
-from echo_queue.weights.publishing import Press
-from echo_queue.weights.signing import Signer
-from learner.announcer import Announcer
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights.publisher import Press
+from echo_queue.weights.signatures import Signer
+from learner.publication.announcer import Announcer
 
 SIDE = 2048
 """Of a square tensor: 8 MiB."""

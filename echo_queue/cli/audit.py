@@ -4,13 +4,13 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from echo_queue.cli import results
+from echo_queue.cli.live.watcher import monitor
 from echo_queue.cli.output import print_json
-from echo_queue.cli.watching import monitor
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Audit, Queue
-from echo_queue.services.connect import connect_store
+from echo_queue.reporting import results
 
 REVIVE_MAX = 10_000
 

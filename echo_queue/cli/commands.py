@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from echo_queue.cli.roles import become
-from echo_queue.loading import load
+from echo_queue.config.loading import load
+from echo_queue.launch.roles import become
 
 app = typer.Typer(
     name="echo-queue",
@@ -61,7 +61,7 @@ def submit(
     name: Annotated[str, typer.Option("--set", help="Name of the set; default: prompts.set.")] = "",
 ) -> None:
     """Send a prompt set to the Celery workers and wait until it is in the backlog. Repeating it adds nothing."""
-    from echo_queue.cli.submitting import submit_set
+    from echo_queue.cli.submit import submit_set
 
     submit_set(load(config), source or None, name or None)
 
@@ -152,13 +152,13 @@ def rewind(
 ) -> None:
     """Go back to an older checkpoint, while no learner runs. What was trained after it is trained again."""
     load(config)
-    become("learner.rewind", config, *filter(None, [checkpoint]))
+    become("learner.recovery.rewind", config, *filter(None, [checkpoint]))
 
 
 @app.command(rich_help_panel=WATCH)
 def report(config: ConfigFile) -> None:
     """Write report.html (and TensorBoard files, if the configuration asks for them) from what is recorded."""
-    from echo_queue.cli.results import write
+    from echo_queue.reporting.results import write
 
     typer.echo(write(load(config)))
 

@@ -13,9 +13,10 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from echo_queue import config as configuration
-from echo_queue.cli.output import print_json, print_problems
+from echo_queue.cli.output import print_json
+from echo_queue.config.loading import examine
 from echo_queue.errors import Problem
-from echo_queue.loading import examine
+from echo_queue.launch.problems import print_problems
 
 LEAST_FREE_BYTES = 1 << 30
 
@@ -25,13 +26,13 @@ One TOML file describes a run. An environment variable overrides a key: `ECHO_QU
 `s = 2` in `[staleness]`. Secrets are never in it ([operations](operations.md)). Relative paths start at the
 directory that the command is started in. `echo-queue config check CONFIG` reports everything wrong at once.
 
-Written by `echo-queue config reference` from `echo_queue/config.py`; change it there.
+Written by `echo-queue config reference` from `echo_queue/config/model.py`; change it there.
 """
 
 
 def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem, ...]]:
     """The file's problems, and those of the directory and the services it names."""
-    from echo_queue.services.connect import check as check_services
+    from echo_queue.services.inspection import check as check_services
 
     config, problems = examine(path)
     if config is not None:

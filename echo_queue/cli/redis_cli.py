@@ -3,9 +3,9 @@
 import shlex
 from urllib.parse import urlsplit
 
+from echo_queue.atomic_file import write_whole
 from echo_queue.config import Config
-from echo_queue.services.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir
-from echo_queue.whole_file import write_whole
+from echo_queue.connections.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir
 
 PASSWORD_FILE = "monitor.password"
 

@@ -15,23 +15,22 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from echo_queue import telemetry
-from echo_queue.cli import results
+from echo_queue.atomic_file import write_whole
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import problems_of
+from echo_queue.cli.live.screen import Screen
+from echo_queue.cli.live.view import short
+from echo_queue.cli.live.watcher import Watcher, monitor
 from echo_queue.cli.redis_cli import monitor_line
-from echo_queue.cli.roles import command
-from echo_queue.cli.screen import Screen
-from echo_queue.cli.view import short
-from echo_queue.cli.watching import Watcher, monitor
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
+from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError
+from echo_queue.launch.roles import command
+from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue.types import Audit
-from echo_queue.report import duration
-from echo_queue.services.connect import connect_store
-from echo_queue.services.endpoints import EMBEDDED
-from echo_queue.supervisor import Role, Supervisor
-from echo_queue.whole_file import write_whole
+from echo_queue.reporting import metrics, results
+from echo_queue.reporting.html import duration
 
 SERVICES_DEADLINE_S = 90.0
 BASE_MODEL_DEADLINE_S = 1_800.0
@@ -69,7 +68,7 @@ def run(path: Path) -> int:
 
 def unfit_prompts(config: Config) -> tuple[Problem, ...]:
     """What the first prompts have wrong; the others are looked at when they are submitted."""
-    from echo_queue.submission.sending import glance
+    from echo_queue.submission.declaration import glance
 
     try:
         glance(config)
@@ -171,7 +170,7 @@ def _conclude(config: Config, found: Audit) -> int:
     """The report, the marker, and what the person gets to see at last."""
     page = results.write(config, identity=found.ok)
     console = Console(highlight=False, soft_wrap=True)
-    summary = telemetry.summarise(telemetry.read(config.run.dir / "metrics.jsonl"))
+    summary = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl"))
     if found.ok:
         facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
         write_whole(results.marker(config), orjson.dumps(facts), "marker")
@@ -188,7 +187,7 @@ def _conclude(config: Config, found: Audit) -> int:
     return 0 if found.ok else 1
 
 
-def _of_weights(summary: telemetry.Summary) -> str:
+def _of_weights(summary: metrics.Summary) -> str:
     stored = summary.anchor_bytes + summary.delta_bytes
     return (
         f"weights: {short(stored)}B stored, {summary.delta_bytes / max(stored, 1):.0%} as differences; "

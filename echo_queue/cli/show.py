@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from echo_queue.cli.live.watcher import monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Transcript, Words, draw, transcript
-from echo_queue.cli.watching import monitor
 from echo_queue.config import Config
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue import Queue
 from echo_queue.records import Draft, Group, Sample, Tokens
-from echo_queue.trained_groups import TrainedGroups
+from echo_queue.reporting.samples import TrainedGroups
 
 DEAD = 10_000
 """So many of those given up last are searched."""

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.live import Live
 
-from echo_queue.cli import view
+from echo_queue.cli.live import view
+from echo_queue.cli.live.watcher import Watcher, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
-from echo_queue.cli.watching import Watcher, monitor
 from echo_queue.config import Config
-from echo_queue.telemetry import read, summarise
+from echo_queue.reporting.metrics import read, summarise
 
 LINE_EVERY_S = 5.0
 

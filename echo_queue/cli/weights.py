@@ -11,20 +11,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from echo_queue import doors, weights
-from echo_queue.cli.output import print_json, print_problems
+from echo_queue import failpoints, weights
+from echo_queue.cli.output import print_json
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
+from echo_queue.connections.secrets import Role
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
+from echo_queue.launch.problems import print_problems
 from echo_queue.queue import Queue, Trust
 from echo_queue.records import Published, Version
-from echo_queue.services.connect import connect_store
-from echo_queue.services.secrets import Role
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import Manifest, Route, base_of, digest, manifest_key, route_key
-from echo_queue.weights.reading import bring, open_manifest
+from echo_queue.weights.reader import bring, open_manifest
 from echo_queue.weights.retention import doomed, remove
-from echo_queue.weights.signing import Verifier, key_id
+from echo_queue.weights.signatures import Verifier, key_id
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,8 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     note = {"run": manifest.run, "version": str(manifest.version), "root": manifest.root}
-    doors.take("draft weights", lambda: save_file(tensors, draft, note), draft)
-    doors.take("place weights", lambda: draft.replace(path), path)
+    failpoints.take("draft weights", lambda: save_file(tensors, draft, note), draft)
+    failpoints.take("place weights", lambda: draft.replace(path), path)
     return path
 
 

@@ -13,8 +13,8 @@
 
 from collections.abc import Iterator
 
+from echo_queue.connections.secrets import Role
 from echo_queue.queue.keys import Keys
-from echo_queue.services.secrets import Role
 
 SESSION = "+ping +hello +auth +select +echo +time +wait"
 TRANSACTION = "+multi +exec +discard"

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from echo_queue.codec import GROUP_MAX_BYTES, CodecError, encode
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import library, replies
-from echo_queue.queue.calls import NO_REPLICAS, Caller, Replicas, answers
+from echo_queue.queue.caller import NO_REPLICAS, Caller, Replicas, answers
 from echo_queue.queue.keys import Keys
+from echo_queue.queue.partial_payloads import UnderWay
 from echo_queue.queue.payloads import Payloads, Spill
 from echo_queue.queue.types import (
     Announced,
@@ -43,12 +43,12 @@ from echo_queue.queue.types import (
     Trust,
     Waiting,
 )
-from echo_queue.queue.under_way import UnderWay
 from echo_queue.records import BASE, Drafts, Group, Published, Shard, Version
+from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError, encode
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
-    from echo_queue.services.secrets import Role
+    from echo_queue.connections.secrets import Role
 
 INLINE_MAX_BYTES = 1 << 20
 DEADLINE_S = 60.0
@@ -85,7 +85,7 @@ class Queue:
     @classmethod
     def connect(cls, config: "Config", role: "Role", store: Spill | None = None) -> "Queue":
         """The queue of the configured run, as the user of `role`."""
-        from echo_queue.services.connect import connect_redis
+        from echo_queue.connections.connect import connect_redis
 
         settings = config.queue
         return cls(

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from typing import Any
 
-from echo_queue.queue import under_way
+from echo_queue.queue import partial_payloads
 from echo_queue.queue.client import Queue
 from echo_queue.queue.payloads import PREFIX, REFERENCE, folder
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str])
 
 def idle_drafts(keys: Iterable[str], places: Mapping[str, bytes]) -> set[str]:
     """Of `keys` under `drafts/`, those of tasks that nobody generates any more."""
-    wanted = {under_way.folder(task) for task, place in places.items() if place.startswith(UNDER_WAY)}
+    wanted = {partial_payloads.folder(task) for task, place in places.items() if place.startswith(UNDER_WAY)}
     return {key for key in keys if key[: key.rfind("/") + 1] not in wanted}
 
 
@@ -54,7 +54,7 @@ class Sweeper:
     def sweep(self) -> int:
         """Removes what was an orphan in the sweep before and still is; returns how many."""
         keys = [stored.key for stored in self._store.list(PREFIX)]
-        drafts = [stored.key for stored in self._store.list(under_way.PREFIX)]
+        drafts = [stored.key for stored in self._store.list(partial_payloads.PREFIX)]
         places = self._places() if keys or drafts else {}
         found = orphans(keys, places, self._pointed(places)) | idle_drafts(drafts, places)
         gone, self._seen = found & self._seen, found - self._seen

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import blake3
 
-from echo_queue.codec import GROUP_MAX_BYTES, CodecError, decode
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Group
-from echo_queue.vetting import BadGroup, Vetting
+from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError, decode
+from echo_queue.records.validation import BadGroup, Vetting
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ REFERENCE = re.compile(rf"{PREFIX}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
 
 
 class Spill(Protocol):
-    """What is needed of `echo_queue.store.ObjectStore`."""
+    """What is needed of `echo_queue.storage.object_store.ObjectStore`."""
 
     def put(self, key: str, data: bytes) -> object: ...
     def get(self, key: str, most_bytes: int | None = None) -> bytes: ...
@@ -99,7 +99,10 @@ class Payloads:
             raise BadGroup("entry", f"its entry points to {ref or 'nothing'}, which is no payload of its task")
         if self.store is None:
             raise ServiceError(Problem(ref, "lies in object storage, and this role has no store", "configure [store]"))
-        from echo_queue.store import LargeObject, MissingObject  # a role without a store does without its libraries
+        from echo_queue.storage.object_store import (  # a role without a store does without its libraries
+            LargeObject,
+            MissingObject,
+        )
 
         try:
             data = self.store.get(ref, self.max_bytes)

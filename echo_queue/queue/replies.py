@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from echo_queue.codec import GROUP_MAX_BYTES
 from echo_queue.queue.types import (
     Announced,
     Audit,
@@ -24,6 +23,7 @@ from echo_queue.queue.types import (
     WorkerStatus,
 )
 from echo_queue.records import Group, Published, Shard, Task, Version
+from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
 
 def text(value: bytes) -> str:

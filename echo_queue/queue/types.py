@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from echo_queue.codec import GROUP_MAX_BYTES
 from echo_queue.config import Config
 from echo_queue.records import Drafts, Group, Published, Task, Version
+from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
 Complaint = Literal["bad", "unreachable"]
 Late = Literal["requeue", "wait"]

@@ -21,6 +21,6 @@ def serve(config: "Config", stop: Event | None = None) -> None:
 
 def check(config: "Config") -> list["Problem"]:
     """Everything wrong with both services, at once."""
-    from echo_queue.services.connect import check
+    from echo_queue.services.inspection import check
 
     return check(config)

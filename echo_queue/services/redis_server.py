@@ -19,10 +19,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from echo_queue import doors
+from echo_queue import failpoints
+from echo_queue.atomic_file import write_whole
 from echo_queue.errors import DeadlineError, Problem, ServiceError
-from echo_queue.services.process import HOST, ServerProcess, port_for
-from echo_queue.whole_file import write_whole
+from echo_queue.launch.server_process import HOST, ServerProcess, port_for
 
 START_DEADLINE_S = 60.0
 STOP_GRACE_S = 10.0
@@ -164,7 +164,7 @@ class RedisServer:
     def _load_acl(self) -> None:
         self._write_acl()
         with self.client() as client:
-            doors.take("load users", client.acl_load, self.dir)
+            failpoints.take("load users", client.acl_load, self.dir)
 
     def _await_ready(self, deadline_s: float) -> None:
         give_up = time.monotonic() + deadline_s

@@ -13,11 +13,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from echo_queue import doors
+from echo_queue import failpoints
+from echo_queue.connections.secrets import StoreKeys
 from echo_queue.errors import DeadlineError, Problem, ServiceError
-from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.services.process import HOST, ServerProcess
-from echo_queue.services.secrets import StoreKeys
+from echo_queue.launch.server_process import HOST, ServerProcess
+from echo_queue.storage.endpoint import StoreEndpoint
 
 START_DEADLINE_S = 15.0
 STOP_GRACE_S = 10.0
@@ -66,7 +66,7 @@ class S3Server:
             return False
         program = find_program()
         for leftover in self.objects.rglob(UNFINISHED):
-            doors.take("remove unfinished", leftover.unlink, leftover)
+            failpoints.take("remove unfinished", leftover.unlink, leftover)
         self.process.serve(lambda port: [str(program), *self._options(port)], ready, self._environment())
         return True
 

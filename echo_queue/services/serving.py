@@ -18,15 +18,15 @@ from functools import partial
 import redis
 
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis, connect_store
+from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
+from echo_queue.connections.secrets import ROLES, Generated, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Queue, QueuePolicy
 from echo_queue.queue.acl import rules
-from echo_queue.services.connect import connect_redis, connect_store
-from echo_queue.services.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import ROLES, Generated, generate
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 
 WATCH_S = 0.1
 READY_S = 5.0

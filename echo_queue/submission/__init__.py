@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.submission.progress import Progress, Submitted
-from echo_queue.submission.submitting import submit
+from echo_queue.submission.submit import submit
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -22,8 +22,8 @@ __all__ = ["Progress", "Submitted", "submit", "submit_prompt_set"]
 def __getattr__(name: str) -> Any:
     if name not in ("app", "submit_prompt_set"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from echo_queue.submission.application import from_environment
-    from echo_queue.submission.messages import SUBMIT_PROMPT_SET
+    from echo_queue.submission.celery.app import from_environment
+    from echo_queue.submission.celery.messages import SUBMIT_PROMPT_SET
 
     if name == "app":
         try:

@@ -13,10 +13,10 @@ import orjson
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Chunk, Queue
 from echo_queue.submission import shards
-from echo_queue.submission.features import buckets, refuse_featureless
-from echo_queue.submission.limits import Limits, refuse_unfit
-from echo_queue.submission.opening import open_source
-from echo_queue.submission.rows import BadRow
+from echo_queue.submission.length_features import buckets, refuse_featureless
+from echo_queue.submission.length_limits import Limits, refuse_unfit
+from echo_queue.submission.sources.registry import open_source
+from echo_queue.submission.sources.rows import BadRow
 
 
 def expand(queue: Queue, store: shards.Writes, limits: Limits | None, name: str, number: int) -> bool:

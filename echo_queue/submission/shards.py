@@ -14,8 +14,8 @@ from blake3 import blake3
 
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import PromptRow, Shard, Task
-from echo_queue.store import MissingObject
-from echo_queue.submission.rows import BadRow, deserialise, serialise
+from echo_queue.storage.object_store import MissingObject
+from echo_queue.submission.sources.rows import BadRow, deserialise, serialise
 
 DIGEST_CHARACTERS = 32
 """Hex characters of the BLAKE3 digest in a key: 128 bits."""
@@ -29,7 +29,7 @@ class BadShard(EchoQueueError):
 
 
 class Reads(Protocol):
-    """What is used of `echo_queue.store.ObjectStore` here."""
+    """What is used of `echo_queue.storage.object_store.ObjectStore` here."""
 
     def get(self, key: str) -> bytes: ...
 

@@ -8,12 +8,12 @@ from the manifests. The formats are in docs/weights.md.
 from typing import TYPE_CHECKING, Any
 
 from echo_queue.weights.manifest import Announcement, Manifest, Part, Route, TensorInfo
-from echo_queue.weights.reading import Damaged, fetch, read_manifest, ways
+from echo_queue.weights.reader import Damaged, fetch, read_manifest, ways
 from echo_queue.weights.retention import latest, lineages, prune
-from echo_queue.weights.signing import Forged, Signer, Verifier
+from echo_queue.weights.signatures import Forged, Signer, Verifier
 
 if TYPE_CHECKING:
-    from echo_queue.weights.publishing import Press
+    from echo_queue.weights.publisher import Press
 
 __all__ = [
     "Announcement", "Damaged", "Forged", "Manifest", "Part", "Press", "Route", "Signer", "TensorInfo", "Verifier",
@@ -25,6 +25,6 @@ def __getattr__(name: str) -> Any:
     """`Press` comes with the codec, which takes seconds to import."""
     if name != "Press":
         raise AttributeError(name)
-    from echo_queue.weights.publishing import Press
+    from echo_queue.weights.publisher import Press
 
     return Press

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore, Stored
+from echo_queue.storage.object_store import ObjectStore, Stored
 from echo_queue.weights.manifest import FOLDER, NAME, ROUTE, base_of, place_of
 from echo_queue.weights.paths import Edge
 

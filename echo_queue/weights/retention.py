@@ -7,14 +7,14 @@
 
 from collections.abc import Collection, Mapping
 
-from echo_queue import staleness
 from echo_queue.errors import ServiceError
+from echo_queue.queue import staleness
 from echo_queue.records import Published, Version
-from echo_queue.store import MissingObject, ObjectStore
+from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import NAME, ROUTE, digest, manifest_key
-from echo_queue.weights.reading import open_manifest
-from echo_queue.weights.signing import Verifier
+from echo_queue.weights.reader import open_manifest
+from echo_queue.weights.signatures import Verifier
 
 KEEP = 3
 """The newest published versions that always stay: the latest, and those that slow readers are still fetching."""

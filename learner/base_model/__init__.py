@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from echo_queue import doors
+from echo_queue import failpoints
 from echo_queue.config import Config
 from learner.base_model.task import Task, task_of, warmup_examples
 
@@ -39,11 +39,11 @@ def make(config: Config, say: Callable[[str], None] = print) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".base-", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / "made"
-        doors.take("build base", lambda: build(config, warmup_examples(task, init.warmup_prompts), made, say))
-        doors.take("note recipe", lambda: (made / MADE_FROM).write_bytes(recipe))
+        failpoints.take("build base", lambda: build(config, warmup_examples(task, init.warmup_prompts), made, say))
+        failpoints.take("note recipe", lambda: (made / MADE_FROM).write_bytes(recipe))
         if folder.exists():
-            doors.take("set base aside", lambda: folder.rename(Path(scratch) / "replaced"))
-        doors.take("place base", lambda: made.rename(folder))
+            failpoints.take("set base aside", lambda: folder.rename(Path(scratch) / "replaced"))
+        failpoints.take("place base", lambda: made.rename(folder))
     say(f"the base model is made: {folder} ({time.monotonic() - began:.0f} s)")
     return folder
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.poker import Hand
-from echo_queue.submission.deals import Deals
-from echo_queue.submission.generated import original
-from echo_queue.submission.sources import GENERATED, POKER
+from echo_queue.submission.sources.poker import Hand
+from echo_queue.submission.sources.poker.deals import Deals
+from echo_queue.submission.sources.reasoning_gym import original
+from echo_queue.submission.sources.source import GENERATED, POKER
 
 WARMUP_SEED_OFFSET = 100_000_000
 """Item i is generated from seed + i: sets that lie this far apart have no item in common."""

@@ -30,7 +30,7 @@ def echo_queue(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str
         "echo_queue.cli.run",
         "echo_queue.submission",
         "echo_queue.queue",
-        "echo_queue.supervisor",
+        "echo_queue.launch.supervisor",
     ],
 )
 def test_a_submitter_and_a_monitor_need_no_torch(module: str) -> None:

@@ -16,7 +16,7 @@ from echo_queue.cli.transcript import Part, Transcript, draw, transcript
 from echo_queue.config import Config
 from echo_queue.queue import Queue
 from echo_queue.records import NOTHING, Draft, Drafts, Observed, Sample, Span, Tokens, Version
-from echo_queue.trained_groups import TrainedGroups
+from echo_queue.reporting.samples import TrainedGroups
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
 from tests.queue.scene import Scene, draft_of
@@ -99,7 +99,7 @@ def test_a_trained_group_is_shown_when_the_run_is_over(run: Path) -> None:
 
 def test_showing_needs_no_torch(run: Path) -> None:
     code = block("torch", "transformers", "workers", "learner") + (
-        "from pathlib import Path\nfrom echo_queue.loading import load\nfrom echo_queue.cli.show import show\n"
+        "from pathlib import Path\nfrom echo_queue.config.loading import load\nfrom echo_queue.cli.show import show\n"
         "show(load(Path('run.toml')), 'set/0/1', as_json=False)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=run, capture_output=True, text=True, check=False)

@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from echo_queue.cli import view
-from echo_queue.cli.view import Picture
+from echo_queue.cli.live import view
+from echo_queue.cli.live.view import Picture
+from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.types import Beat, QueuePolicy, Status, WorkerStatus
 from echo_queue.records import Published, Version
-from echo_queue.supervisor import RoleState
-from echo_queue.telemetry import summarise
+from echo_queue.reporting.metrics import summarise
 from tests.synthetic import update
 
 UPDATES = [update(version) for version in range(1, 41)]

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
 from echo_queue.config import Config
+from echo_queue.config.loading import load
+from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.loading import load
 from echo_queue.queue import Queue, QueuePolicy, Trust
 from echo_queue.records import Version
-from echo_queue.services.connect import connect_store
 from echo_queue.services.serving import Services
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Press, Signer
 from tests.weights.scene import history, same
 

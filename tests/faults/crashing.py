@@ -19,17 +19,18 @@ import numpy as np
 import torch
 
 from echo_queue.config import Config
+from echo_queue.connections.endpoints import CELERY_PREFIX
+from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.queue import Beat, Peer, Queue, library
 from echo_queue.queue.acl import rules
 from echo_queue.records import Group, Sample, Span, Task, Version
-from echo_queue.services.endpoints import CELERY_PREFIX
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import ROLES, StoreKeys
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Press, Verifier, read_manifest
-from learner import checkpoint, keys
-from learner.checkpoint import Manifest
+from learner.publication import signing_key
+from learner.recovery import checkpoint
+from learner.recovery.checkpoint import Manifest
 from tests.faults.nursery import Birth, Life, Nursery
 from tests.learner.stage import make_base
 from tests.learner.synthetic import VOCABULARY
@@ -195,11 +196,11 @@ class Committer(Other):
         super().__init__("committer")
         self._queue, self._store, self._ghost = queue, store, ghost
         self._tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        signer = keys.signer(config)
+        signer = signing_key.signer(config)
         self._verifier = Verifier(signer.public_key)
         self._press = Press(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
-            chunk_key=keys.trust(signer).chunk_key if config.weights.encrypt else None,
+            chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
             announce=self._announce,
         )
         self.trained: list[str] = []
@@ -208,7 +209,7 @@ class Committer(Other):
         self._most = most
         self._saved: Manifest | None = None
         self.lineage = queue.resume().lineage
-        queue.entrust(self.lineage, keys.trust(signer))
+        queue.entrust(self.lineage, signing_key.trust(signer))
         self._version = 0
         self._publish()
         for _ in range(ahead):

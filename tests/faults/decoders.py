@@ -15,30 +15,45 @@ import numpy as np
 import orjson
 from blake3 import blake3
 
-from echo_queue import codec, drafts, telemetry, vetting
-from echo_queue.codec import CodecError, decode, encode
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue import Beat, replies
+from echo_queue.queue.partial_payloads import UnderWay, folder
 from echo_queue.queue.payloads import Payloads, reference, told_of
 from echo_queue.queue.types import Kept
-from echo_queue.queue.under_way import UnderWay, folder
-from echo_queue.records import Draft, Drafts, Group, Observed, PromptRow, Sample, Shard, Span, Task, Version
-from echo_queue.store import INDEX, MissingObject, digests
-from echo_queue.submission import rows, shards
-from echo_queue.submission.jsonl import place_in_file
+from echo_queue.records import (
+    Draft,
+    Drafts,
+    Group,
+    Observed,
+    PromptRow,
+    Sample,
+    Shard,
+    Span,
+    Task,
+    Version,
+    group_codec,
+    partial_codec,
+    validation,
+)
+from echo_queue.records.group_codec import CodecError, decode, encode
+from echo_queue.reporting import metrics
+from echo_queue.storage.object_store import INDEX, MissingObject, digests
+from echo_queue.submission import shards
 from echo_queue.submission.shards import BadShard, ShardReader
+from echo_queue.submission.sources import rows
+from echo_queue.submission.sources.jsonl import place_in_file
 from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, Signer, TensorInfo, Verifier
 from echo_queue.weights.manifest import part_key, place_of, root_digest
-from learner import checkpoint
+from learner.recovery import checkpoint
 from tests.faults import delta_shards
 from workers.environments import child
-from workers.weights import wire
-from workers.weights.tokens import Refused, Tokens
-from workers.weights.wire import Garbled
+from workers.weights.peers import http1
+from workers.weights.peers.access import Refused, Tokens
+from workers.weights.peers.http1 import Garbled
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
-LIMITS = vetting.Limits(
+LIMITS = validation.Limits(
     samples=2, vocabulary=100, prompt_tokens=64, new_tokens=64, turns=3, reward_min=-1.0, reward_max=1.0
 )
 NEWEST = Version(2, 9)
@@ -73,8 +88,8 @@ def take_group(data: bytes) -> None:
         group = decode(data, CAP_BYTES)
         assert encode(group) == data, "what was accepted is not what we would write"
         told_of(group)
-        vetting.check_versions(group, NEWEST)
-        vetting.check(group, LIMITS)
+        validation.check_versions(group, NEWEST)
+        validation.check(group, LIMITS)
         for sample in group.samples:
             assert len(sample.tokens) == len(sample.logprobs) <= LIMITS.new_tokens
             assert max(sample.tokens) < LIMITS.vocabulary and np.isfinite(sample.logprobs).all()
@@ -87,7 +102,7 @@ def take_header(data: bytes) -> None:
         header = orjson.loads(data)
         lengths = [header["prompt"], *(2 * sample[0] for sample in header["samples"])]
         body = min(4 * sum(lengths), 4096) if all(type(length) is int and length >= 0 for length in lengths) else 0
-    take_group(codec.PREFIX.pack(codec.FORMAT, len(data)) + data + bytes(body))
+    take_group(group_codec.PREFIX.pack(group_codec.FORMAT, len(data)) + data + bytes(body))
 
 
 def small_drafts() -> Drafts:
@@ -99,13 +114,13 @@ def small_drafts() -> Drafts:
 def take_drafts(data: bytes) -> None:
     """The bytes, then what a worker asks of them that is to go on with them."""
     with suppress(CodecError):
-        found = drafts.decode(data, CAP_BYTES)
-        assert drafts.encode(found) == data, "what was accepted is not what we would write"
-        drafts.check(found, LIMITS)
+        found = partial_codec.decode(data, CAP_BYTES)
+        assert partial_codec.encode(found) == data, "what was accepted is not what we would write"
+        partial_codec.check(found, LIMITS)
         for draft in found.samples:
             assert len(draft.tokens) == len(draft.logprobs) <= LIMITS.new_tokens
             assert max(draft.tokens, default=0) < LIMITS.vocabulary and np.isfinite(draft.logprobs).all()
-            assert all(span.version >= drafts.versions(found)[0] for span in draft.spans)
+            assert all(span.version >= partial_codec.versions(found)[0] for span in draft.spans)
 
 
 def take_drafts_header(data: bytes) -> None:
@@ -114,7 +129,7 @@ def take_drafts_header(data: bytes) -> None:
     with suppress(orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
         lengths = [draft[0] for draft in orjson.loads(data)["samples"]]
         body = min(8 * sum(lengths), 4096) if all(type(length) is int and length >= 0 for length in lengths) else 0
-    take_drafts(codec.PREFIX.pack(drafts.FORMAT, len(data)) + data + bytes(body))
+    take_drafts(group_codec.PREFIX.pack(partial_codec.FORMAT, len(data)) + data + bytes(body))
 
 
 def take_kept(data: bytes) -> None:
@@ -122,7 +137,7 @@ def take_kept(data: bytes) -> None:
     kind, _, payload = data.partition(b"\0")
     under_way = UnderWay(Held(data), 0, CAP_BYTES)
     under_way.limits = LIMITS
-    told = Kept(*drafts.versions(small_drafts()), 2, 4, kind.decode("utf-8", "replace"), payload)
+    told = Kept(*partial_codec.versions(small_drafts()), 2, 4, kind.decode("utf-8", "replace"), payload)
     found, bad = under_way.drafts_of({"set/0/1": told})
     assert [*found, *bad] == ["set/0/1"]
 
@@ -139,7 +154,7 @@ def take_fields(data: bytes) -> None:
     count, length = count % 5, length % 80
     tokens = np.full(length, token, np.int32)
     spans = (Span(0, oldest), Span(max(1, first % 90), newest)) if finish & 4 else (Span(first % 2, newest),)
-    end: Any = codec.FINISHES[finish % len(codec.FINISHES)]
+    end: Any = group_codec.FINISHES[finish % len(group_codec.FINISHES)]
     logprobs = np.full(length, logprob if finish & 8 else low, np.float32)
     observed = (Observed(first % 90, first % 90 + 1 + oldest % 8),) if finish & 16 else ()
     if finish & 32:
@@ -155,7 +170,7 @@ def take_entry(data: bytes) -> None:
     words = data.split(b"\0")
     held = Held(data)
     payloads = Payloads(held, 0, CAP_BYTES)
-    payloads.vetting = vetting.Vetting(LIMITS, NEWEST)
+    payloads.vetting = validation.Vetting(LIMITS, NEWEST)
     with suppress(CodecError):
         payloads.group(dict(zip(words[::2], words[1::2], strict=False)) | {b"group": encode(small_group())})
     with suppress(CodecError):
@@ -290,9 +305,9 @@ def take_index(data: bytes) -> None:
 
 
 def take_metrics(data: bytes) -> None:
-    metrics = telemetry.update_of(data)
-    if metrics is not None:
-        telemetry.summarise([metrics])
+    update = metrics.update_of(data)
+    if update is not None:
+        metrics.summarise([update])
 
 
 def take_answer(data: bytes) -> None:
@@ -310,17 +325,17 @@ def take_answer(data: bytes) -> None:
 
 def _header() -> bytes:
     raw = encode(small_group())
-    return raw[codec.PREFIX.size : codec.PREFIX.size + codec.PREFIX.unpack_from(raw)[1]]
+    return raw[group_codec.PREFIX.size : group_codec.PREFIX.size + group_codec.PREFIX.unpack_from(raw)[1]]
 
 
 def _drafts_header() -> bytes:
-    raw = drafts.encode(small_drafts())
-    return raw[codec.PREFIX.size : codec.PREFIX.size + codec.PREFIX.unpack_from(raw)[1]]
+    raw = partial_codec.encode(small_drafts())
+    return raw[group_codec.PREFIX.size : group_codec.PREFIX.size + group_codec.PREFIX.unpack_from(raw)[1]]
 
 
 def kept_words() -> list[bytes]:
     ref = f"{folder('set/0/1')}{'ab' * 20} {'cd' * 32}".encode()
-    return [b"draft\0" + drafts.encode(small_drafts()), b"ref\0" + ref]
+    return [b"draft\0" + partial_codec.encode(small_drafts()), b"ref\0" + ref]
 
 
 def _route(root: str) -> Route:
@@ -350,7 +365,7 @@ def _checkpoint() -> bytes:
 
 
 def _metrics() -> bytes:
-    numbers: dict[str, Any] = {name: 1 for name in telemetry.UpdateMetrics.__dataclass_fields__}
+    numbers: dict[str, Any] = {name: 1 for name in metrics.UpdateMetrics.__dataclass_fields__}
     return orjson.dumps(numbers | {"lags": {"0": 2}, "depths": {"tasks": 3}, "trained_ids": ["set/0/1"]})
 
 
@@ -370,7 +385,7 @@ def _lines() -> list[bytes]:
 
 
 HEADER_WORDS = (
-    *(f'"{name}":'.encode() for name in codec.ORDER),
+    *(f'"{name}":'.encode() for name in group_codec.ORDER),
     b'"stop"',
     b'"length"',
     b'"abort"',
@@ -384,16 +399,16 @@ JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800
 # What peers say to each other -----------------------------------------------------------------------------------------
 
 TOKENS = Tokens(b"secret", lambda: 1_700_000_000.0)
-PATH = wire.path_of("weights/0001/00000007/full/" + "ab" * 16 + ".part", 3)
+PATH = http1.path_of("weights/0001/00000007/full/" + "ab" * 16 + ".part", 3)
 MINTED = TOKENS.mint("w2", "w1", PATH)
 
 
 def take_request(data: bytes) -> None:
     """A request's head, and the token in it: only the one that was minted for this path opens it."""
     with suppress(Garbled):
-        request = wire.parse_request(data)
-        again = wire.request_head(request.method, wire.path_of(request.key, request.start), "h", "t")
-        read = wire.parse_request(again[:-4])
+        request = http1.parse_request(data)
+        again = http1.request_head(request.method, http1.path_of(request.key, request.start), "h", "t")
+        read = http1.parse_request(again[:-4])
         assert (read.method, read.key, read.start) == (request.method, request.key, request.start)
         with suppress(Refused):
             assert TOKENS.check(request.token, "w1", request.path) == "w2"
@@ -402,21 +417,21 @@ def take_request(data: bytes) -> None:
 
 def take_reply(data: bytes) -> None:
     with suppress(Garbled):
-        reply = wire.parse_answer(data)
-        if reply.status in wire.REASONS:
+        reply = http1.parse_answer(data)
+        if reply.status in http1.REASONS:
             fields = {"x_landed": reply.landed, "retry_after": int(reply.retry_s)}
-            assert wire.parse_answer(wire.answer_head(reply.status, reply.length, **fields)[:-4]) == reply
+            assert http1.parse_answer(http1.answer_head(reply.status, reply.length, **fields)[:-4]) == reply
 
 
 def _request(method: str, start: int) -> bytes:
-    return wire.request_head(method, PATH.replace("=3", f"={start}"), "10.0.0.1:80", MINTED)[:-4]
+    return http1.request_head(method, PATH.replace("=3", f"={start}"), "10.0.0.1:80", MINTED)[:-4]
 
 
 DECODERS: dict[str, Decoder] = {
     "group": Decoder(take_group, lambda: [encode(small_group())], HEADER_WORDS),
     "header": Decoder(take_header, lambda: [_header()], HEADER_WORDS + JSON_WORDS),
     "fields": Decoder(take_fields, lambda: [FIELDS.pack(2, 1, 7, 9, 2, 3, 5, 4, -0.5, -1.0, 1.0) + b"w1"]),
-    "drafts": Decoder(take_drafts, lambda: [drafts.encode(small_drafts())], DRAFT_WORDS),
+    "drafts": Decoder(take_drafts, lambda: [partial_codec.encode(small_drafts())], DRAFT_WORDS),
     "drafts_header": Decoder(take_drafts_header, lambda: [_drafts_header()], DRAFT_WORDS + JSON_WORDS),
     "kept": Decoder(take_kept, kept_words, (b"draft\0", b"ref\0", b"drafts/")),
     "entry": Decoder(take_entry, entry_words, (b"group\0", b"ref\0", b"replay/", b"worker\0", b"id\0", b"tokens\0")),
@@ -446,7 +461,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "reply": Decoder(
         take_reply,
-        lambda: [wire.answer_head(200, 262144, x_landed=9)[:-4], wire.answer_head(503, retry_after=1)[:-4]],
+        lambda: [http1.answer_head(200, 262144, x_landed=9)[:-4], http1.answer_head(503, retry_after=1)[:-4]],
         (b"HTTP/1.1 200 OK", b"\r\n", b"Content-Length: ", b"X-Landed: ", b"Retry-After: ", b"Transfer-Encoding: "),
     ),
     "checkpoint": Decoder(take_checkpoint, lambda: [_checkpoint()], (b'"parent":null', b'"trained":[', *JSON_WORDS)),

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from echo_queue.codec import CodecError
 from echo_queue.errors import Problem
 from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
 from echo_queue.records import NOTHING, Drafts, Published, Shard, Task, Version
+from echo_queue.records.group_codec import CodecError
 from tests.queue.scene import POLICY, Scene, draft_of, group_of
 
 Meet = Callable[[Callable[[], Any]], Any]

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from echo_queue import drafts as draft_codec
-from echo_queue.codec import CodecError, decode
 from echo_queue.queue import replies
 from echo_queue.queue.types import Kept
 from echo_queue.records import Drafts, Group
+from echo_queue.records import partial_codec as draft_codec
+from echo_queue.records.group_codec import CodecError, decode
 from tests.faults import stamps
 
 

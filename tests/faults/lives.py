@@ -17,23 +17,23 @@ from typing import Any
 
 import torch
 
-from echo_queue import doors
+from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.services import serve
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission import submit
-from echo_queue.submission.application import build
-from echo_queue.supervisor import Role, Supervisor
-from learner import rewind
+from echo_queue.submission.celery.app import build
 from learner.base_model import make
+from learner.recovery import rewind
 from learner.train import train
 from tests.faults import served
 from tests.faults.forked import Forked
-from workers import leasing
+from workers import leaser
 from workers.environments import child
 from workers.environments.scorer import Scorer
-from workers.leaving import Leaving, on_signals
+from workers.shutdown import Leaving, on_signals
 from workers.worker import work
 
 REFUSED = 2
@@ -45,7 +45,7 @@ class Watch:
 
     def __init__(self, record: Path | None, crash_at: str) -> None:
         self._file = None if record is None else os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._point = doors.CrashPoint(crash_at) if crash_at else None
+        self._point = failpoints.CrashPoint(crash_at) if crash_at else None
 
     def before(self, step: str, about: object) -> None:
         pass
@@ -57,14 +57,14 @@ class Watch:
             self._point.after(step, about, answer)
 
 
-def live(role: str, about: Any, log: Path, observer: doors.Observer) -> None:
+def live(role: str, about: Any, log: Path, observer: failpoints.Observer) -> None:
     """Runs in a process of its own. Exit codes as of the roles' programs."""
     os.setpgid(0, 0)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {role} %(name)s: %(message)s", force=True)
-    doors.observer = observer
+    failpoints.observer = observer
     try:
         ROLES[role](about)
     except EchoQueueError as error:
@@ -85,7 +85,7 @@ def celery(config: Config) -> None:
 def worker(config: Config, name: str = "w1") -> None:
     leaving = Leaving()
     on_signals(leaving)
-    leasing.IDLE_S = 0.05  # no event tells of a task that came back
+    leaser.IDLE_S = 0.05  # no event tells of a task that came back
     scorer = ForkedScorer(config.environment)
     served.watch(config.run.dir)
     try:
@@ -155,7 +155,7 @@ class ForkedScorer(Scorer):
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            doors.observer = None
+            failpoints.observer = None
             child.main(str(connection.detach()), str(parent), self._config.model_dump_json())
             os._exit(0)
         return Forked(pid)  # type: ignore[return-value]

@@ -2,8 +2,8 @@
 
 - After each move Redis holds exactly what the reference says, place by place, and has answered what it says; any reply
   may get lost, so that the move is made twice.
-- A learner resumes from its checkpoints as `learner/following.py` does. It may die, hang and wake up, lose its newest
-  checkpoint, be rewound; Redis may be set back to what it held before.
+- A learner resumes from its checkpoints as `learner/recovery/resume.py` does. It may die, hang and wake up, lose its
+  newest checkpoint, be rewound; Redis may be set back to what it held before.
 - However a story went, in the end each prompt was trained exactly once in the surviving checkpoints.
 """
 
@@ -18,11 +18,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from echo_queue import drafts
 from echo_queue.errors import FencedError, SetBackError
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
-from echo_queue.queue.calls import Caller
-from echo_queue.records import BASE, Drafts, Published, Shard, Task, Version
+from echo_queue.queue.caller import Caller
+from echo_queue.records import BASE, Drafts, Published, Shard, Task, Version, partial_codec
 from echo_queue.services.redis_server import RedisServer
 from tests.faults.picture import expected, look
 from tests.faults.reference import FENCED, SET_BACK, Draft, Reference, Refused
@@ -151,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         before = self.run.abandoned(version)
         real = self._real(lost, lambda: self.queue.lease(worker, version, size))
         mine = self._model(lost, lambda: self.run.lease(worker, version, size, token))
-        begun = {task: drafts.versions(one) for task, one in real.drafts.items()}
+        begun = {task: partial_codec.versions(one) for task, one in real.drafts.items()}
         assert [(task.id, task.min_pv, begun.get(task.id)) for task in real.tasks] == mine
         assert (real.abandoned, real.published and real.published.version) == (before, self.run.published)
         for task in real.tasks:

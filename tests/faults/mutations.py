@@ -73,7 +73,7 @@ MUTATIONS = (
     Mutation(
         "retries inside the Redis client",
         "a command that was carried out is sent again below the queue, where nobody knows its token",
-        "echo_queue/services/connect.py",
+        "echo_queue/connections/connect.py",
         '"retry": Retry(NoBackoff(), 0),\n        "socket_timeout"',
         '"retry": Retry(NoBackoff(), 3),\n        "socket_timeout"',
         ("tests/services/test_connect.py::test_a_connection_repeats_no_command_by_itself",),
@@ -212,7 +212,7 @@ MUTATIONS = (
     Mutation(
         "a draft believed",
         "what one worker wrote by hand makes all that lease its task fail, or serves as tokens of newer weights",
-        "echo_queue/queue/under_way.py",
+        "echo_queue/queue/partial_payloads.py",
         "        if said != told:\n",
         "        if False:\n",
         ("tests/queue/test_progress.py::test_a_malformed_draft_is_dropped_and_counted_and_its_task_starts_anew",),
@@ -336,7 +336,7 @@ MUTATIONS = (
     Mutation(
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
-        "learner/following.py",
+        "learner/recovery/resume.py",
         "    for manifest in ahead:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
         "",
         ("tests/learner/test_following.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
@@ -344,7 +344,7 @@ MUTATIONS = (
     Mutation(
         "resumed without what was left behind",
         "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
-        "learner/following.py",
+        "learner/recovery/resume.py",
         "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)",
         "undone = 0",
         ("tests/learner/test_following.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
@@ -352,7 +352,7 @@ MUTATIONS = (
     Mutation(
         "a checkpoint's manifest first",
         "a learner that dies while it saves leaves a checkpoint that cannot be loaded, and counts as one",
-        "learner/checkpoint.py",
+        "learner/recovery/checkpoint.py",
         "    store.put(manifest.state, data)\n    _put_manifest(store, manifest)\n    return manifest\n\n\ndef newest",
         "    _put_manifest(store, manifest)\n    store.put(manifest.state, data)\n    return manifest\n\n\ndef newest",
         ("tests/learner/test_checkpoint.py::test_a_save_that_is_cut_off_leaves_no_checkpoint",),
@@ -360,7 +360,7 @@ MUTATIONS = (
     Mutation(
         "a checkpoint's digest not checked",
         "training goes on from tensors that a disk has changed",
-        "learner/checkpoint.py",
+        "learner/recovery/checkpoint.py",
         "if blake3(data).hexdigest() == manifest.digest:",
         "if True:",
         ("tests/learner/test_checkpoint.py::test_a_checkpoint_that_is_not_whole_is_passed_over",),
@@ -368,7 +368,7 @@ MUTATIONS = (
     Mutation(
         "any checkpoint's name may be written again",
         "two learners overwrite each other's checkpoint",
-        "learner/checkpoint.py",
+        "learner/recovery/checkpoint.py",
         "orjson.dumps(asdict(manifest)), once=True)",
         "orjson.dumps(asdict(manifest)))",
         ("tests/learner/test_checkpoint.py::test_saving_again_is_harmless_and_another_learner_is_refused",),
@@ -376,7 +376,7 @@ MUTATIONS = (
     Mutation(
         "chunks of weights not checked",
         "workers generate with weights that the network or a disk has changed",
-        "echo_queue/weights/reading.py",
+        "echo_queue/weights/reader.py",
         "return len(chunk) == part.length(index) and digest(chunk) == part.chunks[index]",
         "return True",
         ("tests/weights/test_reading.py::test_a_flipped_bit_is_never_loaded",),
@@ -384,7 +384,7 @@ MUTATIONS = (
     Mutation(
         "signatures not checked",
         "whoever can write to the store decides what the workers generate with",
-        "echo_queue/weights/signing.py",
+        "echo_queue/weights/signatures.py",
         "            self._key.verify(bytes.fromhex(end[2].decode()), DOMAIN + body)\n",
         "            pass\n",
         ("tests/weights/test_signing.py::test_any_changed_byte_is_noticed",),
@@ -392,7 +392,7 @@ MUTATIONS = (
     Mutation(
         "a manifest of another version believed",
         "an old, signed manifest under a new name makes the workers serve old weights",
-        "echo_queue/weights/reading.py",
+        "echo_queue/weights/reader.py",
         'if (run, found) != (store.prefix.removesuffix("/"), version):',
         "if False:",
         ("tests/weights/test_reading.py::test_another_runs_or_versions_manifest_is_refused",),
@@ -400,7 +400,7 @@ MUTATIONS = (
     Mutation(
         "parts announced in any order",
         "workers fetch parts that are not there yet, and prefetch nothing more of their version",
-        "echo_queue/weights/announcing.py",
+        "echo_queue/weights/announcements.py",
         "while len(self._parts) > 1 and self._told in self._stored:",
         "while self._told < len(self._stored):",
         ("tests/weights/test_announcing.py::test_uploads_that_end_in_any_order_are_told_of_in_theirs",),
@@ -416,7 +416,7 @@ MUTATIONS = (
     Mutation(
         "announcements of other weights believed",
         "a worker's link carries a difference that it cannot apply, while what it needs waits",
-        "workers/weights/ahead.py",
+        "workers/weights/prefetch.py",
         "if announcement.base is not None and have != (announcement.base, announcement.base_root):",
         "if False:",
         ("tests/workers/weights/test_ahead.py::test_a_lie_is_ignored_with_one_warning",),
@@ -424,7 +424,7 @@ MUTATIONS = (
     Mutation(
         "what was announced in vain stays in the spool",
         "a learner that is killed again and again fills the workers' disks",
-        "workers/weights/courier.py",
+        "workers/weights/peers/exchange.py",
         "        self._spool.discard(ahead.keys - wanted)\n",
         "",
         ("tests/workers/weights/test_prefetch.py::test_what_is_given_up_leaves_no_part_and_holds_nothing",),
@@ -432,7 +432,7 @@ MUTATIONS = (
     Mutation(
         "a difference applied to other weights than its own",
         "a worker whose weights are not those of its version's name goes on from them",
-        "echo_queue/weights/reading.py",
+        "echo_queue/weights/reader.py",
         "        if route.base_root != here:\n",
         "        if False:\n",
         ("tests/weights/test_reading.py::test_other_weights_under_a_versions_name_are_no_base",),
@@ -440,7 +440,7 @@ MUTATIONS = (
     Mutation(
         "tensors not compared with the manifest",
         "parts that are whole and make other weights are served",
-        "echo_queue/weights/reading.py",
+        "echo_queue/weights/reader.py",
         "if not matches(tensors[info.name], info):",
         "if False:",
         ("tests/weights/test_reading.py::test_parts_that_are_whole_and_make_other_tensors_are_never_loaded",),
@@ -473,7 +473,7 @@ MUTATIONS = (
     Mutation(
         "no reconciler in the Celery workers",
         "chunks whose message a killed worker had taken never arrive",
-        "echo_queue/submission/application.py",
+        "echo_queue/submission/celery/app.py",
         "(LeaveUnacked, ReconcilerStep)",
         "(LeaveUnacked,)",
         ("tests/submission/test_submission.py::test_what_is_lost_in_the_broker_is_sent_again",),
@@ -481,7 +481,7 @@ MUTATIONS = (
     Mutation(
         "workers ignore min_pv",
         "they generate with weights that are too old, again and again",
-        "workers/leasing.py",
+        "workers/leaser.py",
         "return Version(newest.lineage, number) if serving.number < number else None",
         "return None",
         ("tests/workers/test_rollout.py::test_weights_are_refreshed_only_for_a_task_that_needs_it",),
@@ -489,7 +489,7 @@ MUTATIONS = (
     Mutation(
         "an engine is not probed",
         "a worker generates with weights that nobody published, under the name of a version",
-        "workers/weights/gate.py",
+        "workers/weights/swap.py",
         "if not held:",
         "if False:",
         ("tests/workers/test_gate.py::test_an_engine_that_holds_other_bytes_than_were_published_is_noticed",),
@@ -505,7 +505,7 @@ MUTATIONS = (
     Mutation(
         "a pinned key is replaced by Redis",
         "whoever can write to Redis gives the workers weights",
-        "workers/weights/trusting.py",
+        "workers/weights/key_pinning.py",
         "            if trust.public_key != expected:\n",
         "            if False:\n",
         ("tests/workers/test_follower.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",),
@@ -513,7 +513,7 @@ MUTATIONS = (
     Mutation(
         "leases are kept in quarantine",
         "tasks wait for a worker that may never generate again",
-        "workers/swapping.py",
+        "workers/weights/updater.py",
         "            self._hand_back()\n",
         "",
         ("tests/workers/test_quarantine.py::test_what_runs_is_handed_back_before_weights_are_built_anew",),
@@ -521,7 +521,7 @@ MUTATIONS = (
     Mutation(
         "the heart does not renew",
         "every call longer than a lease is taken over while it still runs",
-        "workers/heart.py",
+        "workers/heartbeat.py",
         "            lost = self._queue.renew(self._worker, self._held.versions())\n",
         "            lost: list[str] = []\n",
         ("tests/workers/test_heart.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
@@ -537,7 +537,7 @@ MUTATIONS = (
     Mutation(
         "an answer cut short is taken for whole",
         "a checkpoint or a chunk of weights is read in part",
-        "echo_queue/store.py",
+        "echo_queue/storage/object_store.py",
         'if len(data) != int(answer["ContentLength"]):',
         "if False:",
         ("tests/faults/test_proxy.py::test_an_answer_that_ends_anywhere_is_asked_for_again",),
@@ -545,7 +545,7 @@ MUTATIONS = (
     Mutation(
         "two supervisors of one run",
         "every role runs twice in one directory",
-        "echo_queue/supervisor.py",
+        "echo_queue/launch/supervisor.py",
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
         ("tests/test_supervisor.py::test_a_second_supervisor_is_refused",),

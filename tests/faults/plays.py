@@ -14,20 +14,20 @@ from typing import Self
 import orjson
 from safetensors.torch import load_file
 
-from echo_queue import telemetry
 from echo_queue.config import Config
-from echo_queue.doors import CRASHED
+from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
+from echo_queue.failpoints import CRASHED
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
 from echo_queue.records import PromptRow, Shard, Task
-from echo_queue.services.connect import connect_store
+from echo_queue.reporting import metrics
 from echo_queue.submission import shards
-from echo_queue.submission.application import build
-from echo_queue.submission.messages import send
-from echo_queue.submission.opening import open_source
-from learner import checkpoint
+from echo_queue.submission.celery.app import build
+from echo_queue.submission.celery.messages import send
+from echo_queue.submission.sources.registry import open_source
 from learner.base_model import MADE_FROM
-from learner.rewind import choices
+from learner.recovery import checkpoint
+from learner.recovery.rewind import choices
 from tests.faults import served
 from tests.faults.crashing import DEADLINE_S, Committer, Maker, Site, until
 from tests.faults.nursery import Life
@@ -121,7 +121,7 @@ class LearnerCase(Case):
         assert status.finished
         assert sorted(checkpoint.trained_ledger(self.store)) == ids("set", range(1, self.prompts))
         assert [task.id for task in self.queue.dead()] == ["set/0/0"]
-        updates = telemetry.read(self.config.run.dir / "metrics.jsonl")
+        updates = metrics.read(self.config.run.dir / "metrics.jsonl")
         assert max(int(lag) for update in updates for lag in update.lags) <= self.config.staleness.s
         recorded = [task for update in updates for task in update.trained_ids]
         assert sorted(recorded) == ids("set", range(1, self.prompts)), "the metrics tell another story"

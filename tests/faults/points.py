@@ -1,4 +1,4 @@
-"""Every crash point of every role, found in the code itself (`echo_queue.doors` says what a step is).
+"""Every crash point of every role, found in the code itself (`echo_queue.failpoints` says what a step is).
 
 - A door's name is a literal, or is made by a *forwarder* of its own arguments (`Caller.persist`, `Queue._call`,
   `ObjectStore._persist`, `write_whole`, …). Forwarders are found from `doors.take` outwards, not listed.
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("echo_queue", "workers", "learner")
-QUEUE, STORE = "echo_queue/queue/client.py", "echo_queue/store.py"
-PAYLOADS, UNDER_WAY = "echo_queue/queue/payloads.py", "echo_queue/queue/under_way.py"
-CONNECT = "echo_queue/services/connect.py"
+QUEUE, STORE = "echo_queue/queue/client.py", "echo_queue/storage/object_store.py"
+PAYLOADS, UNDER_WAY = "echo_queue/queue/payloads.py", "echo_queue/queue/partial_payloads.py"
+CONNECT = "echo_queue/connections/connect.py"
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "submitter": tuple(
@@ -34,27 +34,27 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
         "echo_queue/weights/catalogue.py",
-        *(f"echo_queue/weights/reading.py:{name}" for name in ("read_manifest", "ways", "_Search")),
+        *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "ways", "_Search")),
         CONNECT,
     ),
     "learner": (
         *(f"learner/{name}.py" for name in ("train", "keys", "following", "checkpoint", "gathering", "housekeeper")),
-        "learner/announcer.py",
+        "learner/publication/announcer.py",
         *(f"echo_queue/weights/{name}.py" for name in ("publishing", "signing", "catalogue", "retention")),
-        "echo_queue/telemetry.py",
-        "echo_queue/trained_groups.py",
+        "echo_queue/reporting/metrics.py",
+        "echo_queue/reporting/samples.py",
         CONNECT,
     ),
     "operator": (
         *(f"learner/{name}.py" for name in ("rewind", "following")),
-        *(f"learner/checkpoint.py:{name}" for name in ("state", "read", "_keys", "_put_manifest")),
+        *(f"learner/recovery/checkpoint.py:{name}" for name in ("state", "read", "_keys", "_put_manifest")),
         "echo_queue/weights/catalogue.py",
-        "echo_queue/cli/results.py:reopen",
+        "echo_queue/reporting/results.py:reopen",
         CONNECT,
     ),
     "base model": ("learner/base_model/*.py",),
     "services": ("echo_queue/services/*.py",),
-    "supervisor": ("echo_queue/supervisor.py",),
+    "supervisor": ("echo_queue/launch/supervisor.py",),
 }
 """The files (or single functions and classes) of which each role's program consists."""
 
@@ -64,20 +64,20 @@ BASE = ("base", "base/index.json")
 PROBE = ".probe"
 KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/submission/shards.py": {"put": ("prompts",), "get": ("prompts",)},
-    "echo_queue/weights/reading.py": {"get": (WEIGHTS, MANIFEST)},
-    "echo_queue/weights/publishing.py": {"put": (WEIGHTS,), "put once": (WEIGHTS, MANIFEST), "delete": (WEIGHTS,)},
+    "echo_queue/weights/reader.py": {"get": (WEIGHTS, MANIFEST)},
+    "echo_queue/weights/publisher.py": {"put": (WEIGHTS,), "put once": (WEIGHTS, MANIFEST), "delete": (WEIGHTS,)},
     "echo_queue/weights/catalogue.py": {"list": (WEIGHTS,)},
     "echo_queue/weights/retention.py": {"delete": (WEIGHTS, MANIFEST), "get": ()},
-    "workers/weights/intake.py": {"get": (MANIFEST,)},
-    "workers/weights/upstream.py": {"stream": (WEIGHTS,)},
-    "learner/checkpoint.py": {
+    "workers/weights/fetch.py": {"get": (MANIFEST,)},
+    "workers/weights/peers/sources.py": {"stream": (WEIGHTS,)},
+    "learner/recovery/checkpoint.py": {
         "put": (STATE,),
         "put once": (CHECKPOINT,),
         "get": (STATE, CHECKPOINT),
         "list": (STATE,),
         "delete": (STATE,),
     },
-    "learner/rewind.py": {"exists": (STATE,)},
+    "learner/recovery/rewind.py": {"exists": (STATE,)},
     "learner/train.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
@@ -85,7 +85,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     PAYLOADS: {"put": ("replay",), "get": ("replay",), "delete": ("replay",)},
     UNDER_WAY: {"put": ("drafts",), "get": ("drafts",)},
 }
-"""The kinds of object (`echo_queue.store.kind_of`) that each file's requests concern, by the store's method."""
+"""The kinds of object (`object_store.kind_of`) that each file's requests concern, by the store's method."""
 
 
 class Part(NamedTuple):
@@ -250,9 +250,9 @@ def _templates(file: str, call: ast.Call, known: Mapping[tuple[str, str], frozen
         case "self", _:
             return known.get((file, name), frozenset())
         case "caller", _:
-            return known.get(("echo_queue/queue/calls.py", name), frozenset())
+            return known.get(("echo_queue/queue/caller.py", name), frozenset())
         case "", "write_whole":
-            return known.get(("echo_queue/whole_file.py", "write_whole"), frozenset())
+            return known.get(("echo_queue/atomic_file.py", "write_whole"), frozenset())
     return frozenset()
 
 

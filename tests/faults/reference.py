@@ -10,8 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from echo_queue import staleness
-from echo_queue.queue import PromptSet, QueuePolicy
+from echo_queue.queue import PromptSet, QueuePolicy, staleness
 from echo_queue.records import Version
 
 FENCED, SET_BACK = "fenced", "set back"

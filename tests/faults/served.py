@@ -13,8 +13,8 @@ from typing import Any
 
 from echo_queue.weights import Manifest, Route
 from echo_queue.weights.tensors import matches
-from workers.weights.courier import Brought, Courier
-from workers.weights.gate import Gate
+from workers.weights.peers.exchange import Brought, Courier
+from workers.weights.swap import Gate
 
 SWAPS, ROUTES = "served", "brought"
 AS_PUBLISHED = "as published"

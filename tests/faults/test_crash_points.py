@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue import doors
+from echo_queue import failpoints
 from tests.faults import outside, points
 from tests.faults.crashing import Site
 from tests.faults.plays import (
@@ -89,7 +89,7 @@ class Company:
             try:
                 case.prepare(places[0])
                 codes = tuple(case.live(place, self.record) for place in places)
-                assert set(codes) <= {0, doors.CRASHED}, f"a life ended with {codes}"
+                assert set(codes) <= {0, failpoints.CRASHED}, f"a life ended with {codes}"
                 assert case.live("", self.record) == 0, "the last life failed"
                 case.verdict()
             except BaseException as error:
@@ -135,7 +135,7 @@ def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: p
     places = reachable(role)
     with Company(site, role) as company:
         codes = company.lead_all([(place,) for place in places], "single")
-        missed = [place for place, (code,) in zip(places, codes, strict=True) if code != doors.CRASHED]
+        missed = [place for place, (code,) in zip(places, codes, strict=True) if code != failpoints.CRASHED]
         assert not missed, "never came to these points"
         assert sorted(set(company.record.read_text().split("\n")) - {""}) == places
     with capsys.disabled():
@@ -152,9 +152,9 @@ def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.Capt
     chosen = pairs if PAIRS == "all" else random.Random(f"{SEED} {role}").sample(pairs, min(len(pairs), _share(places)))
     with Company(site, role) as company:
         codes = company.lead_all(chosen, "pair")
-    missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != doors.CRASHED]
+    missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != failpoints.CRASHED]
     assert not missed, "never came to the first of these points, though a single death does"
-    twice = sum(code == (doors.CRASHED, doors.CRASHED) for code in codes)
+    twice = sum(code == (failpoints.CRASHED, failpoints.CRASHED) for code in codes)
     with capsys.disabled():
         print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice; CRASH_SEED={SEED}]", end="")
 
@@ -165,10 +165,10 @@ def _share(places: Sequence[str]) -> int:
 
 def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from echo_queue.whole_file import write_whole;"
+        "from pathlib import Path; from echo_queue.atomic_file import write_whole;"
         f"[write_whole(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
     )
-    environ = os.environ | {doors.VARIABLE: "draft file#2"}
+    environ = os.environ | {failpoints.VARIABLE: "draft file#2"}
     ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=False)
-    assert ended.returncode == doors.CRASHED
+    assert ended.returncode == failpoints.CRASHED
     assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], "b is a draft that has no place yet"

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo_queue import codec
-from echo_queue.codec import CodecError, decode, encode
-from echo_queue.drafts import decode as decode_drafts
-from echo_queue.drafts import encode as encode_drafts
+from echo_queue.records import group_codec
+from echo_queue.records.group_codec import CodecError, decode, encode
+from echo_queue.records.partial_codec import decode as decode_drafts
+from echo_queue.records.partial_codec import encode as encode_drafts
 from tests.faults import fuzz
 from tests.faults.decoders import CAP_BYTES, DECODERS, HEADER_WORDS, JSON_WORDS, small_drafts, small_group
 
@@ -59,7 +59,7 @@ def test_pieces_of_good_inputs_put_together_anyhow_are_taken_or_refused(name: st
 
 
 @settings(max_examples=200, deadline=None)
-@given(name=st.sampled_from(codec.ORDER), value=JSON)
+@given(name=st.sampled_from(group_codec.ORDER), value=JSON)
 def test_any_json_in_any_place_of_a_header_is_taken_or_refused(name: str, value: object) -> None:
     header = orjson.loads(DECODERS["header"].seeds()[0])
     DECODERS["header"].take(orjson.dumps(header | {name: value}))
@@ -77,7 +77,7 @@ def test_any_json_in_any_place_of_a_sample_is_taken_or_refused(place: int, value
 
 
 def behind_a_prefix(header: bytes, body: int = 0) -> bytes:
-    return codec.PREFIX.pack(codec.FORMAT, len(header)) + header + bytes(body)
+    return group_codec.PREFIX.pack(group_codec.FORMAT, len(header)) + header + bytes(body)
 
 
 def filled(piece: bytes, size: int, begin: bytes = b"[", end: bytes = b"]") -> bytes:
@@ -86,13 +86,19 @@ def filled(piece: bytes, size: int, begin: bytes = b"[", end: bytes = b"]") -> b
     return begin + b",".join([piece] * count) + end
 
 
-HEADER_ROOM = CAP_BYTES // codec.HEADER_SHARE
+HEADER_ROOM = CAP_BYTES // group_codec.HEADER_SHARE
 PIECES = (b"[]", b"{}", b"[0]", b'{"":0}', b'""', b"0.5", b"18446744073709551615", b'"\\u0000"', b"[[[[]]]]", b"null")
 
 
 def announcing(**changes: object) -> bytes:
     header = orjson.loads(DECODERS["header"].seeds()[0])
     return behind_a_prefix(orjson.dumps(header | changes))
+
+
+def huge_header() -> bytes:
+    """A prefix that promises a header of 4 GiB."""
+    prefix = group_codec.PREFIX
+    return prefix.pack(group_codec.FORMAT, 0xFFFFFFFF) + bytes(CAP_BYTES - prefix.size)
 
 
 def largest() -> bytes:
@@ -122,7 +128,7 @@ GREEDY: list[Callable[[], tuple[str, bytes]]] = [
     lambda: ("group", announcing(samples=[[3, 1.0, "stop", [[at, 7] for at in range(8000)], []]])),
     lambda: ("group", announcing(samples=[[3, 1.0, "stop", [[0, 7]], [[2 * at, 2 * at + 1] for at in range(4000)]]])),
     lambda: ("group", announcing(worker="w" * (HEADER_ROOM - 300))),
-    lambda: ("group", codec.PREFIX.pack(codec.FORMAT, 0xFFFFFFFF) + bytes(CAP_BYTES - codec.PREFIX.size)),
+    lambda: ("group", huge_header()),
     lambda: ("group", bytes(64 * CAP_BYTES)),
     lambda: ("group", largest()),
     *[

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo_queue import doors
-from echo_queue.codec import decode, encode
+from echo_queue import failpoints
+from echo_queue.queue.partial_payloads import UnderWay
 from echo_queue.queue.types import Kept
-from echo_queue.queue.under_way import UnderWay
 from echo_queue.records import NOTHING, Draft, Drafts, Group, Sample, Span
+from echo_queue.records.group_codec import decode, encode
 from tests.faults.facts import Begun, Made, Part
 from tests.faults.history import Recorder, read
 
@@ -39,13 +39,13 @@ def test_a_draft_keeps_its_mark_from_who_stores_it_to_who_goes_on() -> None:
 def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "worker-1"))
+    monkeypatch.setattr(failpoints, "observer", Recorder(tmp_path, "worker-1"))
 
     def send() -> list[bytes]:
         assert [(event.step, event.answered) for event in read(tmp_path)] == [("complete", False)]
         return [b"accepted"]
 
-    doors.take("complete", send, ("worker-1", [group()]))
+    failpoints.take("complete", send, ("worker-1", [group()]))
     attempt, answer = read(tmp_path)
     assert attempt.facts.groups == (Made.of(group()),)
     assert (answer.answered, answer.number, answer.facts.outcomes) == (True, attempt.number, ("accepted",))
@@ -53,16 +53,16 @@ def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
 
 
 def test_what_fails_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
+    monkeypatch.setattr(failpoints, "observer", Recorder(tmp_path, "submit"))
     with pytest.raises(OSError, match="away"):
-        doors.take("submit", _away, ("a", 0, 0, 4, "shards/a", b""))
+        failpoints.take("submit", _away, ("a", 0, 0, 4, "shards/a", b""))
     assert [(event.step, event.answered) for event in read(tmp_path)] == [("submit", False)]
 
 
 def test_a_torn_last_line_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "observer", Recorder(tmp_path, "submit"))
+    monkeypatch.setattr(failpoints, "observer", Recorder(tmp_path, "submit"))
     for _ in range(2):
-        doors.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a", b""))
+        failpoints.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a", b""))
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-5])
     assert [event.answered for event in read(tmp_path)] == [False, True, False]

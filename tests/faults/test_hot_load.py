@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from echo_queue.queue import Chunk, PromptSet, QueuePolicy
 from echo_queue.records import PromptRow
 from echo_queue.submission import shards
-from learner import checkpoint
+from learner.recovery import checkpoint
 from tests.faults import served
 from tests.faults.crashing import Committer, Site, until
 from tests.faults.nursery import Life

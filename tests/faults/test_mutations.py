@@ -23,7 +23,7 @@ def test_the_table_in_the_docs_is_the_list() -> None:
 
 
 TEST = "tests/test_a.py::test_it"
-BROKEN = Mutation("broken", "nothing", "echo_queue/codec.py", "a", "b", (TEST,))
+BROKEN = Mutation("broken", "nothing", "echo_queue/records/group_codec.py", "a", "b", (TEST,))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_only_the_named_test_that_fails_by_what_it_asserts_counts(said: str, not
     ("file", "old", "new"),
     [
         ("echo_queue/queue/library/state.lua", "#!lua name=echo_queue_1", "#!lua name=echo_queue_1\nlocal = ="),
-        ("echo_queue/codec.py", "import orjson\n", "import orjson = =\n"),
+        ("echo_queue/records/group_codec.py", "import orjson\n", "import orjson = =\n"),
     ],
     ids=["Lua", "Python"],
 )

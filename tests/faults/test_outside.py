@@ -53,7 +53,7 @@ NO_ACTS = (
     "pipe = client.pipeline()",
     "open(path); path.open('rb')",
     "text.replace(a, b)",
-    "from echo_queue.store import copy_all; copy_all()",
+    "from echo_queue.storage.object_store import copy_all; copy_all()",
     "import os; doors.take('step', lambda: os.replace(a, b))",
     "import os\ndef act():\n    os.replace(a, b)\ndoors.take('step', act)",
 )

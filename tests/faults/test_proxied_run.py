@@ -13,20 +13,20 @@ import orjson
 import pytest
 import torch
 
-from echo_queue import store as store_module
-from echo_queue import telemetry
 from echo_queue.config import Config
+from echo_queue.config.loading import load
+from echo_queue.connections import connect
+from echo_queue.connections.endpoints import CELERY_PREFIX
+from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.errors import DeadlineError, ServiceError
-from echo_queue.loading import load
-from echo_queue.queue import Queue, QueuePolicy, acl, calls, client, library
-from echo_queue.services import connect
-from echo_queue.services.endpoints import CELERY_PREFIX
+from echo_queue.queue import Queue, QueuePolicy, acl, caller, client, library
+from echo_queue.reporting import metrics
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import ROLES, StoreKeys
-from echo_queue.store import ObjectStore
+from echo_queue.storage import object_store as store_module
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission import submit
-from learner import checkpoint
+from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults import http, proxy, resp
 from tests.faults.proxy import Choose, Proxy, Randomly
@@ -46,7 +46,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "SOCKET_TIMEOUT_S", 0.6)
     monkeypatch.setattr(client, "BLOCK_S", 0.3)
     monkeypatch.setattr(store_module, "READ_TIMEOUT_S", 0.5)
-    for module in (calls, store_module):
+    for module in (caller, store_module):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
         monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.2)
 
@@ -178,7 +178,7 @@ def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_on
     assert audit.ok and audit.trained == PROMPTS, audit
     ids = [f"prompts/0/{index}" for index in range(PROMPTS)]
     assert sorted(checkpoint.trained_ledger(behind.store)) == sorted(ids)
-    lines = telemetry.read(config.run.dir / "metrics.jsonl")
+    lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
     for before, server in zip(behind.proxies, ("Redis", "the store"), strict=True):
         print(f"{before.requests} requests to {server}, {before.met.total()} faults: {dict(before.met)}")

@@ -14,16 +14,16 @@ import torch
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from echo_queue import store as store_module
 from echo_queue import weights
 from echo_queue.config import Weights
+from echo_queue.connections import redis_errors
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Queue, calls, library
+from echo_queue.queue import Queue, caller, library
 from echo_queue.records import Version
-from echo_queue.services import redis_errors
 from echo_queue.services.redis_server import RedisServer
-from echo_queue.store import ObjectStore
-from learner import checkpoint
+from echo_queue.storage import object_store as store_module
+from echo_queue.storage.object_store import ObjectStore
+from learner.recovery import checkpoint
 from tests.faults import http, proxy, resp
 from tests.faults.every_move import every_move
 from tests.faults.proxy import Always, Fault, Next, OfEach, Proxy, Request
@@ -38,7 +38,7 @@ NEVER_CALLED = {"confirm"}
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses between tries, short patience with a silent server."""
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(caller, "FIRST_PAUSE_S", 0.002)
     monkeypatch.setattr(store_module, "FIRST_PAUSE_S", 0.002)
     monkeypatch.setattr(store_module, "READ_TIMEOUT_S", SILENCE_S)
 

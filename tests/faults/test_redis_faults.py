@@ -17,10 +17,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Outcome, Queue
 from echo_queue.records import Version
-from echo_queue.services.connect import connect_redis
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.serving import Services
 from tests.queue.scene import POLICY, Scene, group_of

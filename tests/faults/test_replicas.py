@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from echo_queue import telemetry
 from echo_queue.config import Config
-from echo_queue.contradictions import contradictions
+from echo_queue.config.checks import contradictions
+from echo_queue.connections.connect import connect_redis, connect_store
+from echo_queue.connections.secrets import StoreKeys
 from echo_queue.errors import ServiceError, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
-from echo_queue.queue.calls import Replicas
+from echo_queue.queue.caller import Replicas
 from echo_queue.records import Shard, Version
-from echo_queue.services.connect import connect_redis, connect_store
+from echo_queue.reporting import metrics
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import StoreKeys
-from echo_queue.store import ObjectStore
-from learner import checkpoint
+from echo_queue.storage.object_store import ObjectStore
+from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.replicated import Replicated
 from tests.learner.stage import MadeUpWorker, make_base, wait_until
@@ -205,5 +205,5 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
     assert audit.ok and audit.trained == PROMPTS, audit
     ledger = checkpoint.trained_ledger(connect_store(config))
     assert sorted(ledger) == sorted(f"set/0/{index}" for index in range(PROMPTS))
-    lines = telemetry.read(config.run.dir / "metrics.jsonl")
+    lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from echo_queue.codec import decode, encode
 from echo_queue.records import Group, Observed, Sample, Span, Version
+from echo_queue.records.group_codec import decode, encode
 from tests.faults import stamps
 
 OLD, NEW = Version(3, 1), Version(3, 2)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from echo_queue.connections.secrets import StoreKeys
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import StoreKeys
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from tests.learner.stage import Stage
 
 

@@ -12,12 +12,12 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Beat, Chunk, PromptSet, Queue, QueuePolicy
 from echo_queue.records import Group, Sample, Shard, Span, Task, Version
-from echo_queue.services.connect import connect_store
 from echo_queue.services.serving import Services
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from tests.learner.synthetic import VOCABULARY, tiny_model
 
 DEADLINE_S = 60.0

@@ -11,7 +11,7 @@ import redis
 from echo_queue.queue import Queue
 from echo_queue.records import Version
 from echo_queue.weights import Announcement, Part
-from learner.announcer import Announcer
+from learner.publication.announcer import Announcer
 from tests.queue.scene import Scene
 
 WAIT_S = 10.0

@@ -10,13 +10,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError
-from echo_queue.poker import Hand
 from echo_queue.records import PromptRow
-from echo_queue.submission.deals import Deals
+from echo_queue.submission.sources.poker import Hand
+from echo_queue.submission.sources.poker.deals import Deals
 from learner.base_model import MADE_FROM, make
 from learner.base_model.task import WARMUP_SEED_OFFSET, Example, task_of, warmup_examples
 from learner.base_model.warmup import IGNORED, _row, rearranged
-from workers.prompts import Prompts
+from workers.prompt_encoder import Prompts
 
 OPTIONS = {"size": 64, "seed": 1, "min_numbers": 3, "max_numbers": 3, "max_decimals": 0, "min_value": 0, "max_value": 9}
 TINY = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64, "warmup_prompts": 200}

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from echo_queue import doors
+from echo_queue import failpoints
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore
-from learner import checkpoint
-from learner.checkpoint import Manifest
+from echo_queue.storage.object_store import ObjectStore
+from learner.recovery import checkpoint
+from learner.recovery.checkpoint import Manifest
 
 TENSORS = {"weight": torch.arange(6.0).view(2, 3), "rng": torch.get_rng_state()}
 
@@ -78,11 +78,11 @@ class After:
 def test_a_save_that_is_cut_off_leaves_no_checkpoint(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(store.puts_once, bool)  # finding out takes steps of its own
     for steps in range(10):
-        monkeypatch.setattr(doors, "observer", After(steps))
+        monkeypatch.setattr(failpoints, "observer", After(steps))
         try:
             save(store, 1 + steps)
         except Cut:
-            monkeypatch.setattr(doors, "observer", None)
+            monkeypatch.setattr(failpoints, "observer", None)
             assert checkpoint.newest(store) is None
         else:
             break

@@ -10,10 +10,10 @@ from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, FencedError, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
 from echo_queue.records import Published, Shard, Version
-from learner import checkpoint
-from learner.checkpoint import Manifest
-from learner.following import resume
-from learner.rewind import choices, rewind
+from learner.recovery import checkpoint
+from learner.recovery.checkpoint import Manifest
+from learner.recovery.resume import resume
+from learner.recovery.rewind import choices, rewind
 from learner.train import Learner, train
 from tests.learner.stage import Stage, wait_until
 from tests.queue.scene import Scene

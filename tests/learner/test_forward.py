@@ -13,11 +13,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-import learner.forward
+import learner.model.forward
 from echo_queue.errors import ConfigError
 from echo_queue.records import Group
 from learner.batch import micro_batches, prepare
-from learner.forward import prepare_model, score
+from learner.model.forward import prepare_model, score
 from tests.learner.synthetic import group, tiny_model, with_observed
 
 UNEVEN = [
@@ -105,7 +105,7 @@ def test_prompts_of_a_single_token_need_nothing_shared() -> None:
 def test_a_head_computed_in_pieces_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     model = prepare_model(tiny_model())
     whole = gradients(model, shared(model, UNEVEN, 1.0, 10_000))
-    monkeypatch.setattr(learner.forward, "LOGITS_AT_ONCE", 300)
+    monkeypatch.setattr(learner.model.forward, "LOGITS_AT_ONCE", 300)
     pieces = gradients(model, shared(model, UNEVEN, 1.0, 10_000))
     for name in whole:
         torch.testing.assert_close(pieces[name], whole[name], atol=1e-6, rtol=1e-4)

@@ -3,7 +3,9 @@ import math
 import pytest
 import torch
 
-from learner.losses import clipped_surrogate, group_advantages, kl_k3
+from learner.losses.advantages import group_advantages
+from learner.losses.clipped import clipped_surrogate
+from learner.losses.kl import kl_k3
 
 
 def test_advantages_of_the_two_kinds_by_hand() -> None:

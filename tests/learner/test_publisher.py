@@ -9,7 +9,7 @@ from torch import Tensor
 from echo_queue.errors import DeadlineError
 from echo_queue.queue import Beat, QueuePolicy, Status, WorkerStatus
 from echo_queue.records import Version
-from learner.publisher import Publish, Publisher, publication_period
+from learner.publication.publish_thread import Publish, Publisher, publication_period
 
 WEIGHTS = {"weight": torch.zeros(3)}
 STATUS = Status(

@@ -6,13 +6,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from echo_queue import doors, telemetry
+from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
 from echo_queue.queue import Chunk, PromptSet
 from echo_queue.records import Published, Shard, Version
-from learner import checkpoint
+from echo_queue.reporting import metrics
 from learner import train as train_module
+from learner.recovery import checkpoint
 from learner.train import Learner, export, train
 from tests.learner.stage import Stage, wait_until
 from tests.learner.synthetic import VOCABULARY
@@ -28,7 +29,7 @@ def finished(stage: Stage, config: Config) -> None:
     assert audit.ok, audit
     assert status.finished and audit.trained == PROMPTS
     assert sorted(checkpoint.trained_ledger(stage.store(config))) == IDS
-    lines = telemetry.read(config.run.dir / "metrics.jsonl")
+    lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
 
 
@@ -71,7 +72,7 @@ def test_every_prompt_is_trained_once_and_the_model_is_a_hugging_face_folder(sta
     train(config, threading.Event())
     finished(stage, config)
 
-    lines = telemetry.read(config.run.dir / "metrics.jsonl")
+    lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert [line.version for line in lines] == list(range(1, 12))
     assert [line.groups for line in lines] == [4] * 10 + [2]
     found = checkpoint.newest(stage.store(config))
@@ -109,7 +110,7 @@ def test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole(monkeypatch: pyte
     config = stage.config()
     stage.submit(config, PROMPTS)
     stage.work(config)
-    monkeypatch.setattr(doors, "observer", steps := Steps())
+    monkeypatch.setattr(failpoints, "observer", steps := Steps())
     train(config, threading.Event())
     saved: set[str] = set()
     committed = 0

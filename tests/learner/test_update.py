@@ -5,8 +5,8 @@ import torch
 from echo_queue.config import Learner
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Sample, Span
-from learner.forward import prepare_model
-from learner.policy import Policy
+from learner.model.forward import prepare_model
+from learner.model.policy import Policy
 from learner.update import learn, learning_rate
 from tests.learner.synthetic import group, tiny_model
 

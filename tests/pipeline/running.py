@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from echo_queue import telemetry
-from echo_queue.cli.watching import monitor
+from echo_queue.cli.live.watcher import monitor
 from echo_queue.config import Config
+from echo_queue.config.loading import load
+from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.loading import load
 from echo_queue.queue import Status
-from echo_queue.services.connect import connect_store
+from echo_queue.reporting import metrics
 from echo_queue.services.serving import Services
-from learner.checkpoint import trained_ledger
+from learner.recovery.checkpoint import trained_ledger
 
 TINY = Path(__file__).with_name("tiny.toml")
 PROMPTS, UPDATES = 80, 20
@@ -107,8 +107,8 @@ class Running:
         except (EchoQueueError, OSError):
             return None
 
-    def updates(self) -> list[telemetry.UpdateMetrics]:
-        return telemetry.read(self.config.run.dir / "metrics.jsonl")
+    def updates(self) -> list[metrics.UpdateMetrics]:
+        return metrics.read(self.config.run.dir / "metrics.jsonl")
 
 
 Moment = Callable[[Running], bool]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from echo_queue.config import Config
-from echo_queue.loading import load
-from echo_queue.services.endpoints import store_endpoint
+from echo_queue.config.loading import load
+from echo_queue.connections.endpoints import store_endpoint
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.serving import Services
 from tests.cli.test_commands import block

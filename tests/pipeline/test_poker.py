@@ -11,9 +11,9 @@ import pytest
 
 from echo_queue.cli.show import tokenizer_of
 from echo_queue.cli.transcript import Transcript, transcript
-from echo_queue.poker import Hand
-from echo_queue.submission.deals import Deals
-from echo_queue.trained_groups import TrainedGroups
+from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.submission.sources.poker import Hand
+from echo_queue.submission.sources.poker.deals import Deals
 from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

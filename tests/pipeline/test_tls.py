@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from echo_queue.cli.redis_cli import monitor_line
+from echo_queue.connections.endpoints import CELERY_PREFIX
+from echo_queue.connections.secrets import ROLES
+from echo_queue.launch.server_process import port_for
 from echo_queue.queue import acl, library
-from echo_queue.services.endpoints import CELERY_PREFIX
-from echo_queue.services.process import port_for
 from echo_queue.services.redis_server import RedisServer, User
-from echo_queue.services.secrets import ROLES
 from tests.pipeline.running import TINY, Running, assert_every_prompt_was_trained_once
 
 RUN, PASSWORD = "tiny", "secret"

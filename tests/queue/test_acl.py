@@ -9,14 +9,14 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 
-from echo_queue.codec import CodecError
+from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
 from echo_queue.records import Drafts, Published, Shard, Version
+from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
-from echo_queue.services.secrets import ROLES, Role
 from tests.queue.scene import POLICY, Scene, draft_of, group_of
 
 CELERY = "eq-celery"

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echo_queue import staleness
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, staleness
 from echo_queue.records import Shard, Version
 from tests.queue.scene import POLICY, Scene
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo_queue.codec import CodecError, encode
 from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.queue import Beat, Outcome, Queue
 from echo_queue.queue.payloads import folder, reference
 from echo_queue.records import Group, Sample, Span, Task, Version
-from echo_queue.store import ObjectStore
-from echo_queue.vetting import Limits, Vetting
+from echo_queue.records.group_codec import CodecError, encode
+from echo_queue.records.validation import Limits, Vetting
+from echo_queue.storage.object_store import ObjectStore
 from tests.queue.scene import POLICY, Scene, group_of
 
 CAP = 65_536

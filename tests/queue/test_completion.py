@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from echo_queue.codec import FORMAT, encode
 from echo_queue.queue import Outcome, Queue, QueuePolicy
 from echo_queue.records import Group, Task, Version
+from echo_queue.records.group_codec import FORMAT, encode
 from tests.queue.scene import POLICY, Scene, group_of
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from echo_queue.codec import CodecError
 from echo_queue.errors import FencedError, Problem, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy, Trust
 from echo_queue.records import BASE, Published, Shard, Version
+from echo_queue.records.group_codec import CodecError
 from tests.queue.scene import Scene
 
 POLICY = QueuePolicy(s=4, batch=2, pace=False)

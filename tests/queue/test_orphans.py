@@ -2,12 +2,12 @@
 
 import pytest
 
-from echo_queue.codec import encode
 from echo_queue.queue import Outcome, Queue
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.queue.payloads import reference
 from echo_queue.records import Drafts, Task
-from echo_queue.store import ObjectStore
+from echo_queue.records.group_codec import encode
+from echo_queue.storage.object_store import ObjectStore
 from tests.queue.scene import Scene, draft_of, group_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Outcome, Queue
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from tests.queue.scene import POLICY, Scene, group_of
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo_queue import drafts as codec
-from echo_queue.codec import CodecError
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Beat, Outcome, Queue
-from echo_queue.queue.under_way import folder
+from echo_queue.queue.partial_payloads import folder
 from echo_queue.records import NOTHING, Draft, Drafts, Observed, Span, Task, Version
-from echo_queue.store import ObjectStore
-from echo_queue.vetting import Limits
+from echo_queue.records import partial_codec as codec
+from echo_queue.records.group_codec import CodecError
+from echo_queue.records.validation import Limits
+from echo_queue.storage.object_store import ObjectStore
 from tests.queue.scene import POLICY, Scene
 
 ROOMY = replace(POLICY, s=2, max_attempts=9)

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import pytest
 
-from echo_queue.services.endpoints import StoreEndpoint
+from echo_queue.connections.secrets import StoreKeys
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import StoreKeys
-from echo_queue.store import ObjectStore
+from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.object_store import ObjectStore
 from tests.servers.swift import Swift
 
 BUCKET = "echo-queue"

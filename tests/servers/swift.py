@@ -11,8 +11,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.services.process import port_for
+from echo_queue.launch.server_process import port_for
+from echo_queue.storage.endpoint import StoreEndpoint
 
 BIN = Path(sys.executable).parent
 READY_S = 60.0

@@ -8,14 +8,15 @@ import pytest
 import redis
 
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis, connect_store
+from echo_queue.connections.endpoints import resolve
+from echo_queue.connections.redis_errors import explain, may_pass
+from echo_queue.connections.secrets import external_redis_password, external_store_keys
 from echo_queue.errors import ServiceError
-from echo_queue.services.connect import check, connect_redis, connect_store
-from echo_queue.services.endpoints import resolve
-from echo_queue.services.process import port_for
-from echo_queue.services.redis_errors import explain, may_pass
+from echo_queue.launch.server_process import port_for
+from echo_queue.services.inspection import check
 from echo_queue.services.redis_server import RedisServer, User, find_program
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import external_redis_password, external_store_keys
 from tests.servers.s3 import BUCKET, KEYS, Server
 
 Configure = Callable[..., Config]

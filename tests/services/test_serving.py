@@ -15,17 +15,18 @@ import redis
 
 from echo_queue import services
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis, connect_store
+from echo_queue.connections.endpoints import celery_broker_url, redis_endpoint, services_dir
+from echo_queue.connections.secrets import ROLES
 from echo_queue.errors import ServiceError
 from echo_queue.services import serving
-from echo_queue.services.connect import check, connect_redis, connect_store
-from echo_queue.services.endpoints import celery_broker_url, redis_endpoint, services_dir
-from echo_queue.services.secrets import ROLES
+from echo_queue.services.inspection import check
 from echo_queue.services.serving import Patience, Services
 
 Configure = Callable[..., Config]
 Start = Callable[..., Services]
 SERVE = """
-import sys; from pathlib import Path; from echo_queue import services; from echo_queue.loading import load
+import sys; from pathlib import Path; from echo_queue import services; from echo_queue.config.loading import load
 services.serve(load(Path(sys.argv[1])))
 """
 

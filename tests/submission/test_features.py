@@ -7,8 +7,8 @@ import pytest
 
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
-from echo_queue.submission.features import BUCKETS, buckets, refuse_featureless
-from echo_queue.submission.jsonl import JsonLines
+from echo_queue.submission.length_features import BUCKETS, buckets, refuse_featureless
+from echo_queue.submission.sources.jsonl import JsonLines
 
 
 def of_prompts(*texts: str) -> list[int]:

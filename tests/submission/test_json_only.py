@@ -5,7 +5,7 @@ from kombu import Consumer
 from kombu.exceptions import ContentDisallowed
 from kombu.serialization import dumps, loads
 
-from echo_queue.submission.application import build
+from echo_queue.submission.celery.app import build
 from tests.submission.conftest import Site
 
 

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
-from echo_queue.submission.jsonl import JsonLines
-from echo_queue.submission.limits import Limits, limits_of, refuse_unfit
+from echo_queue.submission.length_limits import Limits, limits_of, refuse_unfit
+from echo_queue.submission.sources.jsonl import JsonLines
 
 LIMIT = 12
 

@@ -1,6 +1,6 @@
 """Which chunks are presumed lost."""
 
-from echo_queue.submission.reconcile import Look, presumed_lost
+from echo_queue.submission.celery.reconciler import Look, presumed_lost
 
 
 def look(*numbers: int, messages: int = 0) -> Look:

@@ -3,7 +3,7 @@
 import pytest
 
 from echo_queue.records import PromptRow
-from echo_queue.submission.rows import BadRow, deserialise, parse, serialise
+from echo_queue.submission.sources.rows import BadRow, deserialise, parse, serialise
 
 
 def test_every_column_but_the_prompt_reaches_the_environment() -> None:

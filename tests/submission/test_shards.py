@@ -4,8 +4,8 @@ import pytest
 from blake3 import blake3
 
 from echo_queue.records import PromptRow, Shard, Task
-from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.store import ObjectStore
+from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission.shards import DIGEST_CHARACTERS, BadShard, ShardReader, write
 
 

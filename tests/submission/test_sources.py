@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
-from echo_queue.submission.generated import original
-from echo_queue.submission.opening import open_source
-from echo_queue.submission.sources import spell
+from echo_queue.submission.sources.reasoning_gym import original
+from echo_queue.submission.sources.registry import open_source
+from echo_queue.submission.sources.source import spell
 
 Write = Callable[[Path, Sequence[dict[str, object]]], Path]
 
@@ -182,7 +182,7 @@ def test_any_range_of_hands_can_be_read_alone_and_seats_alternate() -> None:
 def test_hands_of_another_rules_library_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(HANDS)
     (chunk, _), *_ = source.scan(4)
-    monkeypatch.setattr("echo_queue.submission.deals._installed", lambda: "1.0")
+    monkeypatch.setattr("echo_queue.submission.sources.poker.deals._installed", lambda: "1.0")
     with pytest.raises(PromptError, match=r"OpenSpiel \(1\.0\) is not the submitter's"):
         source.read(chunk)
 

@@ -13,11 +13,11 @@ from echo_queue.queue import Queue
 from echo_queue.records import PromptRow
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.submission import submit
-from echo_queue.submission.application import build
+from echo_queue.submission.celery.app import build
+from echo_queue.submission.declaration import choose, place
 from echo_queue.submission.expand import expand
-from echo_queue.submission.features import buckets
-from echo_queue.submission.limits import limits_of
-from echo_queue.submission.sending import choose, place
+from echo_queue.submission.length_features import buckets
+from echo_queue.submission.length_limits import limits_of
 from tests.submission.conftest import Site, until
 from tests.submission.test_limits import make_model
 
@@ -163,7 +163,7 @@ def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(si
 
 
 def wait(site: Site, queue: Queue) -> None:
-    from echo_queue.submission.waiting import arrive
+    from echo_queue.submission.arrival import arrive
 
     config = site.config()
     arrive(config, queue, build(config), "prompts", lambda _: None)

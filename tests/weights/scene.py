@@ -10,10 +10,10 @@ from torch import Tensor
 
 from echo_queue import config, weights
 from echo_queue.records import Published, Version
-from echo_queue.store import ObjectStore
-from echo_queue.weights.announcing import Announce
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights.announcements import Announce
 from echo_queue.weights.manifest import Manifest
-from echo_queue.weights.signing import Signer, Verifier
+from echo_queue.weights.signatures import Signer, Verifier
 
 torch.set_num_threads(1)
 

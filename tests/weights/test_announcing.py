@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement
-from echo_queue.weights.announcing import InOrder
+from echo_queue.weights.announcements import InOrder
 from echo_queue.weights.manifest import Part
 from tests.weights.scene import VERIFIER, drifted, history, manifest_of, model, press
 

@@ -10,8 +10,8 @@ import torch
 from echo_queue import weights
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
-from echo_queue.store import MissingObject, ObjectStore
-from echo_queue.weights import publishing
+from echo_queue.storage.object_store import MissingObject, ObjectStore
+from echo_queue.weights import publisher
 from echo_queue.weights.catalogue import catalogue
 from tests.weights.scene import (
     VERIFIER,
@@ -137,7 +137,7 @@ def test_few_parts_are_in_memory_and_they_leave_while_others_are_encoded(
 ) -> None:
     """The store is slow: the encoder must wait for it, and not store everything at the end."""
     events: list[str] = []
-    cut, put, slow = publishing.cut, ObjectStore.put, threading.Semaphore(0)
+    cut, put, slow = publisher.cut, ObjectStore.put, threading.Semaphore(0)
 
     def watched_cut(*arguments: Any) -> Any:
         events.append("encoded")
@@ -150,13 +150,13 @@ def test_few_parts_are_in_memory_and_they_leave_while_others_are_encoded(
             events.append("stored")
         return put(self, key, data, once)
 
-    monkeypatch.setattr(publishing, "cut", watched_cut)
+    monkeypatch.setattr(publisher, "cut", watched_cut)
     monkeypatch.setattr(ObjectStore, "put", slow_put)
     publish(object_store, {f"w{number}": torch.randn(2_000) for number in range(20)}, part_bytes=1_024)
     ahead = [events[: place + 1].count("encoded") - events[: place + 1].count("stored") for place in range(len(events))]
     assert events.count("encoded") == 20
     assert events.index("stored") < len(events) - events[::-1].index("encoded") - 1
-    assert max(ahead) <= publishing.UPLOADS + 2
+    assert max(ahead) <= publisher.UPLOADS + 2
 
 
 def test_bases_leave_nothing_behind_and_are_few(object_store: ObjectStore, tmp_path: Any) -> None:
@@ -203,7 +203,7 @@ def test_what_the_store_refuses_is_one_clear_error_and_no_version(
 
     def full(self: ObjectStore, key: str, data: bytes, once: bool = False) -> bool:
         if key.endswith(".part"):
-            raise ServiceError(publishing.Problem("store", "is full", "make room"))
+            raise ServiceError(publisher.Problem("store", "is full", "make room"))
         return put(self, key, data, once)
 
     with monkeypatch.context() as patched:

@@ -10,7 +10,7 @@ from echo_queue import weights
 from echo_queue.errors import FencedError
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
-from echo_queue.store import MissingObject, ObjectStore
+from echo_queue.storage.object_store import MissingObject, ObjectStore
 from tests.queue.scene import POLICY
 from tests.weights.scene import VERIFIER, drifted, fetch, model, press, same
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from echo_queue import weights
 from echo_queue.errors import ServiceError
 from echo_queue.records import Published, Version
-from echo_queue.store import MissingObject, ObjectStore
+from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import delta
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import Damaged, Manifest, Route, digest, manifest_key, route_key
-from echo_queue.weights.reading import bring, open_manifest, plain, ways
-from echo_queue.weights.signing import Forged, Signer
+from echo_queue.weights.reader import bring, open_manifest, plain, ways
+from echo_queue.weights.signatures import Forged, Signer
 from tests.weights.scene import (
     OTHER,
     SIGNER,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.weights.signing import Forged, Signer, Verifier
+from echo_queue.weights.signatures import Forged, Signer, Verifier
 
 BODY = b'{"format":2,"name":"\\"key\\":"}'
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from echo_queue.config import Weights
 from echo_queue.records import Published, Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest, Press, Route, Signer, Verifier, read_manifest
-from echo_queue.weights.reading import bring
+from echo_queue.weights.reader import bring
 from echo_queue.weights.tensors import digest_of
 
 SMALL = {"part_bytes": 20_000, "chunk_bytes": 4_096, "anchor_every": 4}

@@ -15,17 +15,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
 from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, Status
 from echo_queue.records import Group, Message, PromptRow, Published, Version
-from echo_queue.services.connect import connect_store
 from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.weights import Press, Signer
-from learner import keys
+from learner.publication import signing_key
 from tests import toml
 from workers import engines
 from workers.environments.scorer import Scorer
-from workers.leaving import Leaving
+from workers.shutdown import Leaving
 from workers.worker import work
 
 DEADLINE_S = 60.0
@@ -80,7 +80,7 @@ class Stage:
     def learner_begins(self) -> None:
         """A new lineage."""
         self.lineage = self.queue.resume().lineage
-        trust = keys.trust(self.signer)
+        trust = signing_key.trust(self.signer)
         self.queue.entrust(self.lineage, trust)
         chunk_key = trust.chunk_key if self.config.weights.encrypt else None
         folder = self.config.run.dir / "bases"

@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 from echo_queue.config import Preemption
-from echo_queue.loading import load
+from echo_queue.config.loading import load
 from echo_queue.queue import Queue
 from echo_queue.records import Version
-from workers.held import Held
-from workers.leaving import Leaver, Leaving, on_signals
+from workers.held_leases import Held
 from workers.preemption import watch
+from workers.shutdown import Leaver, Leaving, on_signals
 
 
 def main(config_path: Path, notice: Path) -> None:

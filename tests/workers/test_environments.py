@@ -17,7 +17,7 @@ import reasoning_gym
 
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
-from echo_queue.poker import Deal, Hand
+from echo_queue.submission.sources.poker import Deal, Hand
 from workers.environments import Answers, Reply, Turn
 from workers.environments.scorer import Scorer, ScoringError
 

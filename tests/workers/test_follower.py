@@ -13,15 +13,15 @@ from echo_queue.errors import DeadlineError
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.weights import Route, Signer, read_manifest
-from echo_queue.weights.reading import bring as parts_of
-from learner import keys
+from echo_queue.weights.reader import bring as parts_of
+from learner.publication import signing_key
 from tests.workers.publications import holds
 from tests.workers.stage import Stage, tensors_of
-from workers.follower import Follower, Staged
-from workers.weights.intake import Bring, Intake
-from workers.weights.spool import Spool
+from workers.weights.fetch import Bring, Intake
+from workers.weights.key_pinning import KeyChanged, pin
+from workers.weights.peers.part_cache import Spool
 from workers.weights.staging import Stage as HostCopy
-from workers.weights.trusting import KeyChanged, pin
+from workers.weights.watcher import Follower, Staged
 
 torch.set_num_threads(1)
 Begin = Callable[..., Stage]
@@ -297,7 +297,7 @@ def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin
     run.signer = own
     run.learner_begins()
     pinned = pin(run.config, queue, STAYING)
-    assert pinned is not None and pinned.trust == keys.trust(own)
+    assert pinned is not None and pinned.trust == signing_key.trust(own)
 
 
 def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(stage: Begin) -> None:

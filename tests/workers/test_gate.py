@@ -7,13 +7,13 @@ import torch
 
 from echo_queue.errors import ConfigError
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest, TensorInfo
 from tests.workers.publications import Publications, holds
 from tests.workers.stage import tensors_of
 from workers.engines import Sampling
 from workers.engines.transformers import TransformersEngine
-from workers.weights.gate import FEW, Gate, Spoilt, probed
+from workers.weights.swap import FEW, Gate, Spoilt, probed
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)

@@ -10,8 +10,8 @@ from echo_queue.queue import Queue
 from echo_queue.records import NOTHING, Draft, Drafts, Span, Version
 from tests.workers.stage import Stage, tensors_of
 from workers import engines
-from workers.heart import Heart
-from workers.held import Held
+from workers.heartbeat import Heart
+from workers.held_leases import Held
 
 Begin = Callable[..., Stage]
 BASE = Version(0, 0)

@@ -11,8 +11,8 @@ import pytest
 
 from echo_queue.queue import Queue
 from tests.workers.stage import Stage, tensors_of
-from workers.held import Held
-from workers.leaving import LEAST_S, Leaver, Leaving, on_signals
+from workers.held_leases import Held
+from workers.shutdown import LEAST_S, Leaver, Leaving, on_signals
 
 Begin = Callable[..., Stage]
 DEADLINE_S = 30.0

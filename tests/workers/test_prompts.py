@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from echo_queue.errors import PromptError
 from echo_queue.records import Message, PromptRow
-from workers.prompts import Prompts
+from workers.prompt_encoder import Prompts
 
 CHATML = (
     "{% for m in messages %}<|start|>{{ m['role'] }}\n{{ m['content'] }}<|end|>\n{% endfor %}"

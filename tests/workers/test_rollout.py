@@ -16,8 +16,8 @@ from echo_queue.records import Drafts, Published, Shard, Task, Version
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
 from workers.assignment import seed_of
-from workers.leasing import weights_needed
-from workers.rollout import most_groups
+from workers.leaser import weights_needed
+from workers.rollout_loop import most_groups
 
 torch.set_num_threads(1)
 Begin = Callable[..., Stage]

@@ -145,7 +145,7 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
 
 
 def _http(config: Config, folder: str, version: Version, longest: int, sampling: Sampling) -> Engine:
-    from echo_queue.services.secrets import engine_key
+    from echo_queue.connections.secrets import engine_key
     from workers.engines.http.engine import HttpEngine
     from workers.engines.http.weights import Place
 

@@ -1,12 +1,12 @@
-"""A poker table: the prompt row's hand against its opponent, for chips (`echo_queue.poker`)."""
+"""A poker table: the prompt row's hand against its opponent, for chips (`echo_queue.submission.sources.poker`)."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from echo_queue.errors import ConfigError, PromptError
-from echo_queue.poker import GAMES, Hand, deal_of
-from echo_queue.poker.rules import load
 from echo_queue.records import Message
+from echo_queue.submission.sources.poker import GAMES, Hand, deal_of
+from echo_queue.submission.sources.poker.rules import load
 
 
 class Poker:

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.submission.generated import original
+from echo_queue.submission.sources.reasoning_gym import original
 from workers.environments import Answers
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from echo_queue import doors
+from echo_queue import failpoints
 from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
-from echo_queue.reaping import reap
+from echo_queue.launch.reap import reap
 from workers.environments import Answers, Reply, Turn
 from workers.environments.child import Answer, Failed, Rewards, Unfit, checked, heard, replied
 from workers.environments.pipe import Pipe
@@ -76,7 +76,7 @@ class Scorer:
         """`expected` makes something of the answer that it should be, and None of others."""
         self.wait_ready()
         try:
-            doors.take("ask scorer", lambda: self._pipe.send(question, self._config.timeout_s))
+            failpoints.take("ask scorer", lambda: self._pipe.send(question, self._config.timeout_s))
             answer = self._answer(self._config.timeout_s)
             if (made := expected(answer)) is not None:
                 return made
@@ -96,15 +96,15 @@ class Scorer:
         """Kills the child. Returns its exit code, negative if a signal ended it."""
         self._pipe.close()
         if self._process.poll() is None:
-            doors.take("end scorer", self._process.kill)
+            failpoints.take("end scorer", self._process.kill)
         return reap(self._process, GONE_S, "the environment's process")
 
     def _answer(self, timeout_s: float) -> Answer:
-        return heard(doors.take("hear scorer", lambda: self._pipe.receive(timeout_s)))
+        return heard(failpoints.take("hear scorer", lambda: self._pipe.receive(timeout_s)))
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        self._process = doors.take("spawn scorer", lambda: self._spawn(theirs))
+        self._process = failpoints.take("spawn scorer", lambda: self._spawn(theirs))
         theirs.close()
         self._pipe = Pipe(ours)
         self._ready = False

@@ -6,13 +6,13 @@
 """
 
 from echo_queue.config import Preemption
-from workers.leaving import Leaving
 from workers.preemption import signals
 from workers.preemption.aws import Aws
 from workers.preemption.azure import Azure
 from workers.preemption.file import File
 from workers.preemption.gcp import Gcp
 from workers.preemption.watcher import Source, Watcher
+from workers.shutdown import Leaving
 
 __all__ = ["watch"]
 

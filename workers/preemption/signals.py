@@ -3,7 +3,7 @@
 import signal
 from functools import partial
 
-from workers.leaving import Leaving, hear
+from workers.shutdown import Leaving, hear
 
 
 def watch(leaving: Leaving) -> None:

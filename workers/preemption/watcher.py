@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from workers.leaving import Leaving
+from workers.shutdown import Leaving
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from echo_queue import doors
+from echo_queue import failpoints
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
-from echo_queue.weights import delta, reading
+from echo_queue.weights import delta, reader
 from echo_queue.weights.delta.codes import dtype_name
 from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo, root_digest
 from echo_queue.weights.tensors import digest_of, empty
-from workers.weights.made import Made
+from workers.weights.tensor_check import Made
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,8 +101,8 @@ class Stage:
         return self.have[1]
 
     def _apply(self, part: Part, whole: Whole, chunk_key: bytes | None) -> tuple[delta.Piece, ...]:
-        shard = reading.plain(part, whole.memory(), chunk_key)
-        return doors.take("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
+        shard = reader.plain(part, whole.memory(), chunk_key)
+        return failpoints.take("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
 
     def _allocate(self, manifest: Manifest) -> None:
         """Memory for all the manifest's tensors; what fits stays where it is, with what it holds."""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from echo_queue import staleness
-from echo_queue.queue import Audit
+from echo_queue.queue import Audit, staleness
 from echo_queue.records import Version
 from tests.faults.facts import Made
 from tests.faults.history import Event

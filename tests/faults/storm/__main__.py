@@ -64,12 +64,12 @@ def warm_up() -> None:
     import torch
     import transformers.models.qwen3.modeling_qwen3
 
-    import echo_queue.submission.application
+    import echo_queue.submission.celery.app
     import learner.__main__
     import learner.train
     import workers.worker
 
-    del celery, kombu, transformers, echo_queue.submission.application, learner, workers
+    del celery, kombu, transformers, echo_queue.submission.celery.app, learner, workers
     torch.set_num_threads(1)
     boto3.client("s3", region_name="us-east-1", aws_access_key_id="-", aws_secret_access_key="-").close()
 

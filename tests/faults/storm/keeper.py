@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from echo_queue.errors import EchoQueueError
-from echo_queue.supervisor import Patience, Role, Supervisor, sign
+from echo_queue.launch.supervisor import Patience, Role, Supervisor, sign
 from tests.faults.forked import POLL_S, Forked
 from tests.faults.storm.roles import play
 

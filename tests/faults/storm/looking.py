@@ -11,13 +11,13 @@ from pathlib import Path
 
 import orjson
 
-from echo_queue import doors
+from echo_queue import failpoints
 from echo_queue.config import Config
+from echo_queue.config.loading import load
+from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.loading import load
 from echo_queue.queue import Audit, Chunk, PromptSet, Queue, QueuePolicy, Status
-from echo_queue.services.connect import connect_redis, connect_store
-from echo_queue.submission.opening import open_source
+from echo_queue.submission.sources.registry import open_source
 from tests.faults import history, served
 from tests.faults.checker import Evidence, Link, Snapshot, Update
 from tests.faults.storm import made_up, prompts
@@ -49,11 +49,11 @@ class Onlooker:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        doors.observer = self._recorder
+        failpoints.observer = self._recorder
         try:
             yield
         finally:
-            doors.observer = None
+            failpoints.observer = None
 
     def declare_keel(self) -> None:
         """Its source is away until the submitter brings it, so whoever expands it meanwhile refuses it."""
@@ -69,7 +69,7 @@ class Onlooker:
             queue.declare(PromptSet(keel.set, keel.source, seed=self.config.run.seed), chunks)
 
     def evidence(self) -> Evidence:
-        from learner import checkpoint
+        from learner.recovery import checkpoint
 
         queue, store = self.admin(), connect_store(self.config)
         assert queue

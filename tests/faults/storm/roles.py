@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from echo_queue import doors, submission
-from echo_queue.cli.output import print_problems
+from echo_queue import failpoints, submission
 from echo_queue.config import Config
+from echo_queue.config.loading import load
+from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.loading import load
+from echo_queue.launch.problems import print_problems
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
-from echo_queue.services.connect import connect_store
 from tests.faults import served, stamps
 from tests.faults.history import Recorder
 from tests.faults.storm import prompts
@@ -48,7 +48,7 @@ def play(directory: Path, words: Sequence[str]) -> int:
     name, path = words[-1], directory / "run.toml"
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
     os.environ["ECHO_QUEUE_CONFIG"] = str(path)
-    doors.observer = Recorder(directory / "history", name)
+    failpoints.observer = Recorder(directory / "history", name)
     try:
         return PLAYED[words[0]](directory, load(path), name)
     except EchoQueueError as error:
@@ -62,7 +62,7 @@ def services(directory: Path, config: Config, name: str) -> int:
 
 
 def celery(directory: Path, config: Config, name: str) -> int:
-    from echo_queue.submission.application import build
+    from echo_queue.submission.celery.app import build
 
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     build(config).worker_main(["worker", "--concurrency", "1", "--loglevel", "INFO", *quiet])
@@ -84,7 +84,7 @@ def stamped(publish: Publish) -> Publish:
 
 def worker(directory: Path, config: Config, name: str) -> int:
     """One lies behind a NAT: it takes weights from peers, and feeds none."""
-    from workers.leaving import Leaving, on_signals
+    from workers.shutdown import Leaving, on_signals
     from workers.worker import work
 
     leaving = Leaving()
@@ -119,7 +119,7 @@ def rewinder(directory: Path, config: Config, name: str) -> int:
 
     Gives up after a while.
     """
-    from learner.rewind import choices, rewind
+    from learner.recovery.rewind import choices, rewind
 
     queue, store = Queue.connect(config, "learner"), connect_store(config, "learner")
     give_up = time.monotonic() + REWIND_S

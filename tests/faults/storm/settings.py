@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from echo_queue.config import Config
-from echo_queue.loading import load
-from echo_queue.supervisor import Role
+from echo_queue.config.loading import load
+from echo_queue.launch.supervisor import Role
 from tests import toml
 from tests.faults.storm import made_up
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from echo_queue.config import Weights
+from echo_queue.connections.secrets import StoreKeys
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
-from echo_queue.services.secrets import StoreKeys
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, Press, Verifier
 from echo_queue.weights.manifest import manifest_key
 from tests.weights.scene import CHUNK_KEY, SIGNER

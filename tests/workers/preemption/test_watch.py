@@ -20,10 +20,10 @@ from tests.workers.preemption.servers import (
     Reply,
     serving,
 )
-from workers.leaving import Leaving
 from workers.preemption import metadata, watch
 from workers.preemption.azure import Azure
 from workers.preemption.watcher import Notice
+from workers.shutdown import Leaving
 
 POLL_S = 0.02
 SERVERS = {"aws": Ec2, "gcp": lambda: ComputeEngine(longest_s=0.1), "azure": lambda: AzureInstance("vm-1")}

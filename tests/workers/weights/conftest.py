@@ -8,7 +8,7 @@ import pytest
 
 from echo_queue.queue import Queue
 from echo_queue.services.redis_server import RedisServer
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from tests.servers.redis import start_redis
 from tests.servers.s3 import BUCKET, Server, server_of
 from tests.workers.weights.scene import Region

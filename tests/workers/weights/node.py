@@ -14,8 +14,8 @@ import orjson
 import redis
 
 from echo_queue.queue import Queue
-from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.store import ObjectStore
+from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.workers.weights.scene import Member, Region
 

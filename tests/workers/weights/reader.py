@@ -13,15 +13,15 @@ import redis
 
 from echo_queue.queue import Queue, Trust
 from echo_queue.records import Version
-from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.store import ObjectStore
+from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Verifier
 from tests.workers.weights.scene import DEADLINE_S, SECRET, Member, Region
-from workers.follower import Follower
-from workers.weights.ahead import Ahead
-from workers.weights.intake import Intake
+from workers.weights.fetch import Intake
+from workers.weights.key_pinning import Pinned
+from workers.weights.prefetch import Ahead
 from workers.weights.staging import Stage
-from workers.weights.trusting import Pinned
+from workers.weights.watcher import Follower
 
 
 class Reader:

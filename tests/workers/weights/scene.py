@@ -13,11 +13,11 @@ from blake3 import blake3
 from echo_queue.config import Weights
 from echo_queue.queue import Beat, Peer, Queue
 from echo_queue.records import Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
 from tests.queue.scene import POLICY
-from workers.weights.courier import Courier
-from workers.weights.spool import Spool
+from workers.weights.peers.exchange import Courier
+from workers.weights.peers.part_cache import Spool
 
 CHUNK = 16 << 10
 SECRET = b"shared by the run's workers"

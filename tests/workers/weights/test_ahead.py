@@ -18,9 +18,9 @@ import orjson
 import pytest
 import torch
 
-from echo_queue import doors
+from echo_queue import failpoints
 from echo_queue.records import Published, Version
-from echo_queue.store import ObjectStore
+from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, Press, Route, read_manifest
 from tests.servers.s3 import BUCKET
 from tests.weights.scene import OTHER, SIGNER, VERIFIER, history, press
@@ -335,14 +335,14 @@ def said(process: "subprocess.Popen[str]", word: str) -> None:
 
 def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(site: Site, scene: Scene) -> None:
     with ExitStack() as ends:
-        learner = started("uploader", spec_of(site, scene.region), ends, **{doors.VARIABLE: "announce#2"})
+        learner = started("uploader", spec_of(site, scene.region), ends, **{failpoints.VARIABLE: "announce#2"})
         said(learner, "published 0")
         reader = scene.reader("a")
         scene.arrived(reader, Version(1, 0))
         assert learner.stdin is not None
         learner.stdin.write("\n")
         learner.stdin.flush()
-        assert learner.wait(WAIT_S) == doors.CRASHED
+        assert learner.wait(WAIT_S) == failpoints.CRASHED
     route = scene.announced()
     assert len(route.parts) == 2
     until(lambda: has(reader, route), "two parts")

@@ -11,8 +11,8 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.workers.weights.scene import cargo, part_of
-from workers.weights.coming import Coming, Fetcher
-from workers.weights.spool import Spool
+from workers.weights.fetch_thread import Coming, Fetcher
+from workers.weights.peers.part_cache import Spool
 
 WAIT_S = 10.0
 SIZE = len(cargo(2)[0])

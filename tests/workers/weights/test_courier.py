@@ -15,9 +15,9 @@ import pytest
 from echo_queue.errors import DeadlineError, ServiceError
 from echo_queue.queue import Joined, Peer
 from echo_queue.weights.manifest import Route
-from echo_queue.weights.reading import Damaged
+from echo_queue.weights.reader import Damaged
 from tests.workers.weights.scene import CHUNK, CHUNK_DEADLINE_S, Conversation, Member, Region, cargo
-from workers.weights.wire import answer_head, parse_request
+from workers.weights.peers.http1 import answer_head, parse_request
 
 REPORTED = b"bad"
 
@@ -148,8 +148,8 @@ from pathlib import Path
 from echo_queue.errors import ServiceError
 from tests.workers.weights.scene import cargo, route_of
 from echo_queue.config import Weights
-from workers.weights.courier import Courier
-from workers.weights.spool import Spool
+from workers.weights.peers.exchange import Courier
+from workers.weights.peers.part_cache import Spool
 
 class Away:
     def stream(self, *place):

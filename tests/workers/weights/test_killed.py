@@ -18,7 +18,7 @@ from echo_queue.weights.manifest import Route
 from tests.servers.s3 import BUCKET
 from tests.workers.weights.conftest import Site
 from tests.workers.weights.scene import CHUNK, Member, Region, cargo
-from workers.weights import feeders
+from workers.weights.peers import source_selector
 
 CHUNK_DEADLINE_S = 1.0
 RATE_MBIT = 16.0
@@ -161,7 +161,7 @@ def test_a_relay_that_crawls_is_left_for_one_that_is_further(region: Region, sta
 def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
     region: Region, start: Start, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
-    monkeypatch.setattr(feeders, "STRANGE_S", 0.5)
+    monkeypatch.setattr(source_selector, "STRANGE_S", 0.5)
     datas = cargo(CHUNKS, PARTS)
     route = region.publish(*datas)
     start("a", route, upload_mbit=RATE_MBIT / 10 if slow else RATE_MBIT).says("whole")
@@ -171,7 +171,7 @@ def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
     second = Fetching(region.member("b"), route).end()
     store, peer = second.took
     assert second.member.holds(route, datas)
-    assert (store > peer) if slow else (store <= feeders.TASTE_CHUNKS * CHUNK)
+    assert (store > peer) if slow else (store <= source_selector.TASTE_CHUNKS * CHUNK)
     assert second.seconds < 2 * FAIR_S + SLACK_S
 
 

@@ -8,8 +8,8 @@ from echo_queue.errors import ServiceError
 from echo_queue.weights.manifest import Route
 from tests.workers.weights.scene import CHUNK, DEADLINE_S, Member, Region, cargo, route_of
 from tests.workers.weights.test_coming import until
-from workers.weights.delivery import Delivery
-from workers.weights.server import COMING_S
+from workers.weights.peers.download import Delivery
+from workers.weights.peers.server import COMING_S
 
 
 def prefetched(member: Member, route: Route, parts: int) -> Delivery:

@@ -1,6 +1,6 @@
 """What a worker says of its own rate, which decides whether others are fed from it."""
 
-from workers.weights.feeders import FADE, WINDOW_BYTES, WINDOW_S, Memory, Rate
+from workers.weights.peers.source_selector import FADE, WINDOW_BYTES, WINDOW_S, Memory, Rate
 
 MB = 1 << 20
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
-from workers.weights import server as serving
-from workers.weights.server import CONNECTIONS, PeerServer
-from workers.weights.spool import PartFile, Spool
-from workers.weights.tokens import Tokens
-from workers.weights.wire import Wire, parse_answer, path_of, request_head
+from workers.weights.peers import server as serving
+from workers.weights.peers.access import Tokens
+from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
+from workers.weights.peers.part_cache import PartFile, Spool
+from workers.weights.peers.server import CONNECTIONS, PeerServer
 
 NAME = "w1"
 PARTS = 12

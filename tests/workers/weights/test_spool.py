@@ -15,7 +15,7 @@ from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.services.conftest import small_disk  # noqa: F401
 from tests.workers.weights.scene import CHUNK, cargo, part_of
-from workers.weights.spool import LOCK, PartFile, Spool
+from workers.weights.peers.part_cache import LOCK, PartFile, Spool
 
 MB = 1 << 20
 
@@ -138,7 +138,7 @@ MANY = """
 import os, resource, sys
 from pathlib import Path
 from tests.workers.weights.scene import part_of
-from workers.weights.spool import Spool
+from workers.weights.peers.part_cache import Spool
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 spool, parts = Spool(Path(sys.argv[1]), 300_000), [part_of(number.to_bytes(1000, "big")) for number in range(600)]
 files = []
@@ -215,7 +215,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from tests.workers.weights.scene import part_of
-from workers.weights.spool import Spool
+from workers.weights.peers.part_cache import Spool
 spool = Spool(Path(sys.argv[1]), 1 << 20)
 spool.open(part_of(b"something"))
 print("ready", flush=True)
@@ -282,7 +282,7 @@ import resource, sys
 from pathlib import Path
 from echo_queue.errors import ServiceError
 from tests.workers.weights.scene import part_of
-from workers.weights.spool import Spool
+from workers.weights.peers.part_cache import Spool
 spool = Spool(Path(sys.argv[1]), 1 << 30)
 if sys.argv[2] == "quota":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.weights.tokens import LIFE_S, SKEW_S, Refused, Tokens
+from workers.weights.peers.access import LIFE_S, SKEW_S, Refused, Tokens
 
 PATH = "/parts/weights/0001/00000007/full/a.part?from=0"
 

@@ -1,7 +1,7 @@
 """A learner that publishes two versions, as a process: `python -m tests.workers.weights.uploader SPEC`.
 
 It waits for a line of input after each. The second has several parts, which it announces as the product does; where it
-dies, its environment says (`echo_queue.doors`).
+dies, its environment says (`echo_queue.failpoints`).
 """
 
 import sys
@@ -12,9 +12,9 @@ import redis
 
 from echo_queue.queue import Queue
 from echo_queue.records import Version
-from echo_queue.services.endpoints import StoreEndpoint
-from echo_queue.store import ObjectStore
-from learner.announcer import Announcer
+from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.object_store import ObjectStore
+from learner.publication.announcer import Announcer
 from tests.weights.scene import history, press
 
 

@@ -1,0 +1,61 @@
+"""Shows a run that is being supervised: a live picture on a terminal, a line every few seconds elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+
+from echo_queue.cli.live import view
+from echo_queue.cli.live.watcher import Watcher
+from echo_queue.launch.supervisor import POLL_S, Supervisor
+
+PICTURE_EVERY_S = 0.5
+LINE_EVERY_S = 5.0
+
+
+class Screen:
+    """`refresh` costs nothing most of the time; it also is the pause of the loop that calls it."""
+
+    def __init__(self, watcher: Watcher, roles: Supervisor, console: Console | None = None) -> None:
+        self.redis_cli = ""
+        self._watcher = watcher
+        self._roles = roles
+        self._console = console or Console()
+        self._phase = self._role = ""
+        self._next = 0.0
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.update(view.draw(self._picture()), refresh=True)
+            self._live.stop()
+
+    def phase(self, name: str, role: str = "") -> None:
+        """Begins a phase. `role`: whose last line tells how far it is."""
+        self._phase, self._role, self._next = name, role, 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            time.sleep(POLL_S)
+            return
+        if self._live:
+            self._next = now + PICTURE_EVERY_S
+            self._live.update(view.draw(self._picture()), refresh=True)
+        else:
+            self._next = now + LINE_EVERY_S
+            self._console.print(view.line(self._picture()), soft_wrap=True, highlight=False)
+
+    def _picture(self) -> view.Picture:
+        detail = self._roles.last_line(self._role) if self._role else ""
+        return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli, detail)

@@ -1,0 +1,286 @@
+"""What a person sees of a run: a picture on a terminal, one line elsewhere.
+
+Pure functions of a `Picture`: reading Redis and the metrics is `echo_queue.cli.live.watcher`'s part.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from rich.box import ROUNDED
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from echo_queue.launch.supervisor import RoleState
+from echo_queue.queue.types import Status, WorkerStatus
+from echo_queue.records.validation import CAUSES
+from echo_queue.reporting.metrics import Summary
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+SILENT_MS = 5_000
+"""A worker not heard of for this long is shown as such."""
+STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow", "quarantined": "red", "waiting": "dim"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One look at a run. `status` is None while Redis does not answer; `trouble` then says why."""
+
+    name: str
+    phase: str
+    elapsed_s: float
+    s: int
+    summary: Summary
+    """Of the whole run."""
+    recent: Summary
+    """Of its last updates."""
+    rewards: tuple[float, ...]
+    status: Status | None
+    trouble: str
+    roles: tuple[RoleState, ...]
+    redis_cli: str
+    detail: str = ""
+    """What the phase's role said last."""
+    held_up: tuple[str, ...] = ()
+    """Who keeps the run from moving (`echo_queue.queue.diagnosis`)."""
+
+
+def draw(picture: Picture) -> RenderableType:
+    """The picture for a terminal of 80 columns or more."""
+    parts: list[RenderableType] = [_head(picture), _reward(picture), _panels(picture)]
+    if picture.status and picture.status.workers:
+        parts.append(_workers(picture.status.workers))
+        parts.append(_weights(picture.status.workers, picture.recent.t_bcast_s))
+    parts.append(_roles(picture.roles))
+    if picture.trouble:
+        parts.append(Text(f" {picture.trouble}", style="yellow"))
+    parts += [Text(f" {sentence}", style="dim") for sentence in _continued(picture.status)]
+    parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
+    parts += [Text(f" {sentence}", style="red") for sentence in _bad_groups(picture.status)]
+    if picture.redis_cli:
+        parts.append(Text.assemble((" look yourself:\n ", "dim"), (picture.redis_cli, "cyan"), overflow="fold"))
+    return Group(*parts)
+
+
+def line(picture: Picture) -> str:
+    """The same in one line, for logs."""
+    summary, status = picture.recent, picture.status
+    parts = [clock(picture.elapsed_s), picture.phase + (f": {picture.detail}" if picture.detail else "")]
+    if picture.summary.updates:
+        parts += [
+            f"reward {summary.reward_last:.3f}",
+            f"lag {summary.mean_lag:.2f} (largest {picture.summary.max_lag})",
+        ]
+        parts += [f"weights everywhere after {summary.t_bcast_s:.2f} s"] if summary.t_bcast_s else []
+        parts += [f"idle {summary.idle_share:.0%}", f"{short(summary.tokens_per_s)} tokens/s"]
+    if status:
+        parts.insert(2, f"version {status.learner.number}")
+        depths = {"backlog": status.backlog, "tasks": status.tasks + status.retry, "ready": status.ready}
+        parts += [
+            f"{name} {depth:,}" for name, depth in (depths | {"trained": status.trained, "dead": status.dead}).items()
+        ]
+        parts.append(f"workers {sum(worker.beat is not None for worker in status.workers)}")
+        parts += [f"weights {_sources(status.workers)}"] if status.workers else []
+    deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
+    parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
+    held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
+    parts += _continued(status)
+    troubles = [*([picture.trouble] if picture.trouble else []), *held_up, *_bad_groups(status)]
+    return "  ".join([*parts, *troubles])
+
+
+def spark(values: Sequence[float], width: int) -> str:
+    """Bars of the means of `width` equal stretches of `values`, from 0 to the larger of 1 and the largest."""
+    count = min(width, len(values))
+    means = [fmean(values[i * len(values) // count : (i + 1) * len(values) // count]) for i in range(count)]
+    top = max(1.0, *means, 0.0)
+    return "".join(BLOCKS[min(7, max(0, int(mean / top * 8)))] for mean in means)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` characters, to an eighth of a character."""
+    eighths = round(min(1.0, max(0.0, share)) * width * 8)
+    full, part = divmod(eighths, 8)
+    return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)
+
+
+def short(value: float) -> str:
+    """`812`, `9.2k`, `1.4M`."""
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{suffix}"
+    return f"{value:.0f}"
+
+
+def clock(seconds: float) -> str:
+    """`0:42`, `3:07`, `5:02:11`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _bad_groups(status: Status | None) -> list[str]:
+    """What vetting has buried since the run began, by cause; who sent it stands with each dead task."""
+    counts = status.counts if status else {}
+    causes = [f"{cause} {counts[name]:,}" for cause in CAUSES if (name := f"bad_{cause}") in counts]
+    return [f"bad groups buried: {', '.join(causes)}"] if causes else []
+
+
+def _continued(status: Status | None) -> list[str]:
+    """What became of what workers had begun and did not end, in tokens."""
+    counts = status.counts if status else {}
+    fates = ("continued", "discarded")
+    told = [f"{counts[name]:,} tokens {fate}" for fate in fates if (name := f"tokens_{fate}") in counts]
+    bad = [f"{counts['bad_draft']:,} bad"] if "bad_draft" in counts else []
+    return [f"drafts: {', '.join(told + bad)}"] if told or bad else []
+
+
+def _head(picture: Picture) -> RenderableType:
+    table = Table.grid(expand=True)
+    table.add_column()
+    table.add_column(justify="right")
+    left = Text.assemble((" echo-queue ", "bold reverse"), ("  " + picture.name, "bold"))
+    detail = (f"  {picture.detail}" if picture.detail else "", "dim")
+    table.add_row(left, Text.assemble((picture.phase, "bold green"), detail, f"  {clock(picture.elapsed_s)} "))
+    return table
+
+
+def _reward(picture: Picture) -> RenderableType:
+    if not picture.rewards:
+        return Text("\n reward  not trained yet", style="dim")
+    summary = picture.summary
+    return Text.assemble(
+        "\n reward  ",
+        (spark(picture.rewards, 48), "blue"),
+        (f"  {picture.recent.reward_last:.3f}", "bold"),
+        (f"  from {summary.reward_first:.3f}", "dim"),
+    )
+
+
+def _panels(picture: Picture) -> RenderableType:
+    table = Table.grid(expand=True, padding=0)
+    for _ in range(3):
+        table.add_column(ratio=1)
+    heights = max(6, picture.s + 1 if picture.s < 8 else 6)
+    panels = (_queue(picture.status), _lags(picture), _learner(picture))
+    table.add_row(*(_panel(title, body, heights) for title, body in panels))
+    return table
+
+
+def _panel(title: str, body: RenderableType, height: int) -> Panel:
+    return Panel(body, title=title, title_align="left", box=ROUNDED, border_style="dim", height=height + 2)
+
+
+def _queue(status: Status | None) -> tuple[str, RenderableType]:
+    if status is None:
+        return "queue", Text("no answer yet", style="dim")
+    depths = {
+        "backlog": status.backlog,
+        "tasks": status.tasks + status.retry,
+        "ready": status.ready,
+        "at learner": status.drained,
+        "trained": status.trained,
+        "dead": status.dead,
+    }
+    colours = {"trained": "green", "dead": "red" if status.dead else "dim", "ready": "yellow", "at learner": "yellow"}
+    return f"queue · {status.submitted:,} submitted", _bars(depths, max(status.submitted, 1), colours)
+
+
+def _bars(counts: Mapping[str, int], whole: int, colours: Mapping[str, str]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_column()
+    for name, count in counts.items():
+        table.add_row(name, f"{count:,}", Text(bar(count / whole, 8), style=colours.get(name, "blue")))
+    return table
+
+
+def _lags(picture: Picture) -> tuple[str, RenderableType]:
+    lags, total = picture.summary.lags, max(sum(picture.summary.lags.values()), 1)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="dim")
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in _binned(lags, picture.s):
+        share = count / total
+        table.add_row(name, Text(bar(share, 12), style="blue"), f"{share:.0%}" if count else Text("–", style="dim"))
+    return f"lag · S = {picture.s}, mean {picture.summary.mean_lag:.2f}", table
+
+
+def _binned(lags: Mapping[int, int], s: int) -> list[tuple[str, int]]:
+    """One row per lag up to S where there is room for it, six equal ranges otherwise."""
+    if s < 8:
+        return [(str(lag), lags.get(lag, 0)) for lag in range(s + 1)]
+    edges = [round(i * (s + 1) / 6) for i in range(7)]
+    ranges = [range(first, last) for first, last in pairwise(edges)]
+    return [(f"{r.start}–{r.stop - 1}", sum(lags.get(lag, 0) for lag in r)) for r in ranges]
+
+
+def _learner(picture: Picture) -> tuple[str, RenderableType]:
+    recent, status = picture.recent, picture.status
+    table = Table.grid(padding=(0, 1))
+    table.add_column(style="dim")
+    table.add_column()
+    published = f", published {status.published.version.number}" if status and status.published else ""
+    table.add_row("version", f"{status.learner.number}{published}" if status else "–")
+    idle = recent.idle_share
+    table.add_row("idle", Text.assemble((bar(idle, 8), "yellow"), f" {idle:.0%}"))
+    table.add_row("update", f"{(recent.busy_s + recent.save_s) / max(recent.updates, 1):.2f} s")
+    table.add_row("tokens/s", short(recent.tokens_per_s))
+    table.add_row("sent back", f"{picture.summary.sent_back_share:.1%}")
+    table.add_row("window", f"{status.window:.1f} updates" if status else "–")
+    return f"learner · lineage {status.learner.lineage}" if status else "learner", table
+
+
+def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
+    table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
+    for name, justify in (("worker", "left"), ("state", "left"), ("version", "right"), ("tokens/s", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("groups/s", "groups", "heard"):
+        table.add_column(name, justify="right")
+    for worker in workers:
+        table.add_row(*_worker(worker))
+    return _panel("workers", table, len(workers) + 1)
+
+
+def _worker(worker: WorkerStatus) -> list[str | Text]:
+    beat, heard = worker.beat, f"{worker.silent_ms / 1000:.1f} s ago"
+    if beat is None:
+        return [worker.name, Text("gone", style="red"), "–", "–", "–", "–", heard]
+    state = Text(beat.state, style=STATE_COLOURS.get(beat.state, ""))
+    style = "yellow" if worker.silent_ms > SILENT_MS else "dim"
+    rates = [short(beat.tokens_per_s), f"{beat.groups_per_s:.1f}", f"{beat.groups:,}"]
+    return [worker.name, state, str(beat.version), *rates, Text(heard, style=style)]
+
+
+def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableType:
+    """Where the bytes of weights came from, and how long the last version took: to be served, and at the gate."""
+    table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
+    for name in ("worker", "from store", "from peers", "served after", "pause"):
+        table.add_column(name, justify="left" if name == "worker" else "right")
+    heard = [(worker.name, worker.beat) for worker in workers if worker.beat is not None]
+    for name, beat in heard:
+        arrived = f"{beat.arrived_ms / 1000:.2f} s" if beat.arrived_ms >= 0 else "–"
+        table.add_row(name, short(beat.store_bytes), short(beat.peer_bytes), arrived, f"{beat.pause_ms:.0f} ms")
+    return _panel("weights" + (f" · everywhere after {t_bcast_s:.2f} s" if t_bcast_s else ""), table, len(heard) + 1)
+
+
+def _sources(workers: Sequence[WorkerStatus]) -> str:
+    """Bytes that the living workers have fetched since they started."""
+    beats = [worker.beat for worker in workers if worker.beat is not None]
+    store, peers = sum(beat.store_bytes for beat in beats), sum(beat.peer_bytes for beat in beats)
+    return f"{short(store)}B from the store, {short(peers)}B from peers"
+
+
+def _roles(roles: Sequence[RoleState]) -> Text:
+    text = Text(" ")
+    for role in roles:
+        mark, colour = ("✓", "green") if role.done else ("●", "green") if role.alive else ("○", "red")
+        text.append(f"{mark} ", colour).append(role.name, "dim")
+        text.append(f" restarted {role.deaths}×" if role.deaths else "", "yellow").append("   ")
+    return text

@@ -1,0 +1,106 @@
+"""Keeps a picture of a run fresh, with the read-only user and the metrics file, in a thread of its own.
+
+Whoever shows the picture never waits for Redis, and never fails because it is away.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from echo_queue.cli.live.view import Picture
+from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis
+from echo_queue.errors import EchoQueueError
+from echo_queue.launch.supervisor import RoleState
+from echo_queue.queue import Queue, diagnosis
+from echo_queue.queue.types import Status
+from echo_queue.reporting.metrics import MetricsReader, UpdateMetrics, summarise
+
+RECENT_UPDATES = 20
+STATUS_DEADLINE_S = 2.0
+STILL_S = 10.0
+"""After which a run may be said to stand still: an update of a large model may take as long."""
+NOT_BEGUN = "EQNORUN"
+"""The queue's word for a run whose learner has not come yet."""
+
+
+def monitor(config: Config) -> Queue:
+    """The run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
+    return Queue(connect_redis(config, "monitor", STATUS_DEADLINE_S), config.run.name, deadline_s=STATUS_DEADLINE_S)
+
+
+class Watcher:
+    """`picture()` is at most about `period_s` old."""
+
+    def __init__(self, config: Config, period_s: float = 1.0) -> None:
+        self.status: Status | None = None
+        self.trouble = ""
+        self.updates: Sequence[UpdateMetrics] = ()
+        self.still_s = 0.0
+        """Since anything moved in the queue."""
+        self.held_up: tuple[str, ...] = ()
+        """By whom, as far as the queue tells."""
+        self._config = config
+        self._period_s = period_s
+        self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
+        self._queue: Queue | None = None
+        self._started = time.monotonic()
+        self._over = threading.Event()
+        self._stillness = diagnosis.Stillness()
+        self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(STATUS_DEADLINE_S + 5)
+
+    def look(self) -> None:
+        """Reads both sources now."""
+        self.updates = self._metrics.look()
+        try:
+            self._queue = self._queue or monitor(self._config)
+            self.status, self.trouble = self._queue.status(), ""
+        except EchoQueueError as error:
+            self.status, self._queue = None, None
+            self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
+
+        self.still_s = self._stillness.seconds(self.status)
+        self.held_up = self._who()
+
+    def _who(self) -> tuple[str, ...]:
+        if self.still_s < STILL_S:
+            return diagnosis.silent(self.status) if self.status else ()
+        try:
+            return diagnosis.who(diagnosis.look(self._queue) if self._queue else None, self.still_s)
+        except EchoQueueError:
+            return diagnosis.who(None, self.still_s)
+
+    def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> Picture:
+        updates = self.updates
+        return Picture(
+            name=self._config.run.name,
+            phase=phase,
+            elapsed_s=time.monotonic() - self._started,
+            s=self._config.staleness.s,
+            summary=summarise(updates),
+            recent=summarise(updates[-RECENT_UPDATES:]),
+            rewards=tuple(update.reward_mean for update in updates),
+            status=self.status,
+            trouble=self.trouble,
+            held_up=self.held_up,
+            roles=tuple(roles),
+            redis_cli=redis_cli,
+            detail=detail,
+        )
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self.look()
+            self._over.wait(self._period_s)

@@ -1,0 +1,33 @@
+"""`submit`: a prompt set goes to the Celery workers; progress is shown until all of it is in the backlog."""
+
+import time
+
+from rich.console import Console
+
+from echo_queue.config import Config
+from echo_queue.reporting import results
+from echo_queue.submission import Progress, submit
+from echo_queue.submission.declaration import choose
+
+LINE_EVERY_S = 2.0
+
+
+def submit_set(config: Config, source: str | None, name: str | None) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    chosen = config.model_copy(update={"prompts": choose(config, source, name)})
+    began = said = time.monotonic()
+
+    def report(progress: Progress) -> None:
+        nonlocal said
+        if time.monotonic() - said >= LINE_EVERY_S:
+            said = time.monotonic()
+            failed = f", {progress.failed_chunks} chunks failed" if progress.failed_chunks else ""
+            console.print(f"{progress.set}: {progress.scanned:,} checked, {progress.arrived:,} in the backlog{failed}")
+
+    results.reopen(config)
+    sent = submit(chosen, progress=report)
+    seconds = time.monotonic() - began
+    if sent.new:
+        console.print(f"{sent.set}: {sent.prompts:,} prompts in {sent.chunks:,} chunks submitted in {seconds:.1f} s")
+    else:
+        console.print(f"{sent.set}: its {sent.prompts:,} prompts were submitted before; nothing was added")

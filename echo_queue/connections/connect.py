@@ -1,0 +1,168 @@
+"""Connections of a role to its services, and what to do when there is none.
+
+- A Redis connection never re-sends a command by itself (moves are repeated by their callers, who know
+  that they may be), and gives up on a silent server after `SOCKET_TIMEOUT_S`.
+- Every failure is one `ServiceError` that names the config key and the mend.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from echo_queue.config import Config
+from echo_queue.config import Redis as RedisSettings
+from echo_queue.connections.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
+from echo_queue.connections.redis_errors import explain, may_pass
+from echo_queue.connections.secrets import Role
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.launch.server_process import ServerProcess
+from echo_queue.storage.errors import Unreachable
+from echo_queue.storage.object_store import ObjectStore
+
+SOCKET_TIMEOUT_S = 30.0
+"""No command may block longer than this; a caller's longest blocking read stays well below."""
+CONNECT_TIMEOUT_S = 5.0
+HEALTH_CHECK_S = 15
+CONNECT_DEADLINE_S = 5.0
+"""How long a role waits for services that are starting, restarting or failing over."""
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S) -> redis.Redis:
+    """A tested connection as `role`'s user (RESP2, bytes, no retries of its own)."""
+
+    def connect() -> redis.Redis:
+        client = _open_redis(redis_endpoint(config, role))
+        if role != "monitor":
+            _require_replicas(client, config.redis)
+        return client
+
+    try:
+        return _patiently(connect, deadline_s)
+    except ServiceError:
+        _blame_disk(config)
+        raise
+
+
+def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:
+    """The run's objects, with the role's keys where it has its own (an embedded store has one pair for all).
+
+    Raises `ServiceError` unless the bucket can be listed.
+    """
+
+    def connect() -> ObjectStore:
+        store = ObjectStore(store_endpoint(config, role), config.run.name)
+        store.check(deadline_s=0)
+        return store
+
+    return _patiently(connect, deadline_s)
+
+
+def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
+    client = redis_client(endpoint)
+    try:
+        client.ping()
+        _note_cluster(client)
+    except redis.RedisError as error:
+        client.close()
+        raise (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url)) from None
+    return client
+
+
+def _require_replicas(client: redis.Redis, settings: RedisSettings) -> None:
+    """On a connection that has written nothing, WAIT counts the replicas that are attached."""
+    if not settings.wait_replicas:
+        return
+    attached = client.wait(settings.wait_replicas, settings.wait_ms)
+    if attached < settings.wait_replicas:
+        client.close()
+        what = f"{attached} of {settings.wait_replicas} replicas are attached to {settings.url}"
+        raise Unreachable(Problem("redis.wait_replicas", what, "start them, or lower it"))
+
+
+def _blame_disk(config: Config) -> None:
+    """An embedded server whose disk is full ends, because it acknowledges nothing that it cannot keep."""
+    server = ServerProcess(services_dir(config) / "redis")
+    if config.redis.url == EMBEDDED and not server.alive() and server.disk_full:
+        raise ServiceError(server.explain_end("Redis server")) from None
+
+
+def redis_client(endpoint: RedisEndpoint) -> redis.Redis:
+    """An untested connection pool. Raises `ServiceError` for a URL that names no server."""
+    settings: dict[str, Any] = {
+        "username": endpoint.username or None,
+        "password": endpoint.password,
+        "protocol": 2,
+        "decode_responses": False,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        "health_check_interval": HEALTH_CHECK_S,
+    }
+    tls: dict[str, Any] = {"ssl_ca_certs": str(endpoint.ca_file)} if endpoint.ca_file else {}
+    try:
+        parts = urlsplit(endpoint.url)
+        match parts.scheme:
+            case "redis":
+                return redis.Redis.from_url(endpoint.url, **settings)
+            case "rediss":
+                return redis.Redis.from_url(endpoint.url, **settings, **tls)
+            case "redis+sentinel":
+                service, _, database = parts.path.strip("/").partition("/")
+                hosts = [_host_and_port(part) for part in parts.netloc.split(",")]
+                settings |= {"db": int(database or 0)} | (tls | {"ssl": True} if tls else {})
+                patience = {"socket_timeout": CONNECT_TIMEOUT_S, "retry": Retry(NoBackoff(), 0)}
+                sentinels: Any = Sentinel(hosts, sentinel_kwargs=patience)  # type: ignore[no-untyped-call]
+                master: redis.Redis = sentinels.master_for(service, **settings)
+                return master
+    except ValueError as error:
+        raise ServiceError(Problem("redis.url", f"{endpoint.url}: {error}", _URL_MEND)) from None
+    raise ServiceError(Problem("redis.url", f"{endpoint.url} names no kind of server we know", _URL_MEND))
+
+
+_URL_MEND = "write redis://host:port/db, rediss://host:port/db or redis+sentinel://h1:p,h2:p/service/db"
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host:
+        raise ValueError(f"Sentinel {text} has no port")
+    return host, int(port)
+
+
+def _note_cluster(client: redis.Redis) -> None:
+    """All keys of a run share one slot, so one node of a cluster serves it; say which that is."""
+    try:
+        client.exists("eq:{probe}")
+    except redis.exceptions.NoPermissionError:
+        return
+    except redis.exceptions.MovedError:
+        log.info("this Redis is one node of a cluster: redis.url must name the one that owns the run's slot")
+
+
+def _patiently(connect: Callable[[], T], deadline_s: float) -> T:
+    """Repeats while services start, restart or fail over; a refusal is final at once."""
+    give_up, pause_s = time.monotonic() + deadline_s, 0.05
+    while True:
+        try:
+            return connect()
+        except ServiceError as error:
+            if not _may_pass(error) or time.monotonic() + pause_s > give_up:
+                raise ServiceError(*error.problems) from None
+        time.sleep(pause_s * random.uniform(0.5, 1.0))
+        pause_s = min(2 * pause_s, 1.0)
+
+
+def _may_pass(error: ServiceError) -> bool:
+    return isinstance(error, Unreachable) or any("have not started" in problem.what for problem in error.problems)

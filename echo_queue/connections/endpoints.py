@@ -1,0 +1,114 @@
+"""Where a run's Redis and object store are, and as whom a role speaks to them.
+
+Embedded services write `<run dir>/services/{redis,store}.json` when they are ready; external ones are
+configuration. A role gets its own user's password and no other.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import orjson
+
+from echo_queue.atomic_file import write_whole
+from echo_queue.config import Config
+from echo_queue.connections.secrets import Role, StoreKeys, external_redis_password, external_store_keys, generated
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.storage.endpoint import StoreEndpoint
+
+EMBEDDED = "embedded"
+CELERY_PREFIX = "eq-celery:{run}:"
+"""Key prefix of Celery's broker; the ACL of role `celery` allows nothing else."""
+
+
+@dataclass(frozen=True)
+class RedisEndpoint:
+    """`url` carries neither user nor password; an empty `username` is Redis' default user."""
+
+    url: str
+    username: str = ""
+    password: str | None = None
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    redis: RedisEndpoint
+    store: StoreEndpoint
+
+
+def services_dir(config: Config) -> Path:
+    return config.run.dir / "services"
+
+
+def resolve(config: Config, role: Role) -> Endpoints:
+    """Both endpoints as `role` sees them. Raises `ServiceError` if embedded services never started."""
+    return Endpoints(redis_endpoint(config, role), store_endpoint(config, role))
+
+
+def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
+    if config.redis.url == EMBEDDED:
+        address = _read(services_dir(config) / "redis.json", "redis.url")
+        return RedisEndpoint(address["url"], role, generated(services_dir(config)).redis[role])
+    username = config.redis.username.replace("{role}", role)
+    return RedisEndpoint(config.redis.url, username, external_redis_password(role=role), config.redis.ca_file)
+
+
+def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:
+    store = config.store
+    if store.url == EMBEDDED:
+        address = _read(services_dir(config) / "store.json", "store.url")
+        keys: StoreKeys | None = generated(services_dir(config)).store
+        endpoint = StoreEndpoint(
+            address["url"], store.bucket, put_once=address["put_once"], directory=Path(address["directory"])
+        )
+    else:
+        keys = external_store_keys(role=role)
+        endpoint = StoreEndpoint(store.url, store.bucket)
+    endpoint = replace(endpoint, region=store.region, checksums=store.checksums)
+    return replace(endpoint, access_key=keys.access_key, secret_key=keys.secret_key) if keys else endpoint
+
+
+def celery_broker_url(config: Config) -> str:
+    """Broker URL with user and password in it, as Celery wants it. Keys go under `CELERY_PREFIX`.
+
+    Of a Sentinel service Celery wants one URL per Sentinel and the service's name as a transport option
+    (`master_name`), which is not in this URL.
+    """
+    endpoint = redis_endpoint(config, "celery")
+    parts = urlsplit(endpoint.url)
+    if parts.scheme == "redis+sentinel":
+        return ";".join(f"sentinel://{_login(endpoint)}{host}" for host in parts.netloc.split(","))
+    query = f"ssl_cert_reqs=required&ssl_ca_certs={quote(str(endpoint.ca_file), safe='')}" if endpoint.ca_file else ""
+    if parts.scheme == "rediss" and not query:
+        query = "ssl_cert_reqs=required"
+    return urlunsplit((parts.scheme, _login(endpoint) + parts.netloc, parts.path or "/0", query, ""))
+
+
+def announce(path: Path, **address: Any) -> None:
+    """Writes an endpoint file at once or not at all; only a service that is ready does so."""
+    write_whole(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
+
+
+def _login(endpoint: RedisEndpoint) -> str:
+    if endpoint.password is None:
+        return ""
+    return f"{quote(endpoint.username, safe='')}:{quote(endpoint.password, safe='')}@"
+
+
+def _read(path: Path, key: str) -> dict[str, Any]:
+    try:
+        return cast(dict[str, Any], orjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise ServiceError(
+            Problem(
+                key,
+                f'is "embedded" but the services of this run have not started ({path})',
+                "echo-queue services CONFIG",
+            )
+        ) from None
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ServiceError(
+            Problem(str(path), f"cannot be read: {error}", "delete it and restart the services")
+        ) from None

@@ -1,0 +1,120 @@
+"""Passwords and keys, which are never configuration.
+
+- Embedded services: generated once per run and kept in `<run dir>/services/secrets.json` (mode 0600).
+- External services: from the environment, or from the file that `…_FILE` names; `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`
+  and the like, with a role's name, go before those for all roles. Without store keys, boto3's own chain (profile,
+  instance role) applies.
+- The key that an engine's server may ask for (`rollout.http`) comes from the environment alone.
+- The key that signs weights is made by the learner, unless the environment has it (`learner.publication.signing_key`).
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import orjson
+
+from echo_queue.atomic_file import write_whole
+from echo_queue.errors import Problem, ServiceError
+
+Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
+SIGNING_KEY = "ECHO_QUEUE_LEARNER_SIGNING_KEY"
+ENGINE_KEY = "ECHO_QUEUE_HTTP_API_KEY"
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True)
+class StoreKeys:
+    access_key: str
+    secret_key: str
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Secrets of the embedded services: one Redis password per role, one pair of store keys."""
+
+    redis: dict[Role, str]
+    store: StoreKeys
+
+
+def generated(directory: Path) -> Generated:
+    """Reads `secrets.json` of a services directory. Raises `ServiceError` if no service ever started there."""
+    path = directory / "secrets.json"
+    try:
+        values = orjson.loads(path.read_bytes())
+        return Generated({role: values["redis"][role] for role in ROLES}, StoreKeys(**values["store"]))
+    except OSError as error:
+        raise ServiceError(
+            Problem(
+                str(path), f"cannot be read: {error.strerror}", "start `echo-queue services CONFIG` first, as this user"
+            )
+        ) from None
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        raise ServiceError(
+            Problem(str(path), "is damaged", "delete it and restart the services; data is kept")
+        ) from None
+
+
+def generate(directory: Path) -> Generated:
+    """Makes the secrets of a run unless it has them; an existing file is never replaced."""
+    path = directory / "secrets.json"
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        values = {
+            "redis": {role: secrets.token_urlsafe(24) for role in ROLES},
+            # rclone refuses short access keys; 20 characters is what AWS uses.
+            "store": {"access_key": secrets.token_hex(10).upper(), "secret_key": secrets.token_hex(20)},
+        }
+        write_whole(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
+    return generated(directory)
+
+
+def external_redis_password(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> str | None:
+    return _of_role(role, "REDIS_PASSWORD", environ)[1]
+
+
+def external_store_keys(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> StoreKeys | None:
+    """Both keys, or None for boto3's own chain. One key without the other is a `ServiceError`."""
+    name, access = _of_role(role, "STORE_ACCESS_KEY", environ)
+    other, secret = _of_role(role, "STORE_SECRET_KEY", environ)
+    if access and secret:
+        return StoreKeys(access, secret)
+    if access or secret:
+        missing = name.replace("ACCESS", "SECRET") if access else other.replace("SECRET", "ACCESS")
+        raise ServiceError(Problem(missing, "is not set but its other half is", "set both, or neither"))
+    return None
+
+
+def signing_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The learner's private key from the environment: 64 hexadecimal digits; None: it keeps one in `run.dir/keys`."""
+    return _from_environment(SIGNING_KEY, environ)
+
+
+def engine_key(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What the server at `rollout.http.url` was started with as its `--api-key`; None: nothing."""
+    return _from_environment(ENGINE_KEY, environ)
+
+
+def _of_role(role: Role | None, secret: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """The role's own secret, else that of all roles; and the variable's name."""
+    for name in (f"ECHO_QUEUE_{role.upper()}_{secret}" if role else "", f"ECHO_QUEUE_{secret}"):
+        if name and (value := _from_environment(name, environ)) is not None:
+            return name, value
+    return f"ECHO_QUEUE_{secret}", None
+
+
+def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:
+    if name in environ:
+        return environ[name]
+    file = environ.get(f"{name}_FILE")
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise ServiceError(
+            Problem(f"{name}_FILE", f"{file} cannot be read: {error.strerror}", "name a readable file")
+        ) from None

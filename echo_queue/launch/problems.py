@@ -1,0 +1,23 @@
+"""Problems printed for the person who must act: one paragraph each, on stderr."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from echo_queue.errors import Problem
+
+
+def print_problems(problems: Iterable[Problem], console: Console | None = None) -> None:
+    """On stderr, one paragraph per problem; a terminal wraps it under itself, elsewhere a line stays a line."""
+    console = console or Console(stderr=True, highlight=False)
+    for problem in problems:
+        head = Text.assemble(("✗ ", "bold red"), (problem.where, "bold"), ": ", problem.what)
+        mend = Text.assemble(("→ ", "green"), problem.mend)
+        if console.is_terminal:
+            console.print(head)
+            console.print(Padding(mend, (0, 0, 0, 4)))
+        else:
+            console.print(head, soft_wrap=True)
+            console.print(Text("    ") + mend, soft_wrap=True)

@@ -1,0 +1,35 @@
+"""Which program plays which role. `echo_queue` imports neither workers nor learner: it starts them.
+
+Each role is one process that takes the TOML file as its first argument.
+"""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from echo_queue.errors import ConfigError, Problem
+
+Program = Literal["workers", "learner", "learner.base_model", "learner.recovery.rewind"]
+EXTRA: dict[Program, str] = {
+    "workers": "worker",
+    "learner": "learner",
+    "learner.base_model": "learner",
+    "learner.recovery.rewind": "learner",
+}
+
+
+def command(program: Program, config: Path, *options: str) -> list[str]:
+    """The command line of a role. Raises `ConfigError` where its packages are not installed."""
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise ConfigError(
+            Problem(program, "needs torch and transformers here", f"pip install 'echo-queue[{EXTRA[program]}]'")
+        )
+    return [sys.executable, "-m", program, str(config), *options]
+
+
+def become(program: Program, config: Path, *options: str) -> NoReturn:
+    """Replaces this process by the role, so that signals reach it and its exit code is ours."""
+    arguments = command(program, config, *options)
+    os.execv(arguments[0], arguments)

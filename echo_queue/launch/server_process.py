@@ -1,0 +1,202 @@
+"""One server program per directory, on a port of the loopback interface: started, found again and ended.
+
+The server inherits a lock on `<dir>/lock`, so the lock is held exactly as long as the server lives,
+whatever becomes of the process that started it. A second start in the same directory therefore finds
+the running server instead of starting another. What the server prints goes to `<dir>/log`.
+"""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from echo_queue import failpoints
+from echo_queue.atomic_file import write_whole
+from echo_queue.errors import DeadlineError, Problem, ServiceError
+
+# The shell notes its pid and then becomes the server, so a held lock always names its holder.
+LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
+HOST = "127.0.0.1"
+PORT_ATTEMPTS = 3
+PORT_TAKEN = "address already in use"
+"""In the log, in lower case: another program took the port between our look and the server's start."""
+DISK_FULL_SIGNS = (
+    "No space left",
+    "no space left",
+    "Short write while writing to the AOF",
+    "Can't recover from AOF write error",  # the last that fits where the log lies on that disk, too
+    "File too large",
+)
+POLL_S = 0.02
+GONE_S = 30.0
+LOG_TAIL_BYTES = 4096
+LOG_KEEP_BYTES = 8 << 20
+
+
+Ready = Callable[[], None]
+"""Returns once the server at `port` serves. Raises `ServiceError` if it ended, `DeadlineError` if it is late."""
+
+
+class ServerProcess:
+    """The server of one directory, at `port` once it was joined or launched."""
+
+    def __init__(self, directory: Path) -> None:
+        self.dir = directory.resolve()
+        self.log = self.dir / "log"
+        self.pid: int | None = None
+        self.port = 0
+        self._lock = self.dir / "lock"
+        self._port = self.dir / "port"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def join(self, ready: Ready) -> bool:
+        """Whether this directory's server runs and goes on: one that is being killed is still found for a moment."""
+        if not self.attach():
+            return False
+        self.port = int(self._port.read_text())
+        try:
+            ready()
+        except ServiceError:
+            if self.alive():
+                raise
+            return False
+        return True
+
+    def serve(
+        self, argv: Callable[[int], Sequence[str]], ready: Ready, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Launches `argv(port)` at the port it had before, if that is free, and returns when it is ready."""
+        for attempt in range(PORT_ATTEMPTS):
+            self.port = port_for(self.dir)
+            write_whole(self._port, str(self.port).encode(), "port")  # clients that reconnect find it where it was
+            self.launch(argv(self.port), environ)
+            try:
+                ready()
+                return
+            except ServiceError:
+                if attempt + 1 == PORT_ATTEMPTS or PORT_TAKEN not in self.log_tail().lower():
+                    raise
+
+    def attach(self, patience_s: float = 0.5) -> bool:
+        """True if a server of this directory runs already; `pid` is then its process id."""
+        self.dir.mkdir(parents=True, exist_ok=True)
+        give_up = time.monotonic() + patience_s
+        while self._held():
+            noted = self._lock.read_text().strip()
+            if noted:
+                self.pid = int(noted)
+                return True
+            if time.monotonic() > give_up:
+                raise DeadlineError(
+                    Problem(
+                        str(self._lock),
+                        "is held, but no process is noted in it",
+                        f"fuser {self._lock}; end that process",
+                    )
+                )
+            time.sleep(POLL_S)
+        return False
+
+    def launch(self, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
+        """Starts `argv` in the directory. Does not wait for it to be ready."""
+        self.dir.mkdir(parents=True, exist_ok=True)
+        self._keep_log_short()
+        with self._lock.open("a+") as lock, self.log.open("ab") as log:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.truncate(0)
+            self._child = failpoints.take("launch server", lambda: self._spawn(argv, environ or {}, log, lock), argv)
+            self.pid = self._child.pid
+
+    def _spawn(
+        self, argv: Sequence[str], environ: Mapping[str, str], log: IO[bytes], lock: IO[str]
+    ) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            ["/bin/sh", "-c", LAUNCH, "sh", str(self._lock), *argv],
+            cwd=self.dir,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=[lock.fileno()],
+        )
+
+    def alive(self) -> bool:
+        return self._child.poll() is None if self._child else self._held()
+
+    def end(self, grace_s: float) -> None:
+        """SIGTERM, then SIGKILL after `grace_s`. Returns when the server is gone."""
+        self._signal_and_wait(signal.SIGTERM, grace_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would. Returns when the server is gone; raises `DeadlineError` if it will not go."""
+        self._signal_and_wait(signal.SIGKILL, GONE_S)
+        if self.alive():
+            what = f"its server (pid {self.pid}) was killed and has not ended in {GONE_S:.0f} s"
+            raise DeadlineError(Problem(str(self.dir), what, "see what holds it: a disk that hangs?"))
+        self._child = self.pid = None
+
+    def log_tail(self) -> str:
+        """The last lines the server wrote."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+                return log.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+    @property
+    def disk_full(self) -> bool:
+        """By its last words."""
+        return any(sign in self.log_tail() for sign in DISK_FULL_SIGNS)
+
+    def explain_end(self, what: str) -> Problem:
+        """Why the server, which a person calls `what`, ended: from the last lines of its log."""
+        if self.disk_full:
+            return Problem(str(self.dir), f"the {what} ended because its disk is full", "free space, then start again")
+        lines = [line for line in self.log_tail().splitlines() if line.strip()]
+        return Problem(str(self.dir), f"the {what} ended: {' | '.join(lines[-3:]) or 'no word'}", f"see {self.log}")
+
+    def _signal_and_wait(self, number: signal.Signals, patience_s: float) -> None:
+        if self.pid is None or not self.alive():
+            return
+        with suppress(ProcessLookupError):
+            failpoints.take("end server", partial(os.kill, self.pid, number), self.dir)
+        give_up = time.monotonic() + patience_s
+        while self.alive() and time.monotonic() < give_up:
+            time.sleep(POLL_S)
+
+    def _held(self) -> bool:
+        if not self._lock.exists():
+            return False
+        # A shared lock, so that two who only look do not take each other for a server.
+        with self._lock.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    def _keep_log_short(self) -> None:
+        if self.log.exists() and self.log.stat().st_size > LOG_KEEP_BYTES:
+            self.log.replace(self.log.with_suffix(".old"))
+
+
+def port_for(directory: Path) -> int:
+    """The port this directory's server had last time if nobody else took it, otherwise a free one."""
+    remembered = directory / "port"
+    candidates = [int(remembered.read_text())] if remembered.exists() else []
+    for port in [*candidates, 0]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                return int(probe.getsockname()[1])
+    raise OSError("no free port on the loopback interface")

@@ -1,0 +1,199 @@
+"""Who holds a run up, said in sentences that a person can act on.
+
+- One pure function of one look at the queue, `who`: first those who are silent and hold something, then who waits
+  for what. The learner's error, the run's error and `echo-queue status` say the same.
+- `Stillness` measures for how long nothing has moved.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from echo_queue.queue import Lease, Queue, Status, staleness
+from echo_queue.queue.types import WorkerStatus
+from echo_queue.records import Version
+
+SILENT_MS = 5_000
+"""Workers and the learner's housekeeper are heard about once a second."""
+NAMED = 8
+"""Of chunks and workers so many are named."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A picture of the run; `unexpanded`: the numbers of the chunks of each declared set that have no shard yet."""
+
+    status: Status
+    unexpanded: Mapping[str, Sequence[int]]
+
+
+def look(queue: Queue) -> Look:
+    """Raises `ServiceError` where Redis does not answer."""
+    ledgers = [ledger for name in queue.unserved() if (ledger := queue.ledger(name))]
+    waiting = {ledger.name: [chunk.number for chunk in ledger.waiting] for ledger in ledgers if ledger.waiting}
+    return Look(queue.status(), waiting)
+
+
+def who(look: Look | None, still_s: float) -> tuple[str, ...]:
+    """Why nothing has moved for `still_s` seconds, causes first; empty for a run that is finished.
+
+    `look` is None where Redis does not answer.
+    """
+    if look is None:
+        return ("Redis does not answer",)
+    if look.status.finished:
+        return ()
+    return (*silent(look.status), *_waiting(look, f"for {still_s:.0f} s"))
+
+
+def silent(status: Status) -> tuple[str, ...]:
+    """Roles that ought to be heard and are not: that is certain after a single look."""
+    return () if status.finished else tuple(_silent(status))
+
+
+def of_worker(lease: Lease, serving: Version, still_s: float) -> str:
+    """The same from where an idle worker stands, which may not see more of the queue than its lease."""
+    learner, published = lease.learner_version, lease.published
+    if published is None:
+        return f"the learner has published no weights yet: it is at version {learner}, unheard for {still_s:.0f} s"
+    return (
+        f"no task came for {still_s:.0f} s: the learner stands at version {learner} and published "
+        f"{published.version}, which {'is' if serving == published.version else 'is not'} served here"
+    )
+
+
+class Stillness:
+    """For how long nothing has moved: no prompt, task, group or version."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: tuple[int, ...] = ()
+        self._moved = clock()
+
+    def seconds(self, status: Status | None) -> float:
+        """After this look; a look that failed sees no movement."""
+        picture = () if status is None else _moving(status)
+        if picture and picture != self._last:
+            self._last, self._moved = picture, self._clock()
+        return self._clock() - self._moved
+
+
+def _moving(status: Status) -> tuple[int, ...]:
+    published = status.published.version if status.published else Version(0, 0)
+    depths = (status.submitted, status.backlog, status.tasks, status.retry, status.trained, status.dead)
+    return (*status.learner, *published, *depths, status.counts.get("completed", 0))
+
+
+def _silent(status: Status) -> Iterator[str]:
+    for worker in status.workers:
+        if worker.held and not _heard(worker):
+            age = "was not heard for an hour" if worker.silent_ms < 0 else f"is {_age(worker.silent_ms)} old"
+            yield f"{worker.name} holds {_count(worker.held, 'task')} and its heartbeat {age}"
+    waiting = _free(status)
+    if not _living(status) and waiting + status.backlog:
+        yield f"no worker lives; {_count(waiting, 'task')} and {_count(status.backlog, 'prompt')} wait"
+    if status.learner_silent_ms < 0:
+        yield "no learner has begun yet"
+    elif status.learner_silent_ms > SILENT_MS:
+        held = f" and has {_count(status.drained, 'group')} in hand" if status.drained else ""
+        yield f"the learner was last heard {_age(status.learner_silent_ms)} ago{held}"
+
+
+def _waiting(look: Look, since: str) -> Iterator[str]:
+    status = look.status
+    for name, numbers in look.unexpanded.items():
+        yield f"{_named('chunk', numbers)} of set {name} {_were(numbers)} never expanded: no Celery worker took them"
+    if not status.submitted and not look.unexpanded:
+        yield "no prompts have been submitted"
+    yield from _workers_wait(status, since)
+    batch, ready = status.policy.batch, status.ready + status.drained - status.uncommitted
+    if ready >= batch:
+        yield f"{_waits(ready, 'group')} for the learner, which has trained none {since}"
+    elif status.learner_silent_ms >= 0:
+        yield f"the learner waits: there are {ready} of {_count(batch, 'group')}"
+
+
+def _workers_wait(status: Status, since: str) -> Iterator[str]:
+    living = _living(status)
+    if not living:
+        return
+    published = status.published.version if status.published else None
+    quarantined = [worker for worker in living if worker.beat and worker.beat.state == "quarantined"]
+    if quarantined:
+        yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them anew"
+    fetching = [worker for worker in living if worker.beat and worker.beat.state == "fetching"]
+    if fetching:
+        yield f"{_names(fetching)} {_fetch(fetching)} version {published}, which the learner has published"
+    holding = [worker for worker in living if worker.held and worker not in (*fetching, *quarantined)]
+    if holding:
+        held = _count(sum(worker.held for worker in holding), "task")
+        yield f"{_names(holding)} hold{_s(holding)} {held}, and none was completed {since}"
+    if free := _free(status):
+        yield f"{_waits(free, 'task')}, and {_names(living)} lease{_s(living)} none"
+    elif status.backlog and not status.flying:
+        due = _due(status)
+        if published is None or published.number < due:
+            needed = Version(status.learner.lineage, due)
+            yield f"all workers wait for version {needed}, which the learner has not published {since}"
+        else:
+            yield f"{_waits(status.backlog, 'prompt')} in the backlog, and none is admitted at {status.learner}"
+
+
+def _due(status: Status) -> int:
+    """The oldest version that may generate the group to be admitted next (docs/architecture.md, *Staleness*)."""
+    untrained = status.tasks + status.retry + status.replay - status.uncommitted
+    return staleness.min_pv(status.learner.number, untrained, status.policy.batch, status.policy.s)
+
+
+def _living(status: Status) -> list[WorkerStatus]:
+    return [worker for worker in status.workers if _heard(worker)]
+
+
+def _heard(worker: WorkerStatus) -> bool:
+    return worker.beat is not None and 0 <= worker.silent_ms <= SILENT_MS
+
+
+def _free(status: Status) -> int:
+    return status.tasks + status.retry - status.flying
+
+
+def _age(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:.0f} s"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _waits(number: int, what: str) -> str:
+    return f"{_count(number, what)} wait{'s' if number == 1 else ''}"
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - NAMED:,} more" if len(numbers) > NAMED else ""
+    return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:NAMED]))}{more}"
+
+
+def _names(workers: Sequence[WorkerStatus]) -> str:
+    more = f" and {len(workers) - NAMED} more" if len(workers) > NAMED else ""
+    return ", ".join(worker.name for worker in workers[:NAMED]) + more
+
+
+def _s(workers: Sequence[WorkerStatus]) -> str:
+    return "s" if len(workers) == 1 else ""
+
+
+def _fetch(workers: Sequence[WorkerStatus]) -> str:
+    return "is still fetching" if len(workers) == 1 else "are still fetching"
+
+
+def _load(workers: Sequence[WorkerStatus]) -> str:
+    return "loads" if len(workers) == 1 else "load"
+
+
+def _mistrust(workers: Sequence[WorkerStatus]) -> str:
+    return "mistrusts its" if len(workers) == 1 else "mistrust their"
+
+
+def _were(numbers: Sequence[int]) -> str:
+    return "was" if len(numbers) == 1 else "were"

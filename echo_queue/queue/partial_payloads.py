@@ -1,0 +1,112 @@
+"""Where the bytes of drafts lie: in the hash `drafts`, or in object storage when they are many.
+
+- A worker stores the drafts of a task under the task's and its own name, over its earlier ones, so that a long task
+  leaves no trail. What it stored and could not tell of is noticed by its digest, and only costs the tokens.
+- Read back only if it says the same as what the queue was told of it, and a worker of this run can have made it.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from blake3 import blake3
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue.payloads import Spill
+from echo_queue.queue.types import Kept
+from echo_queue.records import Drafts
+from echo_queue.records import partial_codec as codec
+from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
+from echo_queue.records.validation import Limits
+
+log = logging.getLogger(__name__)
+
+PREFIX = "drafts/"
+REFERENCE = re.compile(rf"({PREFIX}[0-9a-f]{{40}}/[0-9a-f]{{40}}) ([0-9a-f]{{64}})")
+"""SHA-1 of the task's id and of the worker's name, then BLAKE3 of the content."""
+
+
+class UnderWay:
+    """Drafts above `inline_max_bytes` go to `store`; without one, all stay in Redis. None is above `max_bytes`.
+
+    `limits`: what a worker that goes on with drafts asks of them besides their form.
+    """
+
+    def __init__(self, store: Spill | None, inline_max_bytes: int, max_bytes: int = GROUP_MAX_BYTES) -> None:
+        self.limits: Limits | None = None
+        self._store = store
+        self._inline_max_bytes = inline_max_bytes
+        self._max_bytes = max_bytes
+
+    def keep(self, worker: str, drafts: Drafts) -> tuple[Any, ...]:
+        """What `progress` is told of them. Raises `CodecError`."""
+        data, tokens = codec.encode(drafts), codec.tokens(drafts)
+        if len(data) > self._max_bytes:
+            what = f"its draft takes {len(data)} bytes; queue.group_max_bytes is {self._max_bytes}"
+            mend = "raise it, or lower model.max_new_tokens or rollout.group_size"
+            raise CodecError(Problem(drafts.task, what, mend))
+        oldest, newest = codec.versions(drafts) if tokens else (0, 0)
+        return drafts.task, oldest, newest, drafts.lineage, tokens, *self._laid(worker, drafts.task, data)
+
+    def drafts_of(self, kept: Mapping[str, Kept]) -> tuple[dict[str, Drafts], list[str]]:
+        """The drafts by their task's ids; and the tasks of which there is none that may be gone on with."""
+        drafts, bad = {}, []
+        for task, words in kept.items():
+            try:
+                drafts[task] = self.drafts(task, words)
+            except CodecError as error:
+                log.warning("%s starts anew: %s", task, error.problems[0].what)
+                bad.append(task)
+        return drafts, bad
+
+    def drafts(self, task: str, kept: Kept) -> Drafts:
+        """Raises `CodecError` for what says another thing than the queue was told."""
+        data = self._fetch(task, kept.payload) if kept.kind == "ref" else kept.payload
+        drafts = codec.decode(data, self._max_bytes)
+        tokens = codec.tokens(drafts)
+        said = drafts.task, *(codec.versions(drafts) if tokens else (0, 0)), drafts.lineage, tokens
+        told = task, kept.oldest, kept.newest, kept.lineage, kept.tokens
+        if said != told:
+            raise CodecError(Problem(task, f"its draft says {said}, the queue was told {told}", "look at its worker"))
+        if self.limits is not None:
+            codec.check(drafts, self.limits)
+        return drafts
+
+    def _laid(self, worker: str, task: str, data: bytes) -> tuple[str, bytes]:
+        if len(data) <= self._inline_max_bytes or self._store is None:
+            return "draft", data
+        key = folder(task) + _sha1(worker)
+        self._store.put(key, data)
+        return "ref", f"{key} {blake3(data).hexdigest()}".encode()
+
+    def _fetch(self, task: str, payload: bytes) -> bytes:
+        found = REFERENCE.fullmatch(payload.decode("utf-8", "replace"))
+        if found is None or not found[1].startswith(folder(task)):
+            raise CodecError(Problem(task, "the queue was told of no draft of this task", "look at its worker"))
+        if self._store is None:
+            raise ServiceError(
+                Problem(found[1], "lies in object storage, and this role has no store", "configure [store]")
+            )
+        from echo_queue.storage.object_store import (  # a role without a store does without its libraries
+            LargeObject,
+            MissingObject,
+        )
+
+        try:
+            data = self._store.get(found[1], self._max_bytes)
+        except (MissingObject, LargeObject) as error:
+            raise CodecError(Problem(found[1], f"cannot be read: {error}", "")) from None
+        if blake3(data).hexdigest() != found[2]:
+            raise CodecError(Problem(found[1], "is not what the queue was told of", ""))
+        return data
+
+
+def folder(task: str) -> str:
+    """Where the stored drafts of a task lie."""
+    return f"{PREFIX}{_sha1(task)}/"
+
+
+def _sha1(name: str) -> str:
+    return hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()

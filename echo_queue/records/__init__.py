@@ -1,0 +1,41 @@
+"""What crosses the borders between roles: versions, tasks, samples, groups, and prompts."""
+
+from echo_queue.records.types import (
+    BASE,
+    NOTHING,
+    Draft,
+    Drafts,
+    Finish,
+    Group,
+    Logprobs,
+    Message,
+    Observed,
+    PromptRow,
+    Published,
+    Sample,
+    Shard,
+    Span,
+    Task,
+    Tokens,
+    Version,
+)
+
+__all__ = [
+    "BASE",
+    "NOTHING",
+    "Draft",
+    "Drafts",
+    "Finish",
+    "Group",
+    "Logprobs",
+    "Message",
+    "Observed",
+    "PromptRow",
+    "Published",
+    "Sample",
+    "Shard",
+    "Span",
+    "Task",
+    "Tokens",
+    "Version",
+]

@@ -1,0 +1,138 @@
+"""`report.html`: what a run did, on one page that needs nothing else, light or dark.
+
+It is built from `metrics.jsonl` and the configuration alone, so it can be made again at any time;
+facts that only the queue knows (is the identity kept) are shown where they are given.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any, Literal
+
+import orjson
+
+from echo_queue.config import Config
+from echo_queue.reporting import metrics
+from echo_queue.reporting.metrics import Summary, UpdateMetrics
+
+
+@dataclass(frozen=True)
+class Tile:
+    figure: str
+    caption: str
+    mood: Literal["", "good", "bad"] = ""
+
+
+def write(config: Config, *, identity: bool | None = None) -> Path:
+    """Writes `report.html` into the run's directory and returns its path."""
+    path = config.run.dir / "report.html"
+    updates = metrics.read(config.run.dir / "metrics.jsonl")
+    path.write_text(build(config, updates, identity=identity, scores=held_out(config.run.dir)), encoding="utf-8")
+    return path
+
+
+def held_out(directory: Path) -> dict[str, float]:
+    """Scores by folder ("base", "model") that `python -m benchmarks.held_out --json` left in `held_out.json`."""
+    path = directory / "held_out.json"
+    results = orjson.loads(path.read_bytes())["figures"] if path.exists() else []
+    return {Path(result["model"]).name: result["score"] for result in results}
+
+
+def build(
+    config: Config,
+    updates: Sequence[UpdateMetrics],
+    *,
+    identity: bool | None = None,
+    scores: Mapping[str, float],
+) -> str:
+    """The page. `scores`: held-out score of "base" and "model", where they were measured."""
+    summary = metrics.summarise(updates)
+    template = Template((files("echo_queue.reporting") / "report.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        name=escape(config.run.name),
+        subtitle=escape(_subtitle(config, updates)),
+        tiles="".join(_tile(tile) for tile in tiles(config, summary, identity, scores)),
+        plots="".join(_plots(config, updates, summary)) if updates else "<p>No update was trained.</p>",
+        settings="".join(_settings(config.model_dump(mode="json"))),
+        footer="echo-queue · every figure here is from metrics.jsonl beside this page",
+    )
+
+
+def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mapping[str, float]) -> Iterator[Tile]:
+    """The figures to see first."""
+    s = config.staleness.s
+    yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", "reward, first and last updates")
+    if {"base", "model"} <= scores.keys():
+        yield Tile(f"{scores['base']:.2f} → {scores['model']:.2f}", "held-out score, base and final", "good")
+    yield Tile(duration(summary.seconds), "from first to last update")
+    yield Tile(f"{summary.updates:,}", f"updates of {config.learner.batch_groups} groups")
+    yield Tile(f"{summary.samples:,}", f"samples, {_count(summary.tokens)} tokens")
+    yield Tile(_count(summary.tokens_per_s), "tokens trained per second")
+    yield Tile(f"{summary.idle_share:.0%}", "of the learner's time spent waiting")
+    kept = summary.max_lag <= s
+    lags = f"mean lag, of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
+    yield Tile(f"{summary.mean_lag:.2f}", lags, "good" if kept else "bad")
+    yield Tile(f"{summary.sent_back_share:.1%}", f"sent back as late ({summary.sent_back:,} groups)")
+    if identity is not None:
+        yield Tile("kept" if identity else "broken", "identity of the queue", "good" if identity else "bad")
+
+
+def duration(seconds: float) -> str:
+    """`48 s`, `3 min 20 s`, `5 h 02 min`."""
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7_200:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60:02} min"
+
+
+def _subtitle(config: Config, updates: Sequence[UpdateMetrics]) -> str:
+    facts = [config.prompts.source or config.prompts.set, f"{config.rollout.workers} rollout workers"]
+    facts.append(f"S = {config.staleness.s}, κ = {config.staleness.kappa}")
+    if updates:
+        facts.append(datetime.fromtimestamp(updates[-1].time_s, UTC).strftime("%-d %B %Y, %H:%M UTC"))
+    return " · ".join(facts)
+
+
+def _tile(tile: Tile) -> str:
+    return f'<div class="tile {tile.mood}"><b>{escape(tile.figure)}</b><span>{escape(tile.caption)}</span></div>'
+
+
+def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary) -> Iterator[str]:
+    from echo_queue.reporting import plots
+
+    s = config.staleness.s
+    yield _card("Reward against time", "Each update's mean, and the running mean.", plots.reward(updates, by="time"))
+    yield _card("Reward against samples", "The same by what was trained on.", plots.reward(updates, by="samples"))
+    yield _card("Lag of what was trained", "By its oldest token.", plots.lag_histogram(summary.lags, s))
+    yield _card("Learner's time", "Waiting is idle; a gap is a learner that was down.", plots.learner_time(updates))
+    yield _card("Where every group was", "submitted = the sum, at all times.", plots.depths(updates))
+    yield _card("In flight", "Tasks given out or waiting, and groups ready to train.", plots.in_flight(updates))
+    yield _card("Speed", "Trained tokens per second of the learner's time.", plots.speed(updates))
+    yield _card("Policy", "Entropy, off-policy distance, share of clipped tokens.", plots.policy(updates))
+
+
+def _card(title: str, caption: str, plot: str) -> str:
+    return f'<section class="card"><h2>{escape(title)}</h2><p>{escape(caption)}</p>{plot}</section>'
+
+
+def _settings(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    rows = {key: value for key, value in values.items() if not isinstance(value, dict) or key == "options"}
+    if rows:
+        cells = "".join(f"<tr><td>{escape(key)}</td><td>{escape(str(value))}</td></tr>" for key, value in rows.items())
+        yield f"<section><h3>[{escape(path)}]</h3><table>{cells}</table></section>"
+    for key, value in values.items():
+        if key not in rows:
+            yield from _settings(value, f"{path}.{key}".lstrip("."))
+
+
+def _count(value: float) -> str:
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / min(size, 1e3 if suffix == 'k' else size):.1f}{suffix}"
+    return f"{value:,.0f}"

@@ -1,0 +1,220 @@
+"""What a run records about itself: one JSON object per line in `metrics.jsonl`, appended by the learner.
+
+A line is written once per update, whole, and survives a restart; after a fork the reader keeps, for each
+version, the line of the highest lineage.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from echo_queue import failpoints
+
+
+@dataclass(frozen=True)
+class UpdateMetrics:
+    """One optimizer update. Seconds are wall clock; `time_s` is seconds since the epoch at its end."""
+
+    time_s: float
+    lineage: int
+    version: int
+    reward_mean: float
+    reward_std: float
+    groups: int
+    samples: int
+    tokens: int
+    lags: dict[str, int]
+    """Groups trained at each lag (updates), that of their oldest token."""
+    zero_variance_groups: int
+    loss: float
+    grad_norm: float
+    clip_fraction: float
+    kl_behaviour: float
+    """Mean of behaviour log-probability minus the learner's: how far off-policy the batch was."""
+    entropy: float
+    lr: float
+    wait_s: float
+    """Learner idle: waiting for admissible groups."""
+    train_s: float
+    save_s: float
+    """Before this update: keeping what the one before had learned (checkpoint, commit, a snapshot handed over)."""
+    window: float
+    depths: dict[str, int]
+    """Queue depths after the update: backlog, tasks, retry, replay, trained, dead."""
+    sent_back: int
+    """Groups sent back as late or abandoned, since the run began."""
+    trained_ids: tuple[str, ...] = ()
+    t_bcast_s: float = 0.0
+    """T_bcast: from the end of an update until all living workers serve its weights (smoothed)."""
+    store_bytes: int = 0
+    """Of weights: what the workers that live now have read from the store since they started."""
+    peer_bytes: int = 0
+    """Likewise from one another."""
+    anchor_bytes: int = 0
+    """Of weights: stored whole since this learner started."""
+    delta_bytes: int = 0
+    """Likewise as differences."""
+    arrived_s: float = 0.0
+    """From the publication of a version until the slowest of them served it, the last time."""
+    token_lag: float = 0.0
+    """Mean lag of the tokens, each by its own version: below the groups' where weights change while they generate."""
+    mixed_groups: int = 0
+    """Groups with tokens of several versions."""
+    pause_s: float = 0.0
+    """The longest that any of them stood still to load its version."""
+
+
+RECORDS = TypeAdapter(UpdateMetrics)
+
+
+class MetricsLog:
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, metrics: UpdateMetrics) -> None:
+        line = orjson.dumps(asdict(metrics), option=orjson.OPT_APPEND_NEWLINE)
+        failpoints.take("write metrics", lambda: self._file.write(line), metrics)
+
+
+def update_of(line: bytes) -> UpdateMetrics | None:
+    """The update that a line records; None for one that is torn or of another release."""
+    try:
+        metrics = RECORDS.validate_json(line)
+    except ValidationError:
+        return None
+    return metrics if all(lag.isdecimal() for lag in metrics.lags) else None
+
+
+class MetricsReader:
+    """Follows a log that is being written: each look reads only what was appended since the last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._surviving: dict[int, UpdateMetrics] = {}
+
+    def look(self) -> list[UpdateMetrics]:
+        """Updates of the surviving history, by version. A torn line is left out."""
+        for line in self._appended():
+            if metrics := update_of(line):
+                self._keep(metrics)
+        return [self._surviving[version] for version in sorted(self._surviving)]
+
+    def _appended(self) -> list[bytes]:
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return whole.splitlines()
+
+    def _keep(self, metrics: UpdateMetrics) -> None:
+        """A line of a newer lineage abandons what older lineages did from its version on."""
+        abandoned = [v for v, old in self._surviving.items() if v >= metrics.version and old.lineage < metrics.lineage]
+        for version in abandoned:
+            del self._surviving[version]
+        newer = any(old.lineage > metrics.lineage for old in self._surviving.values())
+        if not newer:
+            self._surviving[metrics.version] = metrics
+
+
+def read(path: Path) -> list[UpdateMetrics]:
+    """Updates of the surviving history, by version. A torn line is left out."""
+    return MetricsReader(path).look()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run, or a stretch of it, in figures."""
+
+    updates: int
+    groups: int
+    samples: int
+    tokens: int
+    seconds: float
+    """From the beginning of the first update to the end of the last, pauses of a stopped run included."""
+    busy_s: float
+    idle_s: float
+    """The learner waiting for admissible groups."""
+    save_s: float
+    lags: dict[int, int]
+    """Groups trained at each lag (updates), that of their oldest token."""
+    token_lag: float
+    """Mean over all tokens, each by its own version."""
+    mixed_groups: int
+    sent_back: int
+    t_bcast_s: float
+    """As last measured."""
+    reward_first: float
+    reward_last: float
+    """Means over the first and the last tenth of the updates, at most ten."""
+    anchor_bytes: int
+    delta_bytes: int
+    """Of weights that were stored, whole and as differences."""
+    store_bytes: int
+    peer_bytes: int
+    """Of weights that the last workers read from the store and from one another."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Trained tokens per second of the learner's time, busy or not."""
+        return self.tokens / max(self.busy_s + self.idle_s + self.save_s, 1e-9)
+
+    @property
+    def idle_share(self) -> float:
+        return self.idle_s / max(self.busy_s + self.idle_s + self.save_s, 1e-9)
+
+    @property
+    def mean_lag(self) -> float:
+        return sum(lag * count for lag, count in self.lags.items()) / max(sum(self.lags.values()), 1)
+
+    @property
+    def max_lag(self) -> int:
+        return max((lag for lag, count in self.lags.items() if count), default=0)
+
+    @property
+    def sent_back_share(self) -> float:
+        """Of the groups that reached the learner, those that went back as late or abandoned."""
+        return self.sent_back / max(self.groups + self.sent_back, 1)
+
+
+def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
+    lags: Counter[int] = Counter()
+    for update in updates:
+        lags.update({int(lag): count for lag, count in update.lags.items()})
+    rewards = [update.reward_mean for update in updates]
+    tenth = min(10, max(1, len(rewards) // 10))
+    ends = list({update.lineage: update for update in updates}.values())  # the last of each learner
+    return Summary(
+        updates=len(updates),
+        groups=sum(update.groups for update in updates),
+        samples=sum(update.samples for update in updates),
+        tokens=sum(update.tokens for update in updates),
+        seconds=updates[-1].time_s - began_s(updates[0]) if updates else 0.0,
+        busy_s=sum(update.train_s for update in updates),
+        idle_s=sum(update.wait_s for update in updates),
+        save_s=sum(update.save_s for update in updates),
+        lags=dict(sorted(lags.items())),
+        token_lag=sum(update.token_lag * update.tokens for update in updates) / max(sum(u.tokens for u in updates), 1),
+        mixed_groups=sum(update.mixed_groups for update in updates),
+        sent_back=max((update.sent_back for update in updates), default=0),
+        t_bcast_s=updates[-1].t_bcast_s if updates else 0.0,
+        reward_first=fmean(rewards[:tenth]) if rewards else 0.0,
+        reward_last=fmean(rewards[-tenth:]) if rewards else 0.0,
+        anchor_bytes=sum(update.anchor_bytes for update in ends),
+        delta_bytes=sum(update.delta_bytes for update in ends),
+        store_bytes=ends[-1].store_bytes if ends else 0,
+        peer_bytes=ends[-1].peer_bytes if ends else 0,
+    )
+
+
+def began_s(update: UpdateMetrics) -> float:
+    """Seconds since the epoch at which the learner began to wait for this update's groups."""
+    return update.time_s - update.wait_s - update.train_s - update.save_s

@@ -1,0 +1,250 @@
+"""The report's plots, as inline SVG that follows the page's colours in light and in dark.
+
+Each function takes the run's updates and returns one `<svg>` element. Colours are drawn as marks
+(`INK` …) and replaced by CSS variables, which matplotlib cannot write.
+"""
+
+import functools
+import hashlib
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from echo_queue.reporting.metrics import UpdateMetrics, began_s
+
+Floats = npt.NDArray[np.float64]
+P = ParamSpec("P")
+
+INK, FAINT, BLUE, GREEN, AMBER, RED, VIOLET = (f"#0101{code:02x}" for code in range(1, 8))
+VARIABLES = {INK: "ink", FAINT: "line", BLUE: "blue", GREEN: "green", AMBER: "amber", RED: "red", VIOLET: "violet"}
+DEPTHS = {"trained": GREEN, "replay": AMBER, "retry": VIOLET, "tasks": BLUE, "backlog": FAINT, "dead": RED}
+
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "echo-queue",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+def plot(draw: Callable[Concatenate[Axes, P], None]) -> Callable[P, str]:
+    """Makes a function that draws on axes into one that returns the picture."""
+
+    @functools.wraps(draw)
+    def picture(*args: P.args, **kwargs: P.kwargs) -> str:
+        with mpl.rc_context(STYLE):
+            figure = Figure(figsize=(6.2, 3.1), layout="constrained")
+            draw(figure.subplots(), *args, **kwargs)
+            return _svg(figure)
+
+    return picture
+
+
+@plot
+def reward(axes: Axes, updates: Sequence[UpdateMetrics], *, by: str) -> None:
+    """Mean reward of each update and its running mean, against `by`: "time" or "samples"."""
+    rewards = np.array([update.reward_mean for update in updates])
+    if by == "time":
+        x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
+        axes.set_xlabel(f"{unit} since the start")
+    else:
+        x = np.cumsum([update.samples for update in updates]).astype(float)
+        axes.set_xlabel("samples trained")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.plot(x, rewards, "o", color=BLUE, alpha=0.25, markersize=3.5, markeredgewidth=0)
+    axes.plot(x, _running_mean(rewards, max(1, len(rewards) // 20)), color=BLUE, linewidth=2)
+    axes.set_ylabel("reward")
+    axes.set_ylim(min(0.0, rewards.min()), max(1.0, rewards.max()) * 1.02)
+    axes.set_xlim(left=0)
+
+
+@plot
+def lag_histogram(axes: Axes, lags: Mapping[int, int], s: int) -> None:
+    """Share of the trained groups at each lag, 0 … S, with the bound marked."""
+    ticks = np.arange(0, max(s, *lags, 0) + 1)
+    total = max(sum(lags.values()), 1)
+    shares = [lags.get(int(lag), 0) / total for lag in ticks]
+    bars = axes.bar(ticks, shares, width=0.72, color=BLUE)
+    axes.bar_label(bars, [f"{share:.0%}" if share >= 0.005 else "" for share in shares], padding=2, fontsize=9)
+    axes.axvline(s + 0.5, color=RED, linewidth=1.4, linestyle=(0, (4, 3)))
+    axes.annotate(
+        f"S = {s}", (s + 0.5, 1.0), (-4, -2), xycoords=("data", "axes fraction"), textcoords="offset points",
+        color=RED, ha="right", va="top",
+    )  # fmt: skip
+    axes.set_xlabel("lag at the update, in updates")
+    axes.set_ylabel("groups trained")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_xlim(-0.6, ticks[-1] + 0.75)
+    axes.set_ylim(0, max(shares) * 1.18)
+
+
+@plot
+def learner_time(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """What the learner did: shares of each stretch of wall time, training, saving or waiting."""
+    edges, shares = busy_shares(updates)
+    x, unit = _time(edges, edges[0])
+    lower = np.zeros(len(edges) - 1)
+    for name, colour in (("training", GREEN), ("saving", VIOLET), ("waiting", AMBER)):
+        axes.stairs(lower + shares[name], x, baseline=lower, fill=True, color=colour, label=name, linewidth=0)
+        lower = lower + shares[name]
+    axes.set_xlabel(f"{unit} since the start")
+    axes.set_ylabel("share of time")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_ylim(0, 1)
+    axes.set_xlim(0, x[-1])
+    _legend_above(axes)
+
+
+def busy_shares(updates: Sequence[UpdateMetrics], most: int = 100) -> tuple[Floats, dict[str, Floats]]:
+    """Edges (seconds since the epoch) of equal stretches, and the share of each spent on each thing.
+
+    An update is waiting, then training, then saving. What is missing to 1 is a learner that was down.
+    """
+    start, end = began_s(updates[0]), updates[-1].time_s
+    edges = np.linspace(start, max(end, start + 1e-3), min(most, 2 * len(updates)) + 1)
+    spans: dict[str, list[tuple[float, float]]] = {"waiting": [], "training": [], "saving": []}
+    for update in updates:
+        waited = began_s(update) + update.wait_s
+        spans["waiting"].append((began_s(update), waited))
+        spans["training"].append((waited, waited + update.train_s))
+        spans["saving"].append((waited + update.train_s, update.time_s))
+    return edges, {name: _coverage(np.array(pairs), edges) for name, pairs in spans.items()}
+
+
+@plot
+def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Where every submitted group was, after each update: the identity as a picture."""
+    x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
+    names = [name for name in DEPTHS if any(update.depths.get(name) for update in updates)]
+    series = [[update.depths.get(name, 0) for update in updates] for name in names]
+    axes.stackplot(x, *series, colors=[DEPTHS[name] for name in names], labels=names, linewidth=0)
+    axes.set_xlabel(f"{unit} since the start")
+    axes.set_ylabel("groups")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.set_xlim(0, x[-1])
+    axes.set_ylim(0, max(map(sum, zip(*series, strict=True)), default=0) or 1)
+    _legend_above(axes)
+
+
+@plot
+def in_flight(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Groups between admission and training, and how many of them are ready for the learner."""
+    x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
+    for name, colour in (("tasks", BLUE), ("retry", VIOLET), ("ready", AMBER)):
+        axes.plot(x, [update.depths.get(name, 0) for update in updates], color=colour, linewidth=1.6, label=name)
+    axes.set_xlabel(f"{unit} since the start")
+    axes.set_ylabel("groups")
+    axes.set_xlim(0, x[-1])
+    axes.set_ylim(bottom=0)
+    _legend_above(axes)
+
+
+@plot
+def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Tokens trained per second of each update's whole time, and of its training time alone."""
+    x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
+    reach = max(1, len(updates) // 20)
+    tokens = np.array([update.tokens for update in updates], dtype=float)
+    busy = np.array([max(update.train_s, 1e-6) for update in updates])
+    whole = np.array([max(update.time_s - began_s(update), 1e-6) for update in updates])
+    axes.plot(x, _running_mean(tokens / busy, reach), color=BLUE, linewidth=1.6, label="while training")
+    axes.plot(x, _running_mean(tokens / whole, reach), color=GREEN, linewidth=2, label="with waiting and saving")
+    axes.set_xlabel(f"{unit} since the start")
+    axes.set_ylabel("tokens per second")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+    axes.set_xlim(0, x[-1])
+    axes.set_ylim(bottom=0)
+    _legend_above(axes)
+
+
+@plot
+def policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
+    """Entropy of the policy, and how far its batches were off-policy."""
+    x = [update.version for update in updates]
+    axes.plot(x, [update.entropy for update in updates], color=VIOLET, linewidth=1.6, label="entropy (nats per token)")
+    axes.plot(x, [update.kl_behaviour for update in updates], color=AMBER, linewidth=1.6, label="behaviour KL")
+    axes.plot(x, [update.clip_fraction for update in updates], color=BLUE, linewidth=1.6, label="clipped share")
+    axes.set_xlabel("version")
+    _legend_above(axes)
+
+
+def _legend_above(axes: Axes) -> None:
+    count = len(axes.get_legend_handles_labels()[0])
+    axes.legend(ncols=count, loc="lower left", bbox_to_anchor=(-0.02, 1.0), handlelength=1, columnspacing=1.4)
+
+
+def _svg(figure: Figure) -> str:
+    """The figure as an element that scales with the page and whose ids no other figure of the page has."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    unique = hashlib.sha256(text.encode()).hexdigest()[:8]
+    text = re.sub(r'id="([^"]+)"', rf'id="{unique}-\1"', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{unique}-", text)
+    for mark, name in VARIABLES.items():
+        text = text.replace(mark, f"var(--{name})")
+    return text
+
+
+def _time(moments_s: Sequence[float] | Floats, start_s: float) -> tuple[Floats, str]:
+    elapsed = np.asarray(moments_s, dtype=float) - start_s
+    for seconds, unit in ((86_400, "days"), (3_600, "hours"), (120, "minutes")):
+        if elapsed[-1] >= 2 * seconds:
+            return elapsed / (60 if unit == "minutes" else seconds), unit
+    return elapsed, "seconds"
+
+
+def _running_mean(values: Floats, reach: int) -> Floats:
+    """Mean over the `reach` values before and after each, fewer at the ends."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(np.arange(len(values)) - reach, 0)
+    last = np.minimum(np.arange(len(values)) + reach + 1, len(values))
+    means: Floats = (sums[last] - sums[first]) / (last - first)
+    return means
+
+
+def _coverage(spans: Floats, edges: Floats) -> Floats:
+    """Share of each stretch between `edges` that the spans ([N, 2], not overlapping) cover."""
+
+    def covered_until(moment: Floats) -> Floats:
+        inside = np.clip(moment[:, None], spans[:, 0], np.maximum(spans[:, 0], spans[:, 1])) - spans[:, 0]
+        total: Floats = inside.sum(axis=1)
+        return total
+
+    shares: Floats = np.clip(np.diff(covered_until(edges)) / np.diff(edges), 0, 1)
+    return shares
+
+
+def _short(value: float) -> str:
+    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{suffix}"
+    return f"{value:g}"

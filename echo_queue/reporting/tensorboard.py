@@ -1,0 +1,39 @@
+"""Event files for TensorBoard, made from `metrics.jsonl`; needs the extra `tensorboard`."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from echo_queue.reporting.metrics import UpdateMetrics
+
+SCALARS = {
+    "reward/mean": "reward_mean",
+    "reward/std": "reward_std",
+    "policy/entropy": "entropy",
+    "policy/behaviour_kl": "kl_behaviour",
+    "policy/clip_fraction": "clip_fraction",
+    "optimizer/loss": "loss",
+    "optimizer/grad_norm": "grad_norm",
+    "optimizer/lr": "lr",
+    "learner/wait_s": "wait_s",
+    "learner/train_s": "train_s",
+    "learner/save_s": "save_s",
+    "queue/window": "window",
+    "queue/sent_back": "sent_back",
+}
+
+
+def write(updates: Sequence[UpdateMetrics], directory: Path) -> None:
+    """Replaces what is in `directory`. The step is the version."""
+    shutil.rmtree(directory, ignore_errors=True)
+    writer = EventFileWriter(str(directory))
+    for update in updates:
+        values = {tag: getattr(update, field) for tag, field in SCALARS.items()}
+        values |= {f"queue/{name}": depth for name, depth in update.depths.items()}
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        writer.add_event(Event(wall_time=update.time_s, step=update.version, summary=Summary(value=scalars)))
+    writer.close()

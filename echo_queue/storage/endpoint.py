@@ -1,0 +1,22 @@
+"""Where an object store is, and the keys with which a role speaks to it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class StoreEndpoint:
+    """Keys that are None come from boto3's own chain. `put_once` is None until it was probed.
+
+    `directory` is where an embedded server keeps its objects; it tells a full disk from other trouble.
+    """
+
+    url: str
+    bucket: str
+    region: str = "us-east-1"
+    access_key: str | None = None
+    secret_key: str | None = None
+    checksums: Literal["when_required", "when_supported"] = "when_required"
+    put_once: bool | None = None
+    directory: Path | None = None

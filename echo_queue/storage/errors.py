@@ -1,0 +1,101 @@
+"""What a failure of the object store means for the person who must act: config key, what is wrong, the mend."""
+
+import shutil
+
+from botocore import exceptions as boto
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.storage.endpoint import StoreEndpoint
+
+KEYS_MEND = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
+LOG_MEND = "the store's log says more"
+FULL_BYTES = 16 << 20
+"""An embedded store's disk with less than this free counts as full."""
+
+
+class Unreachable(ServiceError):
+    """No answer for now; a later try may succeed."""
+
+
+class MissingObject(ServiceError):
+    """There is no such object (any more)."""
+
+
+class AlreadyThere(ServiceError):
+    """The condition of a put was not met."""
+
+
+class ShortObject(ServiceError):
+    """The object has fewer bytes than were asked for."""
+
+
+class LargeObject(ServiceError):
+    """The object has more bytes than its reader takes."""
+
+
+class ShortBody(Exception):
+    """Fewer bytes came than the answer promised."""
+
+
+# By error code, else by HTTP status: kind, config key, what is wrong (with `what` filled in), the mend.
+Meaning = tuple[type[ServiceError], str, str, str]
+BY_CODE: dict[str, Meaning] = {
+    "NoSuchBucket": (ServiceError, "store.bucket", "there is no such bucket", "create it, or name another"),
+    **dict.fromkeys(
+        ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"),
+        (ServiceError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
+    ),
+    "AccessDenied": (ServiceError, "store.url", "our keys are refused for {what}", KEYS_MEND),
+    "InvalidBucketName": (ServiceError, "store.bucket", "is no name of a bucket", "3 to 63 letters, digits and dashes"),
+    **dict.fromkeys(
+        ("SlowDown", "RequestTimeout", "InternalError"), (Unreachable, "store.url", "{what} fails for now", LOG_MEND)
+    ),
+}
+BY_STATUS: dict[int, Meaning] = {
+    403: (ServiceError, "store.url", "our keys are refused for {what}", KEYS_MEND),
+    404: (MissingObject, "store", "there is no object {what}", "was it pruned, or never written?"),
+    416: (ShortObject, "store", "{what} is shorter than what is asked for", "its writer was cut off: write it again"),
+    412: (AlreadyThere, "store", "{what} exists already", "nothing to do"),
+    **dict.fromkeys((409, 429, 500, 502, 503, 504), (Unreachable, "store.url", "{what} fails for now", LOG_MEND)),
+}
+REFUSED: Meaning = (ServiceError, "store.url", "{what} is refused", LOG_MEND)
+
+
+def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceError:
+    """The error to raise for `error`, met while doing `what` (a key, as a rule)."""
+    place = f"{endpoint.bucket!r} at {endpoint.url}"
+    if isinstance(error, boto.ClientError):
+        if _is_full(error, endpoint):
+            mend = f"free space on the disk of {endpoint.directory or 'the store, or raise its quota'}"
+            return ServiceError(Problem("store.url", f"{place} is full: {what} cannot be written", mend))
+        kind, where, meaning, mend = BY_CODE.get(_code(error)) or BY_STATUS.get(_status(error), REFUSED)
+        answer = f"{_code(error)} {error.response.get('Error', {}).get('Message', '')}".strip()
+        return kind(Problem(where, f"{place}: {meaning.format(what=what)} ({answer})", mend))
+    if isinstance(error, boto.SSLError):
+        return ServiceError(Problem("store.url", f"{place}: no TLS: {error}", "check the name; set AWS_CA_BUNDLE"))
+    if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
+        return ServiceError(Problem("store.url", f"{place}: there are no keys", KEYS_MEND))
+    if isinstance(error, KeyError | ValueError):
+        return Unreachable(Problem("store.url", f"{place}: a garbled answer for {what}: {error!r}", LOG_MEND))
+    return Unreachable(
+        Problem("store.url", f"{place}: no answer for {what}: {error}", "start it, or correct the address")
+    )
+
+
+def _is_full(error: boto.ClientError, endpoint: StoreEndpoint) -> bool:
+    """Servers have no common answer for it; of an embedded one's failed write, its disk says whether it is that."""
+    if _status(error) == 507 or any(word in _code(error) for word in ("Quota", "Full", "InsufficientStorage")):
+        return True
+    directory = endpoint.directory
+    wrote = error.operation_name in ("PutObject", "CreateBucket", "UploadPart", "CompleteMultipartUpload")
+    if not wrote or _status(error) != 500 or directory is None or not directory.exists():
+        return False
+    return shutil.disk_usage(directory).free < FULL_BYTES
+
+
+def _status(error: boto.ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _code(error: boto.ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

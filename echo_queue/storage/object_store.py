@@ -1,0 +1,376 @@
+"""The objects of a run on any S3 server: whole puts, ranges, listings, nothing overwritten by accident.
+
+- Keys are relative to `{run}/` in the bucket. Failures that may pass (a restarting server, SlowDown, a cut
+  connection) are retried with jitter until `deadline_s`; others are one `ServiceError` with its mend.
+- `put(once=True)` never replaces what stands there. Of writers at the very same instant one wins where the server
+  makes sure of it (`elects_one`: S3 does, rclone and Swift do not); elsewhere both could write, and the learner's
+  lineage, fenced in Redis, is what keeps them apart.
+- Some servers, when killed, leave part of an object that they never acknowledged. So whatever is found by listing
+  is written manifest last, and every manifest carries digests that readers check.
+"""
+
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import blake3
+import boto3
+import orjson
+from boto3.s3.transfer import TransferConfig
+from botocore import exceptions as boto
+from botocore.config import Config as BotoConfig
+
+from echo_queue import failpoints
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.errors import (
+    LOG_MEND,
+    AlreadyThere,
+    LargeObject,
+    MissingObject,
+    ShortBody,
+    ShortObject,
+    Unreachable,
+    explain,
+)
+
+DEADLINE_S = 60.0
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 30.0
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+CONNECTIONS = 16
+RACES, RACERS = 3, 8
+DELETE_BATCH = 1000  # S3's own limit
+MULTIPART_BYTES = 64 << 20
+STREAM_BYTES = 256 << 10
+INDEX = "index.json"
+MANIFEST = "manifest.json"
+__all__ = ["INDEX", "LargeObject", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
+GARBLED = (KeyError, ValueError)
+"""What the clients make of an answer that was cut off in the middle of its headers."""
+FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody, *GARBLED)
+DOWNLOAD_ATTEMPTS = 3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class ObjectStore:
+    """Objects of run `run`. May be used from several threads; after a fork, make a new one."""
+
+    def __init__(self, endpoint: StoreEndpoint, run: str, deadline_s: float = DEADLINE_S) -> None:
+        self.endpoint = endpoint
+        self.prefix = f"{run}/"
+        self.deadline_s = deadline_s
+        self._client = _client(endpoint)
+        self._puts_once = endpoint.put_once
+
+    # Service ----------------------------------------------------------------------------------------------------------
+
+    def check(self, deadline_s: float | None = None) -> None:
+        """Raises `ServiceError` unless the bucket is there and our keys may list it."""
+        listing = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix, "MaxKeys": 1}
+        self._persist("look at", "the bucket", lambda: self._client.list_objects_v2(**listing), deadline_s)
+
+    def create_bucket(self) -> None:
+        """For embedded servers; an external bucket is never created silently."""
+
+        def create() -> None:
+            with suppress(self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
+                self._client.create_bucket(Bucket=self.endpoint.bucket)
+
+        self._persist("create", "the bucket", create)
+
+    @property
+    def puts_once(self) -> bool:
+        """Whether the server heeds `If-None-Match: *`: known from the services, else tried with two tiny puts."""
+        if self._puts_once is None:
+            key = f".probe/{uuid.uuid4().hex}"
+            first, second = (self._put_conditionally(key, b"put-once?") for _ in range(2))
+            self.delete([key])
+            self._puts_once = first and not second
+        return self._puts_once
+
+    def elects_one(self) -> bool:
+        """Whether, of writers at the very same instant, one wins. Swift heeds the header and yet lets several."""
+        keys = [f".probe/{uuid.uuid4().hex}" for _ in range(RACES)]
+        with ThreadPoolExecutor(RACERS) as pool:
+            wins = [sum(pool.map(self._put_conditionally, [key] * RACERS, [b"one?"] * RACERS)) for key in keys]
+        self.delete(keys)
+        return set(wins) == {1}
+
+    # Objects ----------------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, once: bool = False) -> bool:
+        """Stores `data` whole. False if `once` and another object stands there already; it is left alone.
+
+        An object that holds the same bytes is our own earlier try, whose answer was lost: True.
+        """
+        if not once:
+            self._persist("put", key, lambda: self._put(key, data))
+            return True
+        if not self.puts_once:
+            return self._put_after_looking(key, data)
+        give_up = time.monotonic() + self.deadline_s
+        while not self._put_conditionally(key, data):
+            with suppress(MissingObject):  # its writer may still be at it, or have failed: then it is our turn again
+                return self.get(key) == data
+            if time.monotonic() > give_up:
+                raise Unreachable(Problem("store.url", f"{key} neither exists nor can be made", LOG_MEND))
+            time.sleep(random.uniform(0, FIRST_PAUSE_S))
+        return True
+
+    def get(self, key: str, most_bytes: int | None = None) -> bytes:
+        """The whole object. Raises `MissingObject`, or `LargeObject`, unread, if it has more than `most_bytes`."""
+        return self._persist("get", key, lambda: self._read(key, most_bytes=most_bytes))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Bytes `start … start + length − 1`. Raises `MissingObject`, or `ShortObject` if it has fewer."""
+        if length == 0:
+            return b""
+        return self._persist("get", key, lambda: self._read(key, (start, length)))
+
+    def stream(self, key: str, start: int = 0, piece_bytes: int = STREAM_BYTES) -> Iterator[bytes]:
+        """The object's bytes from `start` to its end as they arrive, in pieces of `piece_bytes` (the last is shorter).
+
+        Only the beginning is tried again; a later break is `Unreachable`, and the caller knows where to go on.
+        Raises `MissingObject`, or `ShortObject` if it ends before `start`.
+        """
+        wanted = {"Range": f"bytes={start}-"} if start else {}
+        answer = self._persist("get", key, lambda: self._client.get_object(**self._at(key), **wanted))
+        try:
+            left = int(answer["ContentLength"])
+            while left:
+                piece = answer["Body"].read(min(piece_bytes, left))
+                if not piece:
+                    raise ShortBody(f"{left} bytes are missing")
+                left -= len(piece)
+                yield piece
+        except FAILURES as error:
+            raise explain(_cause(error), self.endpoint, key) from None
+        finally:
+            answer["Body"].close()
+
+    def size(self, key: str) -> int | None:
+        """Bytes, or None if there is no such object."""
+        try:
+            return self._persist("head", key, lambda: int(self._client.head_object(**self._at(key))["ContentLength"]))
+        except MissingObject:
+            return None
+
+    def exists(self, key: str) -> bool:
+        return self.size(key) is not None
+
+    def list(self, prefix: str = "", page: int = 1000) -> Iterator[Stored]:
+        """All objects whose key starts with `prefix`, in order of their keys; `page` keys per call."""
+        request: dict[str, Any] = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix + prefix, "MaxKeys": page}
+        while True:
+            found, following = self._persist("list", prefix, lambda: self._page(request))
+            yield from found
+            if following is None:
+                return
+            request["ContinuationToken"] = following
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects; one that is not there is no error."""
+        doomed = list(keys)
+        for start in range(0, len(doomed), DELETE_BATCH):
+            batch = doomed[start : start + DELETE_BATCH]
+            self._persist("delete", batch[0], lambda batch=batch: self._delete(batch))  # type: ignore[misc]
+
+    # Folders ----------------------------------------------------------------------------------------------------------
+
+    def upload_folder(self, folder: Path, prefix: str) -> None:
+        """Stores every file under `prefix/`; the index with sizes and digests is written last."""
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        names = [path.relative_to(folder).as_posix() for path in files]
+        with ThreadPoolExecutor(4) as pool:
+            digests = list(pool.map(lambda name: self._upload(folder / name, f"{prefix}/{name}"), names))
+        index = {
+            name: {"size": path.stat().st_size, "blake3": digest}
+            for name, path, digest in zip(names, files, digests, strict=True)
+        }
+        self.put(f"{prefix}/{INDEX}", orjson.dumps(index, option=orjson.OPT_SORT_KEYS))
+
+    def download_folder(self, prefix: str, folder: Path) -> None:
+        """Fetches what `upload_folder` stored, checked against its index; `folder` appears whole or not at all.
+
+        Raises `MissingObject` if no upload to `prefix` was ever finished.
+        """
+        index = digests(self.get(f"{prefix}/{INDEX}"), f"{prefix}/{INDEX}")
+        draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            draft.mkdir(parents=True)
+            with ThreadPoolExecutor(4) as pool:
+                for done in [pool.submit(self._download, prefix, name, draft, index[name]) for name in index]:
+                    done.result()
+            if folder.exists():
+                failpoints.take("remove folder", lambda: shutil.rmtree(folder), folder)
+            failpoints.take("place folder", lambda: draft.replace(folder), folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _upload(self, path: Path, key: str) -> str:
+        if path.stat().st_size <= MULTIPART_BYTES:
+            self.put(key, path.read_bytes())
+        else:
+            parts = TransferConfig(multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES)
+            place = (self.endpoint.bucket, self.prefix + key)
+            self._persist("put", key, lambda: self._client.upload_file(str(path), *place, Config=parts))
+        return _digest(path)
+
+    def _download(self, prefix: str, name: str, folder: Path, digest: str) -> None:
+        key, path = f"{prefix}/{name}", (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise ServiceError(Problem(key, "its name leads out of the folder", "do not trust who wrote this prefix"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = (self.endpoint.bucket, self.prefix + key)
+        for _ in range(DOWNLOAD_ATTEMPTS):  # the way here may have spoiled it
+            self._persist("get", key, lambda: self._client.download_file(*place, str(path)))
+            if _digest(path) == digest:
+                return
+        raise ServiceError(Problem(key, "its bytes are not those its index promises", "upload it again"))
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def _at(self, key: str) -> dict[str, str]:
+        return {"Bucket": self.endpoint.bucket, "Key": self.prefix + key}
+
+    def _put(self, key: str, data: Any, **condition: str) -> None:
+        self._client.put_object(**self._at(key), Body=data, **condition)
+
+    def _put_after_looking(self, key: str, data: bytes | bytearray | memoryview) -> bool:
+        """The best that a server without put-once allows. A beginning of `data` is a put that a crash cut off."""
+        try:
+            present = self.get(key)
+        except MissingObject:
+            present = b""
+        if present != data and not bytes(data).startswith(present):
+            return False
+        if present != data:
+            self.put(key, data)
+        return True
+
+    def _put_conditionally(self, key: str, data: Any) -> bool:
+        """False if the server says that the object exists (412); 409 is a race still going on, so tried again."""
+        try:
+            self._persist("put once", key, lambda: self._put(key, data, IfNoneMatch="*"))
+        except AlreadyThere:
+            return False
+        return True
+
+    def _read(self, key: str, part: tuple[int, int] | None = None, most_bytes: int | None = None) -> bytes:
+        wanted = {"Range": f"bytes={part[0]}-{part[0] + part[1] - 1}"} if part else {}
+        answer = self._client.get_object(**self._at(key), **wanted)
+        if most_bytes is not None and int(answer["ContentLength"]) > most_bytes:
+            answer["Body"].close()
+            what = f"has {answer['ContentLength']} bytes, more than the {most_bytes} that are taken"
+            raise LargeObject(Problem(key, what, "look at who wrote it"))
+        data: bytes = answer["Body"].read()
+        if len(data) != int(answer["ContentLength"]):
+            raise ShortBody(f"{len(data)} bytes came instead of {answer['ContentLength']}")
+        if part and len(data) != part[1]:
+            what = f"{len(data)} bytes instead of {part[1]} from {part[0]} on"
+            raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
+        return data
+
+    def _page(self, request: dict[str, Any]) -> tuple[tuple[Stored, ...], str | None]:
+        """One page of a listing, and where the next one begins."""
+        answer = self._client.list_objects_v2(**request)
+        # Without it the answer was cut off before its body: that is not an empty bucket.
+        more = answer["IsTruncated"]
+        entries = answer.get("Contents", ())
+        found = tuple(Stored(entry["Key"].removeprefix(self.prefix), int(entry["Size"])) for entry in entries)
+        return found, answer["NextContinuationToken"] if more else None
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        names = [{"Key": self.prefix + key} for key in keys]
+        answer = self._client.delete_objects(Bucket=self.endpoint.bucket, Delete={"Objects": names, "Quiet": True})
+        refused = [error for error in answer.get("Errors", ()) if error.get("Code") != "NoSuchKey"]
+        if refused:
+            raise boto.ClientError({"Error": refused[0]}, "DeleteObjects")
+
+    def _persist(self, verb: str, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
+        """Repeats `request`, which must be idempotent, while its failure may pass. It is one step of `failpoints`."""
+        return failpoints.take(f"{verb} {kind_of(what)}", lambda: self._repeat(what, request, deadline_s), what)
+
+    def _repeat(self, what: str, request: Callable[[], T], deadline_s: float | None) -> T:
+        patience_s = self.deadline_s if deadline_s is None else deadline_s
+        give_up, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return request()
+            except FAILURES as error:
+                failure = explain(_cause(error), self.endpoint, what)
+            if not isinstance(failure, Unreachable) or time.monotonic() + pause_s > give_up:
+                raise failure
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def digests(index: bytes, where: str) -> dict[str, str]:
+    """The files of a folder's index and their digests. Raises `ServiceError` for what is no index."""
+    try:
+        files = orjson.loads(index)
+        if all(isinstance(entry["blake3"], str) and name and "\0" not in name for name, entry in files.items()):
+            return {name: entry["blake3"] for name, entry in files.items()}
+    except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
+        pass
+    raise ServiceError(Problem(where, "is no index of a folder", "upload the folder again"))
+
+
+def kind_of(key: str) -> str:
+    """The sort of object a key names: its first folder, and its file's name where that is always the same."""
+    folder, _, rest = key.partition("/")
+    file = rest.rpartition("/")[2]
+    return f"{folder}/{file}" if file in (INDEX, MANIFEST) else folder
+
+
+def _client(endpoint: StoreEndpoint) -> Any:
+    aws = (urlsplit(endpoint.url).hostname or "").endswith(("amazonaws.com", "amazonaws.com.cn"))
+    settings = BotoConfig(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        max_pool_connections=CONNECTIONS,
+        request_checksum_calculation=endpoint.checksums,
+        response_checksum_validation=endpoint.checksums,
+        retries={"total_max_attempts": 1},  # `_persist` decides what is repeated
+        s3={"addressing_style": "auto" if aws else "path"},
+    )
+    try:
+        return boto3.client(
+            "s3",
+            endpoint_url=endpoint.url,
+            region_name=endpoint.region,
+            aws_access_key_id=endpoint.access_key,
+            aws_secret_access_key=endpoint.secret_key,
+            config=settings,
+        )
+    except ValueError as error:
+        raise ServiceError(Problem("store.url", str(error), "write http://host:port or https://host")) from None
+
+
+def _cause(error: Exception) -> Exception:
+    """boto3's transfers wrap what happened."""
+    inner = error.__cause__ or error.__context__
+    return inner if isinstance(error, boto3.exceptions.Boto3Error) and isinstance(inner, Exception) else error
+
+
+def _digest(path: Path) -> str:
+    return blake3.blake3().update_mmap(path).hexdigest()

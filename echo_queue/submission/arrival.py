@@ -1,0 +1,69 @@
+"""Waits until every chunk of a set is in the backlog or refused, and says what was refused."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from celery import Celery
+
+from echo_queue.config import Config
+from echo_queue.errors import DeadlineError, Problem, PromptError, ServiceError
+from echo_queue.queue import Arrival, Queue
+from echo_queue.submission.celery.messages import messages_waiting
+from echo_queue.submission.celery.reconciler import Reconciler
+from echo_queue.submission.expand import problems_of
+from echo_queue.submission.progress import Progress, Report
+from echo_queue.submission.sources.rows import REPORTED_ROWS
+
+LOOK_EVERY_S = 0.2
+
+
+def arrive(config: Config, queue: Queue, app: Celery, name: str, report: Report) -> None:
+    """Returns when all of the set has arrived.
+
+    Raises `PromptError` with what was refused once nothing more is under way, `DeadlineError` when for
+    `submission.deadline_s` nothing arrived.
+    """
+    reconciler = Reconciler(queue, app)
+    before: Arrival | None = None
+    moved = reconciled = time.monotonic()
+    while True:
+        arrival = queue.arrival(name)
+        now = time.monotonic()
+        if arrival is None:
+            raise PromptError(Problem(f"set {name}", "is gone: Redis has lost it", "submit it again"))
+        if arrival != before:
+            before, moved = arrival, now
+            report(Progress(name, arrival.prompts, arrival.count, arrival.failed))
+        if arrival.settled:
+            break
+        if now - moved > config.submission.deadline_s:
+            raise _nothing_arrives(config, app, name, arrival)
+        if now - reconciled > config.submission.reconcile_s:
+            # A broker that is away for now: Redis itself answers to `arrival`, or ends this wait.
+            with suppress(ServiceError):
+                reconciler.look()
+            reconciled = now
+        time.sleep(LOOK_EVERY_S * random.uniform(0.5, 1.0))
+    if arrival.failed:
+        raise PromptError(*_refused(queue, name))
+
+
+def _nothing_arrives(config: Config, app: Celery, name: str, arrival: Arrival) -> DeadlineError:
+    what = (
+        f"{arrival.chunks - arrival.arrived - arrival.failed} of {arrival.chunks} chunks have not arrived, none in the "
+        f"last {config.submission.deadline_s:.0f} s; {messages_waiting(app)} messages wait for a Celery worker"
+    )
+    mend = "start `celery -A echo_queue.submission worker`, or read its log; what has arrived stays"
+    return DeadlineError(Problem(f"set {name}", what, mend))
+
+
+def _refused(queue: Queue, name: str) -> Iterator[Problem]:
+    ledger = queue.ledger(name)
+    failed = ledger.failed if ledger else ()
+    problems = dict.fromkeys(problem for chunk in failed for problem in problems_of(chunk.reason))
+    yield from list(problems)[:REPORTED_ROWS]
+    if len(problems) > REPORTED_ROWS:
+        what = f"{len(problems) - REPORTED_ROWS} further problems in {len(failed)} chunks"
+        yield Problem(f"set {name}", what, "mend these first; `submit` again sends only what is missing")

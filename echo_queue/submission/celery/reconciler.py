@@ -1,0 +1,49 @@
+"""Sends lost chunks again. Celery on Redis loses messages when its worker is killed; the ledger does not.
+
+A chunk is presumed lost if it was waiting at two looks in a row and at both nothing waited in the broker
+for a worker. A chunk that is merely slow is then sent twice, which changes nothing.
+"""
+
+from dataclasses import dataclass
+
+from celery import Celery
+
+from echo_queue.queue import Queue
+from echo_queue.submission.celery.messages import messages_waiting, send
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Chunks (set, number) without a shard, and the messages that no worker has taken yet."""
+
+    waiting: frozenset[Key]
+    messages: int
+
+
+def presumed_lost(before: Look | None, now: Look) -> frozenset[Key]:
+    if before is None or before.messages or now.messages:
+        return frozenset()
+    return before.waiting & now.waiting
+
+
+class Reconciler:
+    """Remembers the last look."""
+
+    def __init__(self, queue: Queue, app: Celery) -> None:
+        self._queue = queue
+        self._app = app
+        self._before: Look | None = None
+
+    def look(self) -> int:
+        """Sends lost chunks of all sets again; how many. Raises `ServiceError`."""
+        ledgers = [ledger for name in self._queue.unserved() if (ledger := self._queue.ledger(name))]
+        waiting = {(ledger.name, chunk.number): (ledger, chunk) for ledger in ledgers for chunk in ledger.waiting}
+        now = Look(frozenset(waiting), messages_waiting(self._app) if waiting else 0)
+        lost = presumed_lost(self._before, now)
+        self._before = now
+        for ledger in ledgers:
+            again = [chunk for chunk in ledger.waiting if (ledger.name, chunk.number) in lost]
+            send(self._app, ledger.name, ledger.source, again)
+        return len(lost)

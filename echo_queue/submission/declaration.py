@@ -1,0 +1,73 @@
+"""From a source to the queue: scan, declare, one message per chunk.
+
+Nothing is declared before every row was checked, and nothing is sent before it is declared: from then on
+the ledger in Redis knows what is missing, and any Celery worker finishes what this process began.
+"""
+
+import gc
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from pydantic import ValidationError
+
+from echo_queue.config import Config, Prompts
+from echo_queue.errors import ConfigError, Problem
+from echo_queue.queue import Chunk, PromptSet, Queue
+from echo_queue.submission.celery.messages import send
+from echo_queue.submission.length_features import refuse_featureless
+from echo_queue.submission.length_limits import limits_of, refuse_unfit
+from echo_queue.submission.progress import Progress, Report, Submitted
+from echo_queue.submission.sources.registry import open_source
+from echo_queue.submission.sources.source import spell
+
+GLANCE_ROWS = 1_000
+
+
+def choose(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Prompts:
+    """The configuration's [prompts], with what is given in their place. Raises `ConfigError`."""
+    given = {"source": source, "set": set} | changes
+    if source is not None and source != config.prompts.source:
+        given.setdefault("options", {})
+    values = config.prompts.model_dump() | {key: value for key, value in given.items() if value is not None}
+    try:
+        return Prompts.model_validate(values)
+    except ValidationError as error:
+        problems = [
+            Problem(".".join(map(str, ("prompts", *entry["loc"]))), entry["msg"], "mend the argument")
+            for entry in error.errors()
+        ]
+        raise ConfigError(*problems) from None
+
+
+def glance(config: Config) -> None:
+    """Checks the first rows of the configured set, before a run starts anything. Raises `PromptError`."""
+    source = open_source(spell(config.prompts.source, config.prompts.options))
+    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    for chunk, rows in islice(source.scan(min(config.prompts.chunk, GLANCE_ROWS)), 1):
+        refuse_unfit(limits, source, chunk, rows)
+        refuse_featureless(config.prompts.length_feature, source, chunk, rows)
+
+
+def place(config: Config, queue: Queue, app: Celery, prompts: Prompts, report: Report = lambda _: None) -> Submitted:
+    """Scans, declares and sends; does not wait. Raises `PromptError` before anything is declared, `ServiceError`."""
+    source = open_source(spell(prompts.source, prompts.options))
+    limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
+    chunks: list[Chunk] = []
+    gc.freeze()  # Whatever lives by now is no garbage; to look at it again and again takes a third of a scan.
+    try:
+        for chunk, rows in source.scan(prompts.chunk):
+            refuse_unfit(limits, source, chunk, rows)
+            refuse_featureless(prompts.length_feature, source, chunk, rows)
+            chunks.append(chunk)
+            report(Progress(prompts.set, scanned=chunk.first + chunk.count))
+    finally:
+        gc.unfreeze()
+    rules = (prompts.epochs, prompts.priority, prompts.order, config.run.seed, prompts.length_feature)
+    declared = PromptSet(prompts.set, source.name, *rules)
+    new = queue.declare(declared, chunks)
+    total = chunks[-1].first + chunks[-1].count
+    ledger = None if new else queue.ledger(prompts.set)
+    send(app, declared.name, declared.source, ledger.waiting if ledger else chunks)
+    return Submitted(prompts.set, total, len(chunks), new)

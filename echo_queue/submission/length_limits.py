@@ -1,0 +1,106 @@
+"""Whether prompts fit the model, asked of its own files before they enter the backlog.
+
+Text is counted with the special tokens that the tokenizer adds. For chat messages only their contents
+are counted, a lower bound: filling in the chat template belongs to the rollout worker. Where the model's
+folder has no `tokenizer.json` (a hub name) nothing is checked here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.queue.types import Chunk
+from echo_queue.records import PromptRow
+from echo_queue.submission.sources.rows import REPORTED_ROWS
+from echo_queue.submission.sources.source import Source
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Limits:
+    tokenizer: "Tokenizer"
+    tokens: int
+    """Tokens that a prompt may have."""
+    certain_bytes: int
+    """An ASCII prompt of at most so many bytes has at most `tokens` tokens; −1 where bytes bound nothing."""
+    chat: bool
+    """Whether the model has a chat template."""
+
+    def excess(self, rows: Sequence[PromptRow]) -> Iterator[tuple[int, int]]:
+        """Yields (position in `rows`, tokens) of the prompts that are too long."""
+        doubtful = [(position, text) for position, row in enumerate(rows) if not self._certain(text := _text(row))]
+        encodings = self.tokenizer.encode_batch_fast([text for _, text in doubtful])
+        for (position, _), encoding in zip(doubtful, encodings, strict=True):
+            if len(encoding) > self.tokens:
+                yield position, len(encoding)
+
+    def _certain(self, text: str) -> bool:
+        return len(text) <= self.certain_bytes and text.isascii()
+
+
+def limits_of(model: Path, tokens: int) -> Limits | None:
+    """The limits of the model in folder `model`; None if there is no tokenizer to ask."""
+    from tokenizers import Tokenizer
+
+    path = model / "tokenizer.json"
+    if not path.is_file():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8")
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:
+        raise ServiceError(Problem(str(path), f"is no tokenizer: {error}", "make or fetch the model again")) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    added = len(tokenizer.encode("").ids)
+    certain_bytes = tokens - added if _is_byte_level(orjson.loads(text)) else -1
+    return Limits(tokenizer, tokens, certain_bytes, _has_chat_template(model))
+
+
+def refuse_unfit(limits: Limits | None, source: Source, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
+    """Raises `PromptError` naming the first rows of a chunk that the model cannot take."""
+    if limits is None:
+        return
+    problems = [
+        Problem(
+            source.place(chunk.first + position),
+            f"its prompt has {tokens} tokens, the model takes {limits.tokens}",
+            "shorten it, or raise model.max_prompt_tokens",
+        )
+        for position, tokens in islice(limits.excess(rows), REPORTED_ROWS)
+    ]
+    if not limits.chat:
+        mend = "give its tokenizer a chat template, or submit text"
+        chats = (position for position, row in enumerate(rows) if not isinstance(row.prompt, str))
+        what = "its prompt is chat messages, but the model has no chat template"
+        problems += [Problem(source.place(chunk.first + position), what, mend) for position in islice(chats, 1)]
+    if problems:
+        raise PromptError(*problems)
+
+
+def _is_byte_level(description: dict[str, Any]) -> bool:
+    """Whether every token of an ASCII text stands for at least one of its bytes: byte-level BPE, nothing prepended."""
+    before = orjson.dumps(description["pre_tokenizer"])
+    normalizer = description["normalizer"]
+    unchanged = normalizer is None or normalizer["type"] in ("NFC", "NFKC")
+    is_bpe = description["model"]["type"] == "BPE"
+    return is_bpe and unchanged and b'"ByteLevel"' in before and b'"add_prefix_space":true' not in before
+
+
+def _has_chat_template(model: Path) -> bool:
+    """In one of the places where transformers looks for it."""
+    if (model / "chat_template.jinja").exists() or (model / "additional_chat_templates").exists():
+        return True
+    config = model / "tokenizer_config.json"
+    return config.is_file() and bool(orjson.loads(config.read_bytes()).get("chat_template"))
+
+
+def _text(row: PromptRow) -> str:
+    return row.prompt if isinstance(row.prompt, str) else "".join(message["content"] for message in row.prompt)

@@ -1,0 +1,51 @@
+"""Who sits opposite: fixed strategies, whose only chance is the generator that they are given."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from echo_queue.submission.sources.poker.rules import State, legal_moves, own_rank, public_rank
+
+EQUILIBRIUM_ITERATIONS = 100
+"""Of CFR+ (Tammelin 2014): exploitable by less than 0.001 chips a hand in Kuhn's game, by less than 0.03 in Leduc's."""
+EAGER, RELUCTANT = ("raise", "bet", "call"), ("check", "fold")
+
+Choose = Callable[[State, random.Random], str]
+"""Names a legal move of the player who is to move."""
+
+
+def at_random(game: Any) -> Choose:
+    """Any legal move, each as likely."""
+    return lambda state, rng: rng.choice(sorted(legal_moves(state)))
+
+
+def tight(game: Any) -> Choose:
+    """Raises, bets or calls with a king or a pair; checks or folds with everything else."""
+
+    def choose(state: State, rng: random.Random) -> str:
+        own = own_rank(state, state.current_player())
+        wanted = EAGER if own in ("K", public_rank(state)) else RELUCTANT
+        legal = legal_moves(state)
+        return next(name for name in wanted if name in legal)
+
+    return choose
+
+
+def equilibrium(game: Any) -> Choose:
+    """Close to a Nash equilibrium, computed here: nobody wins much against it in the long run."""
+    import pyspiel
+
+    solver = pyspiel.CFRPlusSolver(game)
+    for _ in range(EQUILIBRIUM_ITERATIONS):
+        solver.evaluate_and_update_policy()
+    policy = solver.tabular_average_policy()
+
+    def choose(state: State, rng: random.Random) -> str:
+        legal, likely = legal_moves(state), policy.action_probabilities(state)
+        return rng.choices(list(legal), [likely[action] for action in legal.values()])[0]
+
+    return choose
+
+
+OPPONENTS: dict[str, Callable[[Any], Choose]] = {"random": at_random, "tight": tight, "equilibrium": equilibrium}
+"""By the name that `prompts.options` gives; each is made for one game."""

@@ -1,0 +1,118 @@
+"""A reasoning-gym dataset: item i is generated from (dataset, options, i), so any range can be made anywhere.
+
+Columns of a row: `dataset`, `options`, `index`, and `entry` with its question, answer and metadata as
+JSON. JSON turns tuples into lists and keys into text, which some of the datasets' own scorers tell
+apart: score against `original(columns)`, which makes the entry again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+import orjson
+from blake3 import blake3
+
+from echo_queue.errors import Problem, PromptError
+from echo_queue.queue.types import Chunk
+from echo_queue.records import PromptRow
+from echo_queue.submission.sources.source import GENERATED, Scanned, spell
+
+Entry = dict[str, Any]
+
+
+class Dataset(Protocol):
+    """What is used of reasoning-gym's `ProceduralDataset`."""
+
+    size: int
+
+    def __getitem__(self, index: int) -> Entry: ...
+
+    def score_answer(self, answer: str | None, entry: Entry) -> float: ...
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`options` are `size`, `seed` and the dataset's own settings."""
+
+    dataset: str
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.options.get("seed"), int):
+            what = "a generated set needs a seed: without one each process would draw other items"
+            raise PromptError(Problem("prompts.options", what, "add seed = 1, or another whole number"))
+
+    @property
+    def name(self) -> str:
+        return spell(GENERATED + self.dataset, self.options)
+
+    def place(self, index: int) -> str:
+        return f"{GENERATED}{self.dataset} item {index}"
+
+    def scan(self, size: int) -> Iterator[Scanned]:
+        total = self._items.size
+        self._row(0)
+        for number, first in enumerate(range(0, total, size)):
+            count = min(size, total - first)
+            yield Chunk(number, first, count, self._digest(first, count)), ()
+
+    def read(self, chunk: Chunk) -> Sequence[PromptRow]:
+        if chunk.digest != self._digest(chunk.first, chunk.count):
+            what = f"this machine's reasoning-gym ({_installed()}) is not the submitter's, its items may differ"
+            raise PromptError(Problem(self.name, what, "install the same version on both, then submit again"))
+        return [self._row(index) for index in range(chunk.first, chunk.first + chunk.count)]
+
+    def _row(self, index: int) -> PromptRow:
+        try:
+            entry = self._items[index]
+        except Exception as error:
+            what = f"the dataset raised {type(error).__name__}: {error}"
+            raise PromptError(Problem(self.place(index), what, "check prompts.options")) from error
+        shown = {key: entry[key] for key in ("question", "answer", "metadata")}
+        columns = {"dataset": self.dataset, "options": dict(self.options), "index": index, "entry": shown}
+        return PromptRow(entry["question"], columns)
+
+    def _digest(self, first: int, count: int) -> str:
+        """Of everything that decides what the items are."""
+        what = [_installed(), self.dataset, self.options, first, count]
+        return blake3(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    @cached_property
+    def _items(self) -> Dataset:
+        return _dataset(self.dataset, orjson.dumps(self.options))
+
+
+def original(columns: Mapping[str, Any]) -> tuple[Dataset, Entry]:
+    """The dataset and the entry of a generated row, as its `score_answer` knows them."""
+    dataset = _dataset(columns["dataset"], orjson.dumps(columns["options"]))
+    return dataset, dataset[columns["index"]]
+
+
+@cache
+def _dataset(name: str, options: bytes) -> Dataset:
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ImportError:
+        mend = "pip install 'echo-queue[environments]'"
+        raise PromptError(Problem(GENERATED + name, "needs the reasoning-gym package here", mend)) from None
+    if name not in DATASETS:
+        known = ", ".join(sorted(DATASETS))
+        raise PromptError(
+            Problem("prompts.source", f"reasoning-gym has no dataset {name!r}", f"choose one of: {known}")
+        )
+    try:
+        dataset: Dataset = reasoning_gym.create_dataset(name, **orjson.loads(options))
+    except Exception as error:
+        what = f"reasoning-gym's {name} refuses them: {type(error).__name__}: {error}"
+        raise PromptError(Problem("prompts.options", what, "see the dataset's own settings")) from error
+    return dataset
+
+
+def _installed() -> str:
+    try:
+        return version("reasoning_gym")
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,39 @@
+"""From a source's name to the source. Readers of files and generators are imported when they are needed."""
+
+from pathlib import Path
+
+import orjson
+
+from echo_queue.errors import Problem, PromptError
+from echo_queue.submission.sources.source import GENERATED, POKER, Source
+
+
+def open_source(name: str) -> Source:
+    """The source that `name` means: a file, `reasoning-gym:DATASET {options}` or `poker:GAME {options}`.
+
+    Raises `PromptError`.
+    """
+    if name.startswith(GENERATED):
+        from echo_queue.submission.sources.reasoning_gym import Generated
+
+        dataset, _, options = name.removeprefix(GENERATED).partition(" ")
+        return Generated(dataset, orjson.loads(options or "{}"))
+    if name.startswith(POKER):
+        from echo_queue.submission.sources.poker.deals import Deals
+
+        game, _, options = name.removeprefix(POKER).partition(" ")
+        return Deals(game, orjson.loads(options or "{}"))
+    path = Path(name).expanduser().absolute()
+    match path.suffix:
+        case ".jsonl":
+            from echo_queue.submission.sources.jsonl import JsonLines
+
+            return JsonLines(path)
+        case ".parquet":
+            from echo_queue.submission.sources.parquet import Parquet
+
+            return Parquet(path)
+    what = f"{name!r} is no source of prompts" if name else "no source is named"
+    raise PromptError(
+        Problem("prompts.source", what, f"name a .jsonl or .parquet file, {GENERATED}DATASET or {POKER}GAME")
+    )

@@ -1,0 +1,222 @@
+"""Reads published versions: manifests that this run's key has signed, the cheapest way to one, every chunk verified.
+
+Nothing unchecked is ever returned, and nothing is unpickled. Bytes that are wrong are asked for again, in case the way
+here spoiled them, then it is one clear error.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from echo_queue.errors import Problem
+from echo_queue.records import Published, Version
+from echo_queue.storage.object_store import LargeObject, MissingObject, ObjectStore
+from echo_queue.weights.catalogue import Entry, catalogue
+from echo_queue.weights.ciphers import plain
+from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, manifest_key, route_key, way
+from echo_queue.weights.paths import Edge, cheapest
+from echo_queue.weights.signatures import Forged, Verifier
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Damaged", "bring", "fetch", "intact", "open_manifest", "plain", "read_manifest", "ways"]
+
+STREAMS = 4
+"""Parts fetched at the same time, and held while one is applied."""
+ATTEMPTS = 3
+PAUSE_S = 0.1
+MANIFEST_MAX_BYTES = 256 << 20
+MEND = "the learner's next publication replaces it; check the disk"
+
+
+# Documents ------------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(store: ObjectStore, published: Published, verifier: Verifier) -> Manifest:
+    """The manifest that `published` points to, and no other."""
+    key = manifest_key(published.version)
+    if published.manifest != key:
+        raise Damaged(Problem("published", f"version {published.version} cannot be {published.manifest!r:.200}", MEND))
+    envelope = _insist(key, lambda: _as_told(store.get(key, MANIFEST_MAX_BYTES), published.digest))
+    return open_manifest(store, envelope, published.version, verifier)
+
+
+def open_manifest(store: ObjectStore, envelope: bytes, version: Version, verifier: Verifier) -> Manifest:
+    """Raises `Forged`, or `Damaged` for what is not the manifest of this very version of this run."""
+    key = manifest_key(version)
+    manifest = Manifest.decode(verifier.open(envelope, key), key)
+    _belongs(key, store, version, manifest.run, manifest.version)
+    return manifest
+
+
+def ways(
+    store: ObjectStore, have: tuple[Version, str] | None, target: Manifest, verifier: Verifier
+) -> tuple[Route, ...]:
+    """The routes of fewest bytes from `have` (a version and its root), or from nothing, to `target`; empty if it is it.
+
+    Raises `Damaged` if nothing leads there.
+    """
+    if have == (target.version, target.root):
+        return ()
+    if have is not None and have == (target.route.base, target.route.base_root):
+        return (target.route,)
+    if have is not None and have[0] == target.version:
+        have = None
+    return _Search(store, target, verifier).path(have)
+
+
+class _Search:
+    """Plans by what is listed, and again whenever a route turns out to be other than it looked."""
+
+    def __init__(self, store: ObjectStore, target: Manifest, verifier: Verifier) -> None:
+        self._store, self._target, self._verifier = store, target, verifier
+        self._entries = catalogue(store, target.version.lineage)
+        self._read: dict[tuple[Version, Version | None], Route | None] = {
+            (target.version, target.route.base): target.route
+        }
+        self._manifests = {target.version: target}
+
+    def path(self, have: tuple[Version, str] | None) -> tuple[Route, ...]:
+        while edges := cheapest(self._edges(), have and have[0], self._target.version):
+            unread = [edge for edge in edges if (edge.version, edge.base) not in self._read]
+            for edge in unread:
+                self._read[edge.version, edge.base] = self._route(edge)
+            if not unread:
+                routes = tuple(route for edge in edges if (route := self._read[edge.version, edge.base]))
+                broken = _broken(routes, have, self._target.root)
+                if broken is None:
+                    return routes
+                if broken == routes[0] and broken.base is not None:
+                    have = None  # those are other weights than the version's
+                else:
+                    self._read[broken.version, broken.base] = None
+        what = "no routes that are whole lead to it"
+        raise Damaged(Problem(manifest_key(self._target.version), what, MEND))
+
+    def _edges(self) -> Iterator[Edge]:
+        """As listed, and as signed where that is known."""
+        listed = {(edge.version, edge.base): edge for entry in self._entries.values() for edge in entry.edges()}
+        for ends, edge in listed.items():
+            if ends not in self._read:
+                yield edge
+        for route in self._read.values():
+            if route is not None:
+                yield Edge(route.base, route.version, route.size)
+
+    def _route(self, edge: Edge) -> Route | None:
+        """None: there is no such route, or its document is not to be trusted."""
+        entry = self._entries[edge.version]
+        try:
+            if entry.ways[way(edge.base)].sealed:
+                key = route_key(edge.version, edge.base)
+                route = Route.decode(self._verifier.open(self._store.get(key, MANIFEST_MAX_BYTES), key), key)
+                _belongs(key, self._store, edge.version, route.run, route.version)
+            else:
+                route = self._manifest(entry).route
+        except (MissingObject, LargeObject, Damaged, Forged):
+            return None  # the others lead there too
+        return route if route.base == edge.base else None
+
+    def _manifest(self, entry: Entry) -> Manifest:
+        version = entry.version
+        if version not in self._manifests:
+            envelope = self._store.get(manifest_key(version), MANIFEST_MAX_BYTES)
+            self._manifests[version] = open_manifest(self._store, envelope, version, self._verifier)
+        return self._manifests[version]
+
+
+def _broken(routes: tuple[Route, ...], have: tuple[Version, str] | None, root: str) -> Route | None:
+    """The first route that does not begin with the very weights that the one before leads to."""
+    here = have[1] if have is not None and routes[0].base == have[0] else None
+    for route in routes:
+        if route.base_root != here:
+            return route
+        here = route.root
+    return routes[-1] if here != root else None
+
+
+def _belongs(key: str, store: ObjectStore, version: Version, run: str, found: Version) -> None:
+    if (run, found) != (store.prefix.removesuffix("/"), version):
+        raise Damaged(Problem(key, f"is that of version {found} of run {run!r:.80}", MEND))
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+def fetch(
+    store: ObjectStore, published: Published, verifier: Verifier, chunk_key: bytes | None = None
+) -> "dict[str, Tensor]":
+    """The tensors of a version on the CPU, each of the shape and type it was published with, from the store alone.
+
+    Tied names give the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
+    """
+    from echo_queue.weights import delta
+    from echo_queue.weights.tensors import empty, matches
+
+    manifest = read_manifest(store, published, verifier)
+    tensors = {info.name: empty(info) for info in manifest.tensors}
+    tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}
+    for route in ways(store, None, manifest, verifier):
+        for part, stored in bring(store, route):
+            delta.apply(plain(part, stored, chunk_key), tensors, tensors, check=False)
+    for info in manifest.tensors:
+        if not matches(tensors[info.name], info):
+            what = f"tensor {info.name} is not what was published, although all of its parts are"
+            raise Damaged(Problem(published.manifest, what, MEND))
+    return tensors
+
+
+def bring(store: ObjectStore, route: Route) -> Iterator[tuple[Part, memoryview]]:
+    """The parts of a route, each verified, a few of them fetched ahead."""
+    under_way: deque[tuple[Part, Future[bytes]]] = deque()
+    with ThreadPoolExecutor(STREAMS) as pool:
+        for part in route.parts:
+            if len(under_way) == STREAMS:
+                ready, fetched = under_way.popleft()
+                yield ready, memoryview(fetched.result())
+            under_way.append((part, pool.submit(_part, store, part)))
+        while under_way:
+            ready, fetched = under_way.popleft()
+            yield ready, memoryview(fetched.result())
+
+
+def intact(part: Part, index: int, chunk: bytes | memoryview) -> bool:
+    """Whether these bytes are chunk `index` of the part."""
+    return len(chunk) == part.length(index) and digest(chunk) == part.chunks[index]
+
+
+def _part(store: ObjectStore, part: Part) -> bytes:
+    def get() -> bytes:
+        data = store.get(part.key, part.size)
+        view = memoryview(data)
+        for index in range(len(part.chunks)):
+            if not intact(part, index, view[part.start(index) : part.start(index) + part.chunk_bytes]):
+                raise _Wrong(f"chunk {index} is not what was published")
+        return data
+
+    return _insist(part.key, get)
+
+
+def _as_told(data: bytes, expected: str) -> bytes:
+    if digest(data) != expected:
+        raise _Wrong("its bytes are not those that were published")
+    return data
+
+
+class _Wrong(Exception):
+    """What came is not what was to come."""
+
+
+def _insist(key: str, get: Callable[[], bytes]) -> bytes:
+    what = ""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_S * attempt)
+        try:
+            return get()
+        except _Wrong as error:
+            what = str(error)
+    raise Damaged(Problem(key, f"{what} ({ATTEMPTS} tries)", MEND))

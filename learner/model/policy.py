@@ -1,0 +1,121 @@
+"""The model that is trained: its weights as published, float32 masters and AdamW.
+
+- float32: the model's parameters are the masters. bfloat16: forward, backward and publication use bfloat16 weights,
+  the gradient is summed and the optimizer steps in float32 masters, rounded back after each step; so workers and
+  learner compute with the same numbers, and small steps are not lost.
+- `tensors` and `restore` carry everything that the next step depends on: training goes on bit for bit.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from echo_queue import config
+from echo_queue.errors import ConfigError, Problem
+from learner.model.forward import prepare_model
+
+MASTER, MOMENTS, RNG = "master/", ("step", "exp_avg", "exp_avg_sq"), "rng"
+
+
+class Policy:
+    """`model` must be in float32; `dtype` is what it computes and is published in."""
+
+    def __init__(self, model: PreTrainedModel, settings: config.Learner, dtype: torch.dtype = torch.float32) -> None:
+        self.masters = {
+            name: Parameter(parameter.detach().clone()) if dtype != torch.float32 else parameter
+            for name, parameter in model.named_parameters()
+        }
+        self.model = model.to(dtype)  # type: ignore[arg-type]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [p for p in self.masters.values() if p.ndim >= 2], "weight_decay": settings.weight_decay},
+                {"params": [p for p in self.masters.values() if p.ndim < 2], "weight_decay": 0.0},
+            ],
+            lr=settings.lr,
+            betas=settings.betas,
+            fused=True,
+        )
+        self._clip = settings.grad_clip
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is published: parameters by name, tied ones once. They change with the next step."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def collect(self) -> None:
+        """Adds the gradient of the last backward pass to that of the update; after every micro-batch."""
+        for (_, parameter), master in zip(self.model.named_parameters(), self.masters.values(), strict=True):
+            if parameter is not master and parameter.grad is not None:
+                gradient = parameter.grad.float()
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+                parameter.grad = None
+
+    def step(self, lr: float) -> float:
+        """One AdamW step with the gradient collected, its norm clipped. Returns the norm before clipping.
+
+        With a norm that is not finite no step is taken.
+        """
+        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.values(), self._clip))
+        if not math.isfinite(norm):
+            return norm
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._round()
+        return norm
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Masters, optimizer moments and the random state."""
+        found = {MASTER + name: master.detach() for name, master in self.masters.items()}
+        for name, master in self.masters.items():
+            found |= {f"{moment}/{name}": tensor for moment, tensor in self.optimizer.state[master].items()}
+        return found | {RNG: torch.get_rng_state()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `tensors`. Raises `ConfigError` if they are of another model."""
+        shapes = {name.removeprefix(MASTER): t.shape for name, t in tensors.items() if name.startswith(MASTER)}
+        if shapes != {name: master.shape for name, master in self.masters.items()}:
+            raise ConfigError(
+                Problem(
+                    "model.base",
+                    "the run's checkpoint is of another model",
+                    "give this run another name, or the old base",
+                )
+            )
+        with torch.no_grad():
+            for name, master in self.masters.items():
+                master.copy_(tensors[MASTER + name])
+                moments = {moment: tensors[f"{moment}/{name}"] for moment in MOMENTS if f"{moment}/{name}" in tensors}
+                if moments:
+                    self.optimizer.state[master] = moments
+        torch.set_rng_state(tensors[RNG])
+        self._round()
+
+    def _round(self) -> None:
+        with torch.no_grad():
+            for (_, parameter), master in zip(self.model.named_parameters(), self.masters.values(), strict=True):
+                if parameter is not master:
+                    parameter.copy_(master)
+
+
+def load_model(settings: config.Config) -> PreTrainedModel:
+    """The base model in float32, ready for `learner.model.forward.score`. Raises `ConfigError` if there is none."""
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(settings.base_model, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        missing = settings.model.base == "init" and not (Path(settings.base_model) / "config.json").exists()
+        what = "has not been made yet" if missing else f"cannot be loaded: {str(error).splitlines()[0]}"
+        mend = (
+            "run `echo-queue init-model` first" if missing else "name a folder or hub model that transformers can load"
+        )
+        raise ConfigError(Problem("model.base", f"{settings.base_model} {what}", mend)) from None
+    return prepare_model(model.eval())

@@ -1,0 +1,209 @@
+"""Checkpoints in the object store: the last authority on what has been trained.
+
+- A checkpoint exists once its manifest does; the manifest is put once, last, and names its files' digests. A torn or
+  damaged one is passed over with a warning, and the one before it counts.
+- Which one is newest is found by listing: highest lineage first, then highest version.
+- Each manifest holds the task ids trained since its parent; a lineage's first one holds none and marks where it began.
+  Pruning removes tensors and keeps manifests, so that `trained_ledger` can prove from storage alone that nothing was
+  trained twice.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+
+import orjson
+import safetensors
+import safetensors.torch
+from blake3 import blake3
+from torch import Tensor
+
+from echo_queue.errors import FencedError, Problem, ServiceError
+from echo_queue.records import Version
+from echo_queue.storage.object_store import MissingObject, ObjectStore
+
+log = logging.getLogger(__name__)
+
+PREFIX, MANIFEST, TENSORS = "checkpoints/", "manifest.json", ".safetensors"
+FORMAT = 2
+ATTEMPTS = 3
+"""Readings of a checkpoint before it counts as damaged: the way here may have spoiled it."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
+
+    `holder`: the checkpoint that the state file was written for, this one or the ancestor that it marks.
+    """
+
+    lineage: int
+    version: int
+    parent: str | None
+    window: float
+    trained: tuple[str, ...]
+    holder: str
+    digest: str
+    """BLAKE3 of the state file, which holds the policy's tensors and is named by it."""
+    format: int = FORMAT
+
+    @property
+    def name(self) -> str:
+        return name_of(Version(self.lineage, self.version))
+
+    @property
+    def state(self) -> str:
+        return _key(self.holder, self.digest + TENSORS)
+
+
+def save(
+    store: ObjectStore,
+    version: Version,
+    tensors: Mapping[str, Tensor],
+    *,
+    trained: tuple[str, ...],
+    parent: Manifest | None,
+    window: float,
+) -> Manifest:
+    """Makes a checkpoint durable. Raises `FencedError` if another learner made one of this name."""
+    data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    above, holder = parent.name if parent else None, name_of(version)
+    manifest = Manifest(*version, above, window, trained, holder, blake3(data).hexdigest())
+    store.put(manifest.state, data)
+    _put_manifest(store, manifest)
+    return manifest
+
+
+def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
+    """The newest checkpoint that is whole, with its tensors; None if there never was one.
+
+    Raises `ServiceError` if there are some and none is whole: to begin again is for a person to decide.
+    """
+    damaged: list[str] = []
+    for manifest in _manifests(store):
+        try:
+            tensors = safetensors.torch.load(state(store, manifest))
+        except (MissingObject, ValueError, safetensors.SafetensorError) as error:
+            log.warning("checkpoint %s cannot be used (%s); trying the one before it", manifest.name, error)
+            damaged.append(manifest.name)
+            continue
+        if damaged:
+            log.warning("what %s trained after %s is not in these weights", ", ".join(damaged), manifest.name)
+        return manifest, tensors
+    if damaged:
+        mend = "restore the bucket; or remove its checkpoints/ and give the run another name, to begin again"
+        raise ServiceError(Problem(PREFIX, f"no checkpoint is whole: {', '.join(damaged)}", mend))
+    return None
+
+
+def trained_ledger(store: ObjectStore) -> list[str]:
+    """Ids trained by the surviving history, from its beginning, in order; from manifests alone."""
+    return [task for manifest in reversed(list(history(store))) for task in manifest.trained]
+
+
+def history(store: ObjectStore) -> Iterator[Manifest]:
+    """The surviving history, newest first; from manifests alone."""
+    last = next(_manifests(store), None)
+    if last is not None:
+        yield from chain(store, last)
+
+
+def chain(store: ObjectStore, manifest: Manifest) -> Iterator[Manifest]:
+    """`manifest` and its ancestors, newest first."""
+    yield manifest
+    while manifest.parent is not None:
+        manifest = read(store, manifest.parent)
+        yield manifest
+
+
+def lineages(store: ObjectStore) -> set[int]:
+    """Those that left anything under `checkpoints/`, whole or not."""
+    return {int(first) for key in _keys(store) if (first := _name(key).partition("/")[0]).isdecimal()}
+
+
+def mark(store: ObjectStore, lineage: int, begin: Manifest) -> Manifest:
+    """The first checkpoint of `lineage`, which begins with what `begin` holds: the newest one from now on."""
+    manifest = replace(begin, lineage=lineage, parent=begin.name, trained=())
+    _put_manifest(store, manifest)
+    return manifest
+
+
+def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
+    """Removes all tensors but the newest `keep` of this history, those that it left behind too."""
+    kept: set[str] = set()
+    for manifest in chain(store, newest_manifest):
+        kept.add(manifest.holder)
+        if len(kept) == keep:
+            break
+    states = [key for key in _keys(store) if key.endswith(TENSORS)]
+    gone = [key for key in states if _name(key) not in kept and _name(key) < newest_manifest.name]
+    if gone:
+        store.delete(gone)
+
+
+def state(store: ObjectStore, manifest: Manifest) -> bytes:
+    """The tensors. Raises `MissingObject`, and `ValueError` if they are damaged."""
+    for _ in range(ATTEMPTS):
+        data = store.get(manifest.state)
+        if blake3(data).hexdigest() == manifest.digest:
+            return data
+    raise ValueError("its tensors do not match the digest in its manifest")
+
+
+def _put_manifest(store: ObjectStore, manifest: Manifest) -> None:
+    if not store.put(_key(manifest.name, MANIFEST), orjson.dumps(asdict(manifest)), once=True):
+        raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
+
+
+def _manifests(store: ObjectStore) -> Iterator[Manifest]:
+    """Newest first. A torn one was never acknowledged, so it is no checkpoint."""
+    for name in sorted((_name(key) for key in _keys(store) if key.endswith(MANIFEST)), reverse=True):
+        try:
+            yield read(store, name)
+        except ValueError as error:
+            log.warning("checkpoint %s was never finished (%s)", name, error)
+
+
+def _keys(store: ObjectStore) -> list[str]:
+    return [stored.key for stored in store.list(PREFIX)]
+
+
+def read(store: ObjectStore, name: str) -> Manifest:
+    """The manifest of that name. Raises `MissingObject`, and `ValueError` for one that is torn."""
+    manifest = decode(store.get(_key(name, MANIFEST)))
+    if manifest.name != name:
+        raise ValueError(f"its manifest names {manifest.name}")
+    return manifest
+
+
+def decode(data: bytes) -> Manifest:
+    """Exactly what `save` wrote; raises `ValueError` for anything else."""
+    match orjson.loads(data):
+        case {
+            "lineage": int(lineage),
+            "version": int(version),
+            "parent": str() | None as parent,
+            "window": float() | int() as window,
+            "trained": [*trained],
+            "holder": str(holder),
+            "digest": str(digest),
+            "format": int(form),
+        } if form == FORMAT and min(lineage, version) >= 0 and all(isinstance(task, str) for task in trained):
+            manifest = Manifest(lineage, version, parent, window, tuple(trained), holder, digest)
+        case _:
+            raise ValueError("its manifest is none, or of another format")
+    if orjson.dumps(asdict(manifest)) != data:
+        raise ValueError("its manifest is not spelled as we spell it")
+    return manifest
+
+
+def name_of(version: Version) -> str:
+    return f"{version.lineage:04d}/{version.number:08d}"
+
+
+def _key(name: str, file: str) -> str:
+    return f"{PREFIX}{name}/{file}"
+
+
+def _name(key: str) -> str:
+    return key.removeprefix(PREFIX).rpartition("/")[0]

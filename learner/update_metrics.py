@@ -1,0 +1,85 @@
+"""What one update leaves in `metrics.jsonl` and in the log."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import NamedTuple
+
+from echo_queue.queue import Status
+from echo_queue.records import Group, Version
+from echo_queue.reporting.metrics import UpdateMetrics
+from learner.update import Learned
+
+log = logging.getLogger(__name__)
+
+DEPTHS = ("backlog", "tasks", "retry", "ready", "replay", "trained", "dead")
+SENT_BACK = ("late", "abandoned", "cancelled")
+
+
+class Seconds(NamedTuple):
+    """Of one update, in order: keeping what the one before had learned, gathering groups, learning."""
+
+    save: float
+    wait: float
+    train: float
+
+
+def describe(
+    version: Version,
+    groups: Sequence[Group],
+    learned: Learned,
+    seconds: Seconds,
+    *,
+    window: float,
+    t_bcast_s: float,
+    stored: Mapping[str, int],
+    status: Status,
+) -> UpdateMetrics:
+    """The record of the update that made `version` of `groups`; also one line of log. `stored`: as `Press.stored`."""
+    samples = [sample for group in groups for sample in group.samples]
+    rewards = [sample.reward for sample in samples]
+    tokens = sum(len(sample.tokens) for sample in samples)
+    lags = Counter(version.number - 1 - group.oldest for group in groups)
+    sums = learned.sums
+    beats = [worker.beat for worker in status.workers if worker.beat is not None]
+    metrics = UpdateMetrics(
+        time_s=time.time(),
+        lineage=version.lineage,
+        version=version.number,
+        reward_mean=fmean(rewards),
+        reward_std=pstdev(rewards),
+        groups=len(groups),
+        samples=len(samples),
+        tokens=tokens,
+        lags={str(lag): count for lag, count in sorted(lags.items())},
+        zero_variance_groups=learned.zero_variance_groups,
+        loss=sums.mean(sums.loss),
+        grad_norm=learned.grad_norm,
+        clip_fraction=sums.mean(sums.clipped),
+        kl_behaviour=sums.mean(sums.kl_behaviour),
+        entropy=sums.mean(sums.entropy),
+        lr=learned.lr,
+        wait_s=seconds.wait,
+        train_s=seconds.train,
+        save_s=seconds.save,
+        window=window,
+        depths={name: getattr(status, name) for name in DEPTHS},
+        sent_back=sum(status.counts.get(cause, 0) for cause in SENT_BACK),
+        trained_ids=tuple(group.task for group in groups),
+        mixed_groups=sum(group.oldest < group.newest for group in groups),
+        t_bcast_s=t_bcast_s,
+        token_lag=version.number - 1 - sum(sample.version_sum for sample in samples) / tokens,
+        store_bytes=sum(beat.store_bytes for beat in beats),
+        peer_bytes=sum(beat.peer_bytes for beat in beats),
+        anchor_bytes=stored["anchor"],
+        delta_bytes=stored["delta"],
+        arrived_s=max([0.0, *(beat.arrived_ms / 1000 for beat in beats)]),
+        pause_s=max([0.0, *(beat.pause_ms / 1000 for beat in beats)]),
+    )
+    log.info(
+        "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",
+        *(version.number, metrics.reward_mean, metrics.lags, metrics.token_lag, seconds.wait, seconds.train),
+    )
+    return metrics

@@ -1,0 +1,127 @@
+"""Keeps a worker's leases, stores how far its tasks are, and shows it to the others, while its main thread generates.
+
+- Every heartbeat renews all leases held and says what the worker does and how fast.
+- A task that was cancelled or taken over is dropped from what is held.
+- Its version is what was loaded whole, not what is being loaded, and is told as soon as it changes.
+- A heart that fails stops the worker: `check` raises its error in the main thread.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from echo_queue.queue import Beat, Queue
+from echo_queue.records import Published, Version
+from workers.engines import Engine
+from workers.held_leases import Held
+
+log = logging.getLogger(__name__)
+
+RATE_WINDOW_S = 10.0
+CLOSE_S = 2.0
+"""Longest wait for a beat under way: one that comes after the worker has deregistered would list it again."""
+
+
+class Serving(NamedTuple):
+    """The weights that generate, when they were published (0: unknown), and for how long generation stood for them."""
+
+    version: Version
+    published_ms: int = 0
+    pause_s: float = 0.0
+
+
+class Heart(threading.Thread):
+    """`accepted`: groups that the queue accepted so far. `fetched`: bytes of weights that have come so far, by their
+    source ("store", "peer"). Others count both."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        worker: str,
+        engine: Engine,
+        held: Held,
+        *,
+        every_s: float,
+        accepted: Callable[[], int],
+        fetched: Mapping[str, int],
+    ) -> None:
+        super().__init__(name="heart", daemon=True)
+        self.state = "starting"
+        self._held = held
+        self._accepted = accepted
+        self._queue = queue
+        self._worker = worker
+        self._engine = engine
+        self._every_s = every_s
+        self._past: deque[tuple[float, int, int]] = deque([(time.monotonic(), engine.sampled, 0)])
+        self._error: Exception | None = None
+        self._fetched = fetched
+        self._serving = self._told = Serving(engine.version)
+        self._joined = False
+        self._wake = threading.Event()
+        self._closed = False
+
+    def run(self) -> None:
+        while not self._closed:
+            self._wake.clear()
+            try:
+                self._renew()
+                if self._closed:
+                    return
+                serving = self._serving
+                self._queue.beat(self._worker, self._beat(serving), self._every_s)
+                self._told = serving
+            except Exception as error:
+                self._error = error
+                return
+            self._wake.wait(self._every_s)
+
+    def serve(self, published: Published, pause_s: float) -> None:
+        """The engine has these weights now, whole, after a pause; the others hear of it at once.
+
+        How long they took to come here is told of all but the first: before that there was no worker.
+        """
+        self._serving = Serving(published.version, published.ms if self._joined else 0, pause_s)
+        self._joined = True
+        self._wake.set()
+
+    def check(self) -> None:
+        """Raises what stopped the heart, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+        self.join(timeout=CLOSE_S)
+
+    def _renew(self) -> None:
+        with self._held.turn:
+            lost = self._queue.renew(self._worker, self._held.versions())
+        if drafts := self._held.take_drafts():
+            lost += self._queue.progress(self._worker, drafts)
+        if still_held := self._held.drop(lost):  # the other threads may have finished some meanwhile
+            log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
+
+    def _beat(self, serving: Serving) -> Beat:
+        now, sampled, accepted = time.monotonic(), self._engine.sampled, self._accepted()
+        while len(self._past) > 1 and now - self._past[0][0] > RATE_WINDOW_S:
+            self._past.popleft()
+        then, sampled_then, accepted_then = self._past[0]
+        self._past.append((now, sampled, accepted))
+        passed_s = max(now - then, 1e-3)
+        return Beat(
+            engine=self._engine.name,
+            version=serving.version,
+            state=self.state,
+            tokens_per_s=(sampled - sampled_then) / passed_s,
+            groups_per_s=(accepted - accepted_then) / passed_s,
+            groups=accepted,
+            published_ms=0 if serving is self._told else serving.published_ms,
+            pause_ms=1000 * serving.pause_s,
+            store_bytes=self._fetched.get("store", 0),
+            peer_bytes=self._fetched.get("peer", 0),
+        )

@@ -1,0 +1,172 @@
+"""Leases tasks as there is room for them, and makes them ready to generate, while generation goes on.
+
+- What was leased is held before anyone else hears of it, so that whoever leaves hands it back.
+- Never more is leased than there was room for at the last `exchange`.
+- A task that cannot be made ready, since its prompt cannot be had, costs it an attempt with the reason.
+- No work for `queue.stall_deadline_s` with nothing in hand is an error that says what was waited for.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from echo_queue.config import Config
+from echo_queue.errors import DeadlineError, Problem, PromptError
+from echo_queue.queue import Lease, Queue, diagnosis
+from echo_queue.records import NOTHING, Task, Version
+from echo_queue.submission.shards import BadShard, ShardReader
+from workers.assignment import Assignment
+from workers.held_leases import Held
+from workers.prompt_encoder import Prompts
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 1.0
+WORK = ("admitted", "advanced", "published", "resumed", "returned", "revived", "finished")
+"""Events after which there may be a task to lease."""
+
+
+@dataclass(frozen=True, eq=False)
+class Leased:
+    """Assignments that weights of `needed` or newer may generate; None: those that were served may."""
+
+    assignments: list[Assignment]
+    needed: Version | None
+
+
+class Leasing(threading.Thread):
+    """`serving`: the version that generates now. `wake` is set when there is something to `exchange`."""
+
+    def __init__(
+        self,
+        config: Config,
+        worker: str,
+        queue: Queue,
+        *,
+        prompts: Prompts,
+        shards: ShardReader,
+        held: Held,
+        serving: Callable[[], Version],
+        wake: threading.Event,
+    ) -> None:
+        super().__init__(name="leasing", daemon=True)
+        self.finished = False
+        """The run is: there will be no more tasks."""
+        self._config = config
+        self._worker = worker
+        self._queue = queue
+        self._prompts = prompts
+        self._shards = shards
+        self._held = held
+        self._serving = serving
+        self._wake = wake
+        self._room = 0
+        self._leased: list[Leased] = []
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._wanted = threading.Event()
+        self._error: Exception | None = None
+        self._closed = False
+
+    def exchange(self, room: int) -> list[Leased]:
+        """What was leased since the last call. If that is nothing, up to `room` groups are wanted from now on."""
+        with self._lock:
+            leased, self._leased = self._leased, []
+            self._room = 0 if leased else room
+        if self._room:
+            self._wanted.set()
+        return leased
+
+    def check(self) -> None:
+        """Raises what stopped it, if anything did."""
+        if self._error is not None:
+            raise self._error
+
+    def forget(self) -> None:
+        """Leases nothing until the next `exchange`, nor gives out what was leased."""
+        with self._lock:
+            self._room = 0
+        with self._turn, self._lock:
+            self._leased = []
+
+    def close(self) -> None:
+        """Whatever it has leased is held when this returns."""
+        self._closed = True
+        self._wanted.set()
+        self.forget()
+
+    def run(self) -> None:
+        cursor, moved = "0-0", time.monotonic()
+        try:
+            while not self._closed:
+                if not self._room:
+                    self._wanted.wait(IDLE_S)
+                    self._wanted.clear()
+                    moved = time.monotonic()
+                    continue
+                with self._turn:
+                    lease = self._lease(0 if self._closed else self._room)
+                if lease is not None and lease.finished:
+                    self.finished = True
+                    return
+                if lease is not None and not lease.tasks:
+                    before, cursor = cursor, self._queue.wait(cursor, IDLE_S, WORK)
+                    moved = time.monotonic() if cursor != before or self._held else moved
+                    if time.monotonic() - moved > self._config.queue.stall_deadline_s:
+                        self._give_up(lease, time.monotonic() - moved)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._wake.set()
+
+    def _lease(self, room: int) -> Lease | None:
+        """None if there is no room any more."""
+        if not room:
+            return None
+        serving = self._serving()
+        lease = self._queue.lease(self._worker, serving, room)
+        if lease.tasks:
+            needed = weights_needed(lease, serving, refresh=self._config.rollout.mode in ("pull", "sync"))
+            self._held.take(lease.tasks, (needed or serving).number)
+            made = [one for task in lease.tasks if (one := self._assign(task, lease)) is not None]
+            with self._lock:
+                self._leased.append(Leased(made, needed))
+                self._room = 0
+            self._wake.set()
+        return lease
+
+    def _assign(self, task: Task, lease: Lease) -> Assignment | None:
+        try:
+            row = self._shards.row(task)
+            prompt = self._prompts.encode(row)
+        except (BadShard, PromptError) as error:
+            log.warning("task %s failed, attempt %d: %s", task.id, task.attempt + 1, error)
+            self._queue.fail(self._worker, task.id, str(error))
+            self._held.drop([task.id])
+            return None
+        config, drafts = self._config, lease.drafts.get(task.id)
+        samples = drafts.samples if drafts else [NOTHING] * config.rollout.group_size
+        lineage = drafts.lineage if drafts else 0
+        return Assignment(
+            *(task, row, prompt), config.run.seed, config.model.max_new_tokens, samples=list(samples), lineage=lineage
+        )
+
+    def _give_up(self, lease: Lease, still_s: float) -> None:
+        mend = "`echo-queue status` says who holds the run up; or raise queue.stall_deadline_s"
+        raise DeadlineError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), mend))
+
+
+def weights_needed(lease: Lease, serving: Version, refresh: bool = False) -> Version | None:
+    """The oldest weights that may generate all tasks of a lease; None if those that are served may.
+
+    `refresh`: none but the newest may.
+    """
+    if lease.published is None:
+        return None
+    newest = lease.published.version
+    if lease.abandoned or (refresh and serving != newest):
+        return newest
+    number = max(task.min_pv for task in lease.tasks)
+    return Version(newest.lineage, number) if serving.number < number else None

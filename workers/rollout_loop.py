@@ -1,0 +1,230 @@
+"""One rollout worker: tasks join the engine as there is room, step by step, and leave as finished groups.
+
+- A task is generated with weights of at least its `min_pv`, none that a restart of the learner has abandoned; each
+  token's version stands in its sample's spans.
+- Weights are taken as `rollout.mode` says: between two steps, or once all that runs has ended.
+- What cannot be done costs a task one attempt with the reason, never a reward; what is lost or no longer wanted is
+  dropped; on leaving, how far the others are is stored and they are handed back, for another worker to go on.
+- Killed at any instant, it leaves leases that expire and the drafts stored last.
+"""
+
+import logging
+import threading
+import time
+from functools import partial
+
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Queue
+from workers.assignment import Assignment
+from workers.completer import Finishing
+from workers.engines import Engine
+from workers.environments.scorer import Scorer
+from workers.heartbeat import Heart
+from workers.held_leases import Held
+from workers.leaser import Leased, Leasing
+from workers.shutdown import Leaving
+from workers.weights.swap import Gate
+from workers.weights.updater import Swapping
+from workers.weights.watcher import Follower
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.05
+"""Without anything to generate, whether there is something new is looked at so often."""
+ROOM_SHARE = 4
+"""Groups join once there is room for 1/4 of those that run: each joining has its price."""
+FINISH_SHARE = 0.4
+"""Of the time in which to leave: for what is being scored."""
+
+
+class Rollout:
+    """The loop. Once `leaving` is set, `run` returns soon."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        name: str,
+        queue: Queue,
+        engine: Engine,
+        scorer: Scorer,
+        held: Held,
+        leasing: Leasing,
+        finishing: Finishing,
+        heart: Heart,
+        leaving: Leaving,
+        follower: Follower,
+        gate: Gate,
+        wake: threading.Event,
+    ) -> None:
+        self._config = config
+        self._name = name
+        self._queue = queue
+        self._engine = engine
+        self._scorer = scorer
+        self._held = held
+        self._leasing = leasing
+        self._finishing = finishing
+        self._heart = heart
+        self._leaving = leaving
+        self._wake = wake
+        self._in_flight = config.rollout.mode == "in-flight"
+        self._most = most_groups(config)
+        self._swapping = Swapping(*(config, follower, gate), heart=heart, leaving=leaving, hand_back=self._hand_back)
+        self._generating: dict[str, Assignment] = {}
+        self._scoring: dict[str, Assignment] = {}
+        self._pending: list[Leased] = []
+        self._noted_s = time.monotonic()
+
+    def run(self) -> None:
+        self._scorer.wait_ready()
+        self._swapping.catch_up(self._queue, self._engine.version)
+        self._leasing.start()
+        self._finishing.start()
+        try:
+            while not self._leaving.is_set() and not self._leasing.finished:
+                self._turn()
+        except EchoQueueError:
+            self._leasing.close()
+            self._hand_back()
+            raise
+        if self._leasing.finished:
+            log.info("the run is finished")
+        self._leave()
+
+    def _turn(self) -> None:
+        for part in (self._heart, self._leasing, self._finishing, self._swapping):
+            part.check()
+        self._take_weights()
+        self._drop_lost()
+        self._pending += self._leasing.exchange(self._room())
+        self._begin()
+        self._go_on()
+        if time.monotonic() - self._noted_s > self._config.rollout.progress_s:
+            self._note(grown_s=self._config.rollout.progress_s)
+        if self._engine.running:
+            self._heart.state = "generating"
+            self._step()
+        else:
+            self._heart.state = "scoring" if self._finishing.waiting else "idle"
+            if self._leaving.resting and not self._held:
+                self._leaving.leave("nothing is left to do, and nothing more is leased")
+            self._wake.wait(POLL_S)
+            self._wake.clear()
+
+    def _room(self) -> int:
+        """For so many groups more; 0 while it is not worth it, or others come first."""
+        busy = self._pending or self._finishing.waiting > self._most * self._config.rollout.group_size
+        drains = self._swapping.waits and not self._in_flight
+        if busy or drains or self._leaving.resting:
+            return 0
+        room = self._most - len(self._generating)
+        return room if room * ROOM_SHARE >= self._most or not self._generating else 0
+
+    def _take_weights(self) -> None:
+        before = self._engine.version
+        if self._in_flight or not self._generating:
+            self._swapping.take()
+        needed = self._pending[0].needed if self._pending else None
+        if needed is not None and self._engine.version < needed and not self._generating:
+            self._swapping.refresh(needed)
+        if self._generating and self._engine.version.lineage != before.lineage:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nobody here knows whether the weights that generated these are ancestors of today's."""
+        log.info("%d groups begin anew, with the weights of another lineage", len(self._generating))
+        self._engine.abort(list(self._generating))
+        for task, assignment in self._generating.items():
+            self._generating[task] = assignment.anew()
+            self._add(self._generating[task])
+
+    def _begin(self) -> None:
+        """What waited for weights that are served now."""
+        while self._pending:
+            needed = self._pending[0].needed
+            if needed is not None and self._engine.version < needed:
+                return
+            for assignment in self._pending.pop(0).assignments:
+                if self._held.holds(assignment.id):
+                    self._engine.abort([assignment.id])  # it may have been lost and leased again
+                    self._generating[assignment.id] = assignment
+                    self._add(assignment)
+
+    def _go_on(self) -> None:
+        """Samples to which the environment has answered."""
+        while not self._finishing.returned.empty():
+            ended = self._finishing.returned.get_nowait()
+            if self._generating.get(ended.assignment.id) is ended.assignment:
+                self._engine.add([ended.assignment.request(ended.number)])
+
+    def _add(self, assignment: Assignment) -> None:
+        version = self._engine.version
+        assignment.begun_s = time.monotonic()
+        self._held.date(assignment.id, assignment.oldest(version.number))
+        if requests := assignment.requests():
+            assignment.lineage = version.lineage
+            self._engine.add(requests)
+        ended = [number for number, sample in enumerate(assignment.samples) if sample.finish]
+        for number in ended:  # found before: from here on the environment may answer
+            self._end(assignment, number)
+
+    def _step(self) -> None:
+        for key, draft in self._engine.step().items():
+            if (assignment := self._generating.get(key.task)) is not None:
+                assignment.samples[key.sample] = draft
+                assignment.lineage = self._engine.version.lineage
+                self._end(assignment, key.sample)
+
+    def _end(self, assignment: Assignment, number: int) -> None:
+        """One by one where the environment may answer, else group by group."""
+        if self._scorer.interactive:
+            self._finishing.take(assignment, number)
+        elif assignment.ended and assignment.id in self._generating:
+            del self._generating[assignment.id]
+            self._scoring[assignment.id] = assignment
+            self._finishing.take(assignment, number)
+
+    def _drop_lost(self) -> None:
+        """Takes out what others have now, and what a completion or a failure has settled."""
+        for assignments in (self._generating, self._scoring):
+            for task in [task for task in assignments if not self._held.holds(task)]:
+                self._engine.abort([task])
+                del assignments[task]
+
+    def _note(self, grown_s: float) -> None:
+        """How far the groups are that were begun so long ago, for the heart to store."""
+        self._noted_s = time.monotonic()
+        begun = [*self._generating.values(), *self._scoring.values()]
+        grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
+        for key, draft in self._engine.drafts([one.id for one in grown]).items():
+            self._generating[key.task].samples[key.sample] = draft
+        self._held.note([one.drafts() for one in grown if one.begun])
+
+    def _leave(self) -> None:
+        """With nothing lost: what is being scored is completed, the rest is stored and handed back."""
+        self._leasing.close()
+        self._note(grown_s=0.0)  # stored by the heart while the environment takes its time
+        self._finishing.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
+        self._note(grown_s=0.0)
+        self._heart.close()
+        self._queue.progress(self._name, self._held.take_drafts())
+        self._hand_back()
+        self._queue.leave(self._name)
+
+    def _hand_back(self) -> None:
+        """All tasks, whether they were begun or not; what they are, is gone here."""
+        self._leasing.forget()
+        if held := self._held.hand_back(partial(self._queue.release, self._name)):
+            log.info("handed back %d tasks", len(held))
+        self._engine.abort(list(self._generating))
+        for given_up in (self._generating, self._scoring, self._pending):
+            given_up.clear()
+
+
+def most_groups(config: Config) -> int:
+    """At S = 0 there is one batch to lease at a time: this machine's workers share it."""
+    share = -(-config.learner.batch_groups // config.rollout.workers)
+    most = config.rollout.concurrent_groups
+    return min(most, share) if config.staleness.s == 0 else most

@@ -1,0 +1,63 @@
+"""Whom a worker believes: the learner's public key, pinned when the worker joins and kept for its life.
+
+A run whose key changes meanwhile ends the worker with an error that says what to do: it may be a learner that lost its
+keys, or somebody who writes to Redis and is not the learner.
+"""
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+
+from echo_queue.config import Config
+from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.queue import Queue
+from echo_queue.queue.types import Trust
+from echo_queue.weights.signatures import Verifier
+
+LONGEST_PAUSE_S = 0.5
+
+
+class KeyChanged(ServiceError):
+    """The run's weights are signed by another key than when this worker joined."""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    verifier: Verifier
+    trust: Trust
+    queue: Queue
+
+    @property
+    def chunk_key(self) -> bytes | None:
+        return self.trust.chunk_key
+
+    def check(self) -> None:
+        """Raises `KeyChanged` if the run names another key by now."""
+        now = self.queue.trust()
+        if now is not None and now.public_key != self.trust.public_key:
+            raise _changed(now.public_key, self.trust.public_key, "the one when this worker joined")
+
+
+def pin(config: Config, queue: Queue, leaving: threading.Event) -> Pinned | None:
+    """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
+    deadline_s = config.queue.stall_deadline_s
+    give_up = time.monotonic() + deadline_s
+    while not leaving.is_set():
+        trust = queue.trust()
+        if trust is not None:
+            expected = config.weights.public_key or trust.public_key
+            if trust.public_key != expected:
+                raise _changed(trust.public_key, expected, "weights.public_key")
+            return Pinned(Verifier(expected), trust, queue)
+        if time.monotonic() > give_up:
+            what = f"the learner named none within {deadline_s:.0f} s"
+            raise DeadlineError(Problem("key of the weights", what, "start the learner"))
+        leaving.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))
+    return None
+
+
+def _changed(now: str, expected: str, how: str) -> KeyChanged:
+    what = f"the run's weights are signed with {now[:16]}…, not with {expected[:16]}…, {how}"
+    mend = "if the learner was given new keys, start the worker again; if not, somebody else writes to this Redis"
+    return KeyChanged(Problem("key of the weights", what, mend))

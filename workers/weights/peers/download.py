@@ -1,0 +1,214 @@
+"""One route's parts on their way into the spool: a list that may still grow, and lanes that fetch what is on it.
+
+- A part has its place, and counts as expected, before the first of its bytes is fetched.
+- Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
+  that no line is idle in between.
+- A route that is still growing stays in the spool meanwhile, and who asks for one of its parts may wait for it.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import ExitStack, closing
+from typing import Any, Self
+
+from echo_queue.weights.manifest import Part
+from workers.weights.peers.part_cache import PartFile, Spool, route_of
+from workers.weights.peers.source_selector import Feeders
+from workers.weights.peers.sources import STORE, Left, Source
+
+LANES = 2
+AHEAD_CHUNKS = 16
+"""So many chunks before the end of a part the next one is asked for."""
+WAIT_S = 0.5
+LINGER_S = 2.0
+"""So long the end waits for threads that are still fetching; one that hears nothing is left to its own deadline."""
+PEER = "peer"
+
+Turn = tuple[PartFile, PartFile | None]
+"""A part to be fetched, and the one before it."""
+
+
+class Delivery:
+    """Of the route `name`. `total` counts bytes by source, as `fetched` does; `closed`: this worker fetches no more."""
+
+    def __init__(self, name: str, spool: Spool, total: "Counter[str]", closed: threading.Event) -> None:
+        self.name = name
+        self.fetched: Counter[str] = Counter()
+        self.over = threading.Event()
+        """Set once it is closed."""
+        self._spool, self._total, self._closed = spool, total, closed
+        self._files: dict[str, PartFile] = {}
+        self._turns: deque[Turn] = deque()
+        self._last: PartFile | None = None
+        self._complete = False
+        self._stop = threading.Event()
+        self._active = 0
+        self._lanes: set[threading.Thread] = set()
+        self._feeders: Feeders | None = None
+        self._changed = threading.Condition()
+        self._expected = ExitStack()
+        self._growing = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of its parts."""
+        return frozenset(self._files)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing of it is here."""
+        return all(not file.next for file in self._files.values())
+
+    @property
+    def whole(self) -> bool:
+        return all(file.whole for file in self._files.values())
+
+    def grow(self, part: Part) -> None:
+        """Until it is complete, more parts may come of the route to which this one belongs."""
+        self._growing.enter_context(self._spool.growing(route_of(part.key)))
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """The next ones, unless they are known. Raises `ServiceError` if there is no room for one."""
+        with self._changed:
+            for part in parts:
+                if part.key not in self._files and not self._stop.is_set():
+                    self._add(part)
+            if self._feeders is not None:
+                self._feeders.renew()
+            self._changed.notify_all()
+
+    def complete(self) -> None:
+        """No more parts will come."""
+        with self._changed:
+            self._complete = True
+            self._changed.notify_all()
+        self._growing.close()
+
+    def run(self, feeders: Feeders) -> None:
+        """Returns when it is complete and all parts are whole, or it was stopped. Raises why it cannot be."""
+        self._feeders = feeders
+        ends = [self._start_lane(feeders) for _ in range(LANES)]
+        try:
+            waiting = set(ends)
+            while waiting:
+                done, waiting = wait(waiting, WAIT_S, FIRST_EXCEPTION)
+                for end in done:
+                    end.result(timeout=0)
+                if waiting:
+                    feeders.check()
+        except BaseException:
+            self.stop()
+            if not self._closed.is_set():  # else `join` waits for them
+                wait(ends, LINGER_S)
+            raise
+
+    def stop(self) -> None:
+        """Nothing more is fetched; a chunk that is on its way ends by itself."""
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def join(self, give_up: float) -> None:
+        """Waits for its lanes, until `give_up` (monotonic) at most."""
+        with self._changed:
+            lanes = tuple(self._lanes)
+        for lane in lanes:
+            lane.join(timeout=max(0.0, give_up - time.monotonic()))
+
+    def close(self) -> None:
+        """Stops, and lets the spool do with its parts as it likes."""
+        self.stop()
+        self._growing.close()
+        with self._changed:
+            self._expected.close()
+        self.over.set()
+
+    # Lanes ------------------------------------------------------------------------------------------------------------
+
+    def _add(self, part: Part) -> None:
+        file = self._files[part.key] = self._spool.open(part)
+        if not file.whole:
+            file.expect(True)
+            self._expected.callback(file.expect, False)
+            self._turns.append((file, self._last))
+            self._last = file
+
+    def _start_lane(self, feeders: Feeders) -> "Future[None]":
+        """A daemon: the interpreter's own pools are waited for when it exits, whatever they wait for themselves."""
+        end: Future[None] = Future()
+        lane = threading.Thread(target=self._run_lane, args=(feeders, end), name="courier", daemon=True)
+        with self._changed:  # who joins sees no lane that was not started
+            self._lanes.add(lane)
+            lane.start()
+        return end
+
+    def _run_lane(self, feeders: Feeders, end: "Future[None]") -> None:
+        try:
+            while (turn := self._next(feeders)) is not None:
+                try:
+                    self._fill(*turn, feeders)
+                finally:
+                    with self._changed:
+                        self._active -= 1
+            end.set_result(None)
+        except BaseException as error:
+            self.stop()
+            end.set_exception(error)
+        finally:
+            self._lanes.discard(threading.current_thread())
+
+    def _next(self, feeders: Feeders) -> Turn | None:
+        """Waits while more may come; None: there is nothing more to do."""
+        while not self._stop.is_set():
+            with self._changed:
+                if self._turns:
+                    if not self._active:
+                        feeders.rested()
+                    self._active += 1
+                    return self._turns.popleft()
+                if self._complete:
+                    return None
+                self._changed.wait(WAIT_S)
+            feeders.check()
+        return None
+
+    def _fill(self, file: PartFile, before: PartFile | None, feeders: Feeders) -> None:
+        while before is not None and before.next < len(before.part.chunks) - AHEAD_CHUNKS:
+            before.wait(before.next, WAIT_S)
+            feeders.check()
+            if self._stop.is_set():
+                return
+        while not file.filling.acquire(timeout=WAIT_S):
+            feeders.check()
+            if self._stop.is_set():
+                return
+        try:
+            while not file.whole and not self._stop.is_set():
+                feeders.check()
+                self._draw(file, feeders)
+        finally:
+            file.filling.release()
+
+    def _draw(self, file: PartFile, feeders: Feeders) -> None:
+        """From one source, until it ends or another is the first."""
+        source: Source = feeders.first
+        kind = STORE if source.name == STORE else PEER
+        chunks: Any = source.chunks(file)
+        with closing(chunks):
+            try:
+                for length in chunks:
+                    self.fetched[kind] += length
+                    self._total[kind] += length
+                    if not feeders.took(source, file, length) or self._stop.is_set():
+                        return
+            except Left as why:
+                self._closed.wait(feeders.leave(source, why))

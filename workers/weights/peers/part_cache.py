@@ -1,0 +1,389 @@
+"""Parts of routes on this worker's disk: what peers are served from, and what is decoded. Only verified chunks count.
+
+- `write` compares a chunk with the part's digest before a byte of it is kept: what does not match never was here.
+- Room is looked for before the first byte, so a full disk is one clear error; nothing is zeroed only to be overwritten.
+- What does not fit into `most_bytes`, or on the disk, makes the routes leave that were used longest ago, unless someone
+  holds them; who refers to such a part keeps it, as its file ends with its last user.
+- A part that nobody reads or writes just now costs no descriptor: there may be more parts than files may be open.
+- A spool lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. What
+  it did not make itself it never removes: a folder counts as a spool by its lock alone, and a part by its name in one.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import shutil
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from blake3 import blake3
+
+from echo_queue import failpoints
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.weights.manifest import Part, Route
+
+LOCK = ".echo-queue-spool"
+"""A name that nothing else gives a file: who has it in its folder has a spool."""
+PART = "{number:06}.part"
+OURS = re.compile(r"[0-9]{6,}\.part")
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class PartFile:
+    """One part, as far as it is here. Chunks may be waited for by many threads; one at a time may fill it."""
+
+    def __init__(self, path: Path, part: Part) -> None:
+        self.part = part
+        self.filling = threading.Lock()
+        """Held by whoever fetches it."""
+        self._path = path
+        self._landed = bytearray(len(part.chunks))
+        self._next = 0
+        self._missing_bytes = part.size
+        self._expected = 0
+        self._changed = threading.Condition()
+        self._kept: int | None = None
+        """Once it has left the spool: what its last user reads it from."""
+        self._moving = threading.Lock()
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(file, part.size)
+        finally:
+            os.close(file)
+
+    @property
+    def whole(self) -> bool:
+        return self._next == len(self._landed)
+
+    @property
+    def next(self) -> int:
+        """The first chunk that is not here."""
+        return self._next
+
+    @property
+    def missing_bytes(self) -> int:
+        return self._missing_bytes
+
+    @property
+    def expected(self) -> bool:
+        """Whether someone is fetching what is still missing."""
+        return self._expected > 0
+
+    def expect(self, coming: bool) -> None:
+        with self._changed:
+            self._expected += 1 if coming else -1
+            self._changed.notify_all()
+
+    def landed(self, index: int) -> int:
+        """The first chunk from `index` on that is not here."""
+        end = self._landed.find(0, index)
+        return len(self._landed) if end < 0 else end
+
+    @property
+    def there(self) -> bool:
+        """Whether its file is still where it was made."""
+        return self._path.exists()
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Its file, to read and write at a place that is named, until the end of the block. Raises `ServiceError`."""
+        try:
+            with self._moving:
+                file = os.dup(self._kept) if self._kept is not None else os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            what = f"{self._path} cannot be opened: {error.strerror}"
+            mend = "see that nothing else removes files there, and that enough files may be open (ulimit -n)"
+            raise ServiceError(Problem("weights.spool_dir", what, mend)) from None
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def write(self, index: int, data: bytes | memoryview) -> bool:
+        """Whether `data` is chunk `index`; then it is kept, and everyone may have it. `ServiceError`: no room."""
+        if len(data) != self.part.length(index) or blake3(data).hexdigest() != self.part.chunks[index]:
+            return False
+        view, start = memoryview(data), self.part.start(index)
+        with self.opened() as file:
+            try:
+                while view:
+                    written = os.pwrite(file, view, start)
+                    view, start = view[written:], start + written
+            except OSError as error:
+                raise _no_room(self._path.parent, len(view), error) from None
+        with self._changed:
+            self._missing_bytes -= 0 if self._landed[index] else len(data)
+            self._landed[index] = 1
+            self._next = self.landed(self._next)
+            self._changed.notify_all()
+        return True
+
+    def wait(self, index: int, deadline_s: float) -> int:
+        """The first chunk from `index` on that is not here; waits while that is `index` itself and it is expected."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.landed(index) > index or not self._expected, deadline_s)
+            return self.landed(index)
+
+    def memory(self) -> memoryview:
+        """All of it, to read; stays valid while it is referred to. Only a whole part has been verified whole."""
+        if not self.whole:
+            missing = f"{self.part.key}: chunk {self._next} of {len(self._landed)} is missing"
+            raise ServiceError(Problem("weights", missing, "fetch the route before it is used"))
+        if not self.part.size:
+            return memoryview(b"")
+        with self.opened() as file:
+            return memoryview(mmap.mmap(file, self.part.size, access=mmap.ACCESS_READ))
+
+    def remove(self) -> None:
+        """Takes its file away; for who still refers to this part it stays."""
+        with self._moving, suppress(FileNotFoundError):
+            with suppress(OSError):
+                self._kept = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._kept)
+            self._path.unlink()
+
+
+class Spool:
+    """The parts in `folder`, which belongs to this process alone, within `most_bytes` together."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+        self._parts: dict[str, PartFile] = {}
+        self._used: dict[str, float] = {}
+        self._held: Counter[str] = Counter()
+        self._made = 0
+        self._growing: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._more = threading.Condition(self._lock)
+        """Notified when a part has got its place, or a route grows no more."""
+        self._closed = False
+        failpoints.take("open spool", self._occupy, folder)
+        self._sweep()
+
+    def open(self, part: Part) -> PartFile:
+        """The part, as far as it is here; room for it is made if it is new. Raises `ServiceError` if there is none."""
+        with self._lock:
+            self._used[route_of(part.key)] = time.monotonic()
+            known = self._parts.get(part.key)
+            if known is not None and (known.part != part or not known.there):
+                self._drop(part.key)
+                known = None
+            if known is not None:
+                if not known.whole:
+                    self._make_room(part, 0)
+                return known
+            self._make_room(part, part.size)
+            return failpoints.take("allocate part", lambda: self._allocate(part), part.key)
+
+    def find(self, key: str, patience_s: float = 0.0) -> PartFile | None:
+        """The part of that name, if it is here at all; waits for it so long if its route is still growing."""
+        with self._more:
+            self._more.wait_for(lambda: key in self._parts or not self._growing[route_of(key)], patience_s)
+            found = self._parts.get(key)
+            if found is not None:
+                self._used[route_of(key)] = time.monotonic()
+            return found
+
+    def grows(self, key: str) -> bool:
+        """Whether more parts of that one's route may come."""
+        return self._growing[route_of(key)] > 0
+
+    @contextmanager
+    def growing(self, name: str) -> Iterator[None]:
+        """Keeps that route (`route_of` its parts) meanwhile; more parts of it may come."""
+        with self._more:
+            self._held[name] += 1
+            self._growing[name] += 1
+        try:
+            yield
+        finally:
+            with self._more:
+                self._held[name] -= 1
+                self._growing[name] -= 1
+                self._more.notify_all()
+
+    def discard(self, keys: Iterable[str]) -> None:
+        """Removes these parts, whoever holds them; for who still refers to one it stays."""
+        with self._lock:
+            for key in keys:
+                if key in self._parts:
+                    self._drop(key)
+
+    @contextmanager
+    def hold(self, *routes: Route) -> Iterator[None]:
+        """Keeps these routes meanwhile, whatever else needs room."""
+        names = {route_of(part.key) for route in routes for part in route.parts}
+        with self._lock:
+            self._held.update(names)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.subtract(names)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.part.size for file in tuple(self._parts.values()))
+
+    def close(self) -> None:
+        """Removes the spool; what is still open stays readable for whoever has it open."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for key in tuple(self._parts):
+                self._drop(key)
+            with suppress(OSError):
+                _remove(self.folder)
+            os.close(self._guard)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _occupy(self) -> None:
+        """Makes the folder anew and locks it; the lock ends with this process, however that ends."""
+        if self.folder.name in ("", ".", ".."):
+            raise ServiceError(Problem("--name", f"{self.folder.name!r} cannot name a folder", "choose another name"))
+        try:
+            guard = _lock(self.folder, make=True)
+        except OSError as error:
+            what = f"{self.folder} cannot be made: {error.strerror}"
+            raise ServiceError(Problem("weights.spool_dir", what, "name a folder that this worker may write")) from None
+        if guard is None:
+            what = f"{self.folder} belongs to another process that lives"
+            raise ServiceError(Problem("weights.spool_dir", what, "give each worker a name of its own"))
+        self._guard = guard
+        _wipe(self.folder)
+
+    def _sweep(self) -> None:
+        """Removes spools beside this one whose process is gone."""
+        for lock in self.folder.parent.glob(f"*/{LOCK}"):
+            if lock.parent.name != self.folder.name:
+                with suppress(OSError):
+                    _remove_dead(lock.parent)
+
+    def _make_room(self, part: Part, more: int) -> None:
+        """For `more` bytes of this part, and for all that has its place and is still to come."""
+        if self._closed:
+            raise ServiceError(Problem("weights.spool_dir", f"{self.folder} is closed", "this worker is leaving"))
+        oldest: Iterator[str] | None = None
+        while (shortage := self._shortage(part, more)) is not None:
+            if oldest is None:
+                oldest = iter(sorted(self._used, key=lambda route: self._used[route]))
+            route = next(oldest, None)
+            if route is None:
+                raise shortage
+            if route != route_of(part.key) and not self._held[route]:
+                self._evict(route)
+
+    def _shortage(self, part: Part, more: int) -> ServiceError | None:
+        used = self.bytes
+        if used + more > self.most_bytes:
+            what = f"{part.size} bytes do not fit beside {used} that are in use; it may have {self.most_bytes}"
+            return ServiceError(Problem("weights.spool_max_bytes", what, "raise it: one route must fit whole"))
+        promised = more + sum(file.missing_bytes for file in self._parts.values())
+        try:
+            if promised <= shutil.disk_usage(self.folder).free:
+                return None
+            return _no_room(self.folder, part.size, OSError(errno.ENOSPC, "No space left on device"))
+        except OSError as error:
+            return _no_room(self.folder, part.size, error)
+
+    def _evict(self, route: str) -> None:
+        keys = [key for key, file in self._parts.items() if route_of(key) == route and not file.expected]
+        for key in keys:
+            self._drop(key)
+        if not any(route_of(key) == route for key in self._parts):
+            del self._used[route]
+
+    def _drop(self, key: str) -> None:
+        failpoints.take("drop part", self._parts.pop(key).remove, key)
+
+    def _allocate(self, part: Part) -> PartFile:
+        self._made += 1
+        path = self.folder / PART.format(number=self._made)
+        try:
+            file = PartFile(path, part)
+        except OSError as error:
+            with suppress(OSError):
+                path.unlink()
+            raise _no_room(self.folder, part.size, error) from None
+        self._parts[part.key] = file
+        self._more.notify_all()
+        return file
+
+
+def _no_room(folder: Path, count: int, error: OSError) -> ServiceError:
+    mend = "free space there, or name another folder, or lower weights.spool_max_bytes"
+    if error.errno not in NO_ROOM:
+        mend = "look at the disk"
+    return ServiceError(Problem("weights.spool_dir", f"{folder}: no room for {count} bytes ({error.strerror})", mend))
+
+
+def route_of(key: str) -> str:
+    """The folder of a part's key: all parts of a route lie in one."""
+    return key.rpartition("/")[0]
+
+
+def _lock(folder: Path, make: bool) -> int | None:
+    """The lock of a spool, as an open file; None if a living process has it."""
+    while True:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if make:
+                _refuse_foreign(folder)
+            guard = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600)
+        except FileNotFoundError:
+            if make:
+                continue  # a sweep has just removed the folder
+            raise
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(guard).st_ino == (folder / LOCK).stat().st_ino:
+                return guard
+        except BlockingIOError:
+            os.close(guard)
+            return None
+        except FileNotFoundError:
+            pass
+        os.close(guard)  # a sweep took the folder away between the two calls
+
+
+def _refuse_foreign(folder: Path) -> None:
+    names = [path.name for path in folder.iterdir()]
+    if names and LOCK not in names:
+        what = f"{folder} holds {min(names)}, and is no spool: there is no {LOCK} in it"
+        raise ServiceError(Problem("weights.spool_dir", what, "name another folder, or empty this one"))
+
+
+def _remove_dead(folder: Path) -> None:
+    guard = _lock(folder, make=False)
+    if guard is not None:
+        try:
+            _remove(folder)
+        finally:
+            os.close(guard)
+
+
+def _remove(folder: Path) -> None:
+    """For who has its lock. With something foreign in it the folder stays, and stays a spool."""
+    _wipe(folder)
+    if list(folder.iterdir()) == [folder / LOCK]:
+        (folder / LOCK).unlink()
+        folder.rmdir()
+
+
+def _wipe(folder: Path) -> None:
+    """Removes the parts."""
+    for path in list(folder.iterdir()):
+        if OURS.fullmatch(path.name):
+            with suppress(IsADirectoryError, PermissionError):
+                path.unlink()

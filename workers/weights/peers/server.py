@@ -1,0 +1,208 @@
+"""Serves verified chunks to peers over HTTP (`wire` says what is spoken), each as soon as it has landed here.
+
+- Nothing is given without a token for that very path, and nothing but parts that are in the spool: a path is looked up,
+  never opened.
+- Bytes go from the page cache to the socket (`sendfile`). Uploads stay below a cap, if there is one, and a few streams
+  at a time are served; who comes beyond gets 503 and when to come again.
+- Deadlines for every head that comes and every piece that goes: a client that dawdles costs a thread for seconds.
+"""
+
+import logging
+import socket
+import threading
+import time
+from contextlib import suppress
+
+from echo_queue.errors import ServiceError
+from workers.weights.peers.access import Refused, Tokens
+from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
+from workers.weights.peers.part_cache import PartFile, Spool
+
+log = logging.getLogger(__name__)
+
+STREAMS = 8
+CONNECTIONS = 64
+HEAD_DEADLINE_S = 5.0
+IDLE_S = 30.0
+LOOK_S = 1.0
+"""How often a stream that waits for its next chunk looks whether its reader is still there."""
+READER_S = 30.0
+"""A reader that does not take `BURST_BYTES` in this time is dropped."""
+BURST_BYTES = 1 << 20
+COMING_S = 0.25
+"""A part of a route that is still growing is waited for: its reader heard of it a moment before this worker did."""
+RETRY_AFTER_S = 1
+ACCEPT_S = 0.5
+
+
+class Meter:
+    """At most `bytes_per_s` on average, and `BURST_BYTES` at once; 0: no limit. For several threads."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, count: int, stop: threading.Event) -> None:
+        """Returns when `count` bytes may go."""
+        if not self._bytes_per_s:
+            return
+        with self._lock:
+            now = time.monotonic()
+            begin = max(self._free_at, now - BURST_BYTES / self._bytes_per_s)
+            self._free_at = begin + count / self._bytes_per_s
+            pause_s = self._free_at - now
+        if pause_s > 0:
+            stop.wait(pause_s)
+
+
+class PeerServer:
+    """Serves what is in `spool` as the worker `name`; `start` it, and `close` it before the spool."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        tokens: Tokens,
+        name: str,
+        *,
+        host: str = "",
+        port: int = 0,
+        upload_mbit: float = 0.0,
+        streams: int = STREAMS,
+    ) -> None:
+        self.name = name
+        self.sent = 0
+        """Bytes given to peers."""
+        self._spool = spool
+        self._tokens = tokens
+        self._meter = Meter(upload_mbit * 125_000)
+        self._free = threading.BoundedSemaphore(streams)
+        self._stop = threading.Event()
+        self._wires: set[Wire] = set()
+        self._lock = threading.Lock()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+        self._listener.settimeout(ACCEPT_S)
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, name="peer server", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends all streams."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * ACCEPT_S)
+        self._listener.close()
+        with self._lock:
+            wires = tuple(self._wires)
+        for wire in wires:
+            wire.shut()
+
+    def _accept(self) -> None:
+        while not self._stop.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError as error:
+                if not self._stop.is_set():
+                    log.warning("cannot take a peer's connection: %s", error)
+                    self._stop.wait(ACCEPT_S)
+                continue
+            try:
+                self._take_in(connection)
+            except (OSError, RuntimeError) as error:  # it has gone already, or there can be no more threads
+                log.warning("cannot talk to a peer: %s", error)
+                connection.close()
+
+    def _take_in(self, connection: socket.socket) -> None:
+        wire = Wire(connection)
+        with self._lock:
+            full = len(self._wires) >= CONNECTIONS
+            if not full:
+                self._wires.add(wire)
+        if full:
+            with suppress(Silent, Gone):
+                wire.send(answer_head(503, retry_after=RETRY_AFTER_S), ACCEPT_S)
+            wire.close()
+            return
+        try:
+            threading.Thread(target=self._converse, args=(wire,), name="peer", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._wires.discard(wire)
+            raise
+
+    def _converse(self, wire: Wire) -> None:
+        try:
+            while not self._stop.is_set() and self._answer(wire):
+                pass
+        except Garbled:
+            with suppress(Silent, Gone):
+                wire.send(answer_head(400), HEAD_DEADLINE_S)
+        except (Silent, Gone) as error:
+            log.debug("a peer was left: %s", error)
+        finally:
+            with self._lock:
+                self._wires.discard(wire)
+            wire.close()
+
+    def _answer(self, wire: Wire) -> bool:
+        """Answers one request. False: there will be no more on this connection."""
+        head = wire.head(HEAD_DEADLINE_S, IDLE_S)
+        if head is None:
+            return False
+        request = parse_request(head)
+        try:
+            self._tokens.check(request.token, self.name, request.path)
+        except Refused:
+            wire.send(answer_head(401), HEAD_DEADLINE_S)
+            return False
+        file = self._spool.find(request.key, COMING_S)
+        if file is None and self._spool.grows(request.key):
+            wire.send(answer_head(503, retry_after=RETRY_AFTER_S), HEAD_DEADLINE_S)
+        elif file is None or request.start > len(file.part.chunks):
+            wire.send(answer_head(404), HEAD_DEADLINE_S)
+        elif request.method == "HEAD":
+            wire.send(_good(file, request), HEAD_DEADLINE_S)
+        elif self._free.acquire(blocking=False):
+            try:
+                return self._stream(wire, file, request)
+            finally:
+                self._free.release()
+        else:
+            wire.send(answer_head(503, retry_after=RETRY_AFTER_S), HEAD_DEADLINE_S)
+        return True
+
+    def _stream(self, wire: Wire, file: PartFile, request: Request) -> bool:
+        """From chunk `start` to the end. False if that end was not reached: then the connection ends as well."""
+        part, at = file.part, request.start
+        wire.send(_good(file, request), HEAD_DEADLINE_S, more=file.landed(at) > at)
+        most = max(1, BURST_BYTES // part.chunk_bytes)
+        while at < len(part.chunks):
+            end = min(file.wait(at, LOOK_S), at + most)
+            if self._stop.is_set():
+                return False
+            if end == at:
+                if not file.expected or wire.ended():
+                    return False
+                continue
+            start, count = part.start(at), part.start(end - 1) + part.length(end - 1) - part.start(at)
+            self._meter.take(count, self._stop)
+            try:
+                with file.opened() as opened:
+                    wire.send_file(opened, start, count, READER_S)
+            except ServiceError as error:
+                log.warning("cannot serve %s: %s", part.key, error)
+                return False
+            self.sent += count
+            at = end
+        return True
+
+
+def _good(file: PartFile, request: Request) -> bytes:
+    part, start = file.part, request.start
+    length = part.size - part.start(start) if start < len(part.chunks) else 0
+    return answer_head(200, length, x_landed=file.landed(start))

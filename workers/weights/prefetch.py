@@ -1,0 +1,92 @@
+"""Prefetches what the learner announces of the version under way, if it begins at what is staged here.
+
+- Nothing announced is ever applied: it lies in the spool until the version's signed manifest names the same parts.
+- An announcement is believed if it is signed with the pinned key and is what its place says; one that is not ends the
+  prefetching of its route, with one warning.
+- What was announced and came to nothing leaves the spool again.
+- `follow` waits for nothing but one read from Redis. The courier prefetches only while it has no other work.
+"""
+
+import logging
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue import Announced, Queue
+from echo_queue.weights.manifest import Announcement, Part, way
+from echo_queue.weights.reader import Damaged
+from echo_queue.weights.signatures import Verifier
+from workers.weights.peers.download import Delivery
+from workers.weights.peers.exchange import Courier
+from workers.weights.staging import Stage
+
+log = logging.getLogger(__name__)
+
+MEND = "its weights are fetched once their version stands; look at who else writes to this Redis"
+
+
+class Ahead:
+    """For one thread. `deadline_s`: a route of which nothing more is announced for so long is given up."""
+
+    def __init__(self, queue: Queue, verifier: Verifier, stage: Stage, courier: Courier, deadline_s: float) -> None:
+        self._queue, self._verifier, self._stage, self._courier = queue, verifier, stage, courier
+        self._deadline_s = deadline_s
+        self._route = ""
+        self._next = 0
+        """Place of the first part that was not begun."""
+        self._delivery: Delivery | None = None
+        self._ended = False
+        """Nothing more of this route."""
+
+    def follow(self, announced: Announced | None) -> None:
+        """`announced`: as it stands now."""
+        route = announced.route if announced is not None else ""
+        if route != self._route:
+            self._leave()
+            self._route, self._next, self._ended = route, 0, False
+        elif self._delivery is not None and self._delivery.over.is_set():
+            self._leave()
+        if announced is None or self._ended or announced.last < self._next or not self._leads_on(route):
+            return
+        try:
+            self._fetch(self._read(announced))
+        except ServiceError as error:
+            log.warning("%s is not prefetched: %s", route, error)
+            self._ended = True
+
+    def _leave(self) -> None:
+        """What is in hand was brought, or comes to nothing."""
+        if self._delivery is not None:
+            self._delivery, self._ended = None, True
+            self._courier.make_way(())
+
+    def _leads_on(self, route: str) -> bool:
+        """Whether it looks as if it began at what is staged; the documents will tell."""
+        have = self._stage.have
+        return route.partition("/")[2] in (way(None), *((way(have[0]),) if have is not None else ()))
+
+    def _read(self, announced: Announced) -> dict[int, Part]:
+        """New parts by their places. Raises `ServiceError` for what is not to be believed."""
+        documents = self._queue.announced(announced, self._next)
+        return {place: self._open(announced.route, place, document) for place, document in documents.items()}
+
+    def _open(self, route: str, place: int, document: bytes) -> Part:
+        where = f"announced part {place} of {route}"
+        announcement = Announcement.decode(self._verifier.open(document, where), where)
+        if (announcement.run, announcement.route, announcement.place) != (self._queue.run, route, place):
+            what = f"is part {announcement.place} of {announcement.route} of run {announcement.run!r:.80}"
+            raise Damaged(Problem(where, what, MEND))
+        have = self._stage.have
+        if have is not None and announcement.version <= have[0]:
+            raise Damaged(Problem(where, f"leads to nothing newer than {have[0]}", MEND))
+        if announcement.base is not None and have != (announcement.base, announcement.base_root):
+            raise Damaged(Problem(where, "begins at other weights than those of its base", MEND))
+        return announcement.part
+
+    def _fetch(self, parts: dict[int, Part]) -> None:
+        if not parts:
+            return
+        if self._delivery is None:
+            self._delivery = self._courier.prefetch(self._route, tuple(parts.values()), self._deadline_s)
+        else:
+            self._delivery.add(parts.values())
+        if self._delivery is not None:
+            self._next = max(parts) + 1

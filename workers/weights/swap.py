@@ -1,0 +1,81 @@
+"""The gate between two versions: generation stands, the engine takes what is staged, and is probed.
+
+- A `ConfigError` changed nothing: the old version serves on. Whatever else goes wrong is `Spoilt`: the engine may hold
+  parts of both versions, and must not generate until it was loaded anew.
+- The probe asks the engine, not the stage, whether it holds tensors with the digests that the learner signed: the
+  first, the last, and some that differ from version to version.
+"""
+
+import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+from blake3 import blake3
+
+from echo_queue import failpoints
+from echo_queue.errors import ConfigError, EchoQueueError, Problem
+from echo_queue.records import Version
+from echo_queue.weights.manifest import Manifest, TensorInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+FEW = 3
+"""Tensors probed beside the first and the last."""
+MEND = "the machine's memory or its accelerator may be broken: take the worker elsewhere"
+
+
+class Spoilt(EchoQueueError):
+    """The engine holds neither the old nor the new version for certain."""
+
+
+class Loads(Protocol):
+    """What the gate needs of an engine."""
+
+    def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None: ...
+    def holds(self, info: TensorInfo) -> bool: ...
+
+
+class Gate:
+    def __init__(self, engine: Loads) -> None:
+        self.engine = engine
+        self.pause_s = 0.0
+        """For how long generation stood at the last swap."""
+
+    def swap(self, manifest: Manifest, tensors: "Mapping[str, Tensor]") -> None:
+        """Loads `tensors`, which are the manifest's version. Raises `ConfigError` or `Spoilt`."""
+        version, began = manifest.version, time.monotonic()
+        try:
+            failpoints.take("load weights", lambda: self.engine.load(version, tensors), version)
+            failpoints.take("probe weights", lambda: self._probe(manifest), version)
+        except ConfigError:
+            raise
+        except EchoQueueError as error:
+            raise Spoilt(*error.problems) from error
+        except Exception as error:
+            raise Spoilt(Problem(f"weights {version}", f"could not be loaded: {error!r}", MEND)) from error
+        finally:
+            self.pause_s = time.monotonic() - began
+
+    def _probe(self, manifest: Manifest) -> None:
+        infos = probed(manifest)
+        with ThreadPoolExecutor(os.cpu_count(), "probing") as pool:
+            for info, held in zip(infos, pool.map(self.engine.holds, infos), strict=True):
+                if not held:
+                    what = f"{info.name} in the engine is not what was published"
+                    raise Spoilt(Problem(f"weights {manifest.version}", what, MEND))
+
+
+def probed(manifest: Manifest) -> list[TensorInfo]:
+    """The first and the last tensor, and up to `FEW` of the others: another choice for each version."""
+    tensors = manifest.tensors
+    if len(tensors) <= FEW + 2:
+        return list(tensors)
+    others = sorted(tensors[1:-1], key=lambda info: blake3(f"{manifest.version} {info.name}".encode()).digest())
+    return [tensors[0], *others[:FEW], tensors[-1]]

@@ -1,0 +1,195 @@
+"""Brings newly published weights here while generation goes on, and holds the newest until it is taken.
+
+- Weights are fetched, verified and staged whole before anyone sees them; what fails is tried again, and until it
+  succeeds the worker serves what it has.
+- `take` never waits for weights that are just being staged; after a take that came too early, what is staged next stays
+  until it was taken.
+- `wait_for` ends at its deadline with an error that names the version waited for and the last failure.
+- What is announced of the next version is looked at between versions, so that its parts come while they are uploaded.
+- A run whose key has changed ends the worker: `check` raises it in the main thread.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from echo_queue.errors import DeadlineError, EchoQueueError, Problem
+from echo_queue.queue import Announced, Queue
+from echo_queue.records import Published, Version
+from echo_queue.weights.manifest import Manifest
+from workers.weights.fetch import Arrived, Intake
+from workers.weights.key_pinning import KeyChanged
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+LISTEN_S = 2.0
+KINDS = ("published", "resumed", "announced")
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """Verified weights that no engine has yet. They stay as they are within its `with` block, and no longer."""
+
+    published: Published
+    manifest: Manifest
+    tensors: "Mapping[str, Tensor]"
+    release: Callable[[], None]
+
+    @property
+    def version(self) -> Version:
+        return self.published.version
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class Follower(threading.Thread):
+    """`have`: what is served, if nothing else was published the worker needs nothing. `look_ahead` is told what is
+    announced, and returns at once."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        intake: Intake,
+        have: Version | None,
+        look_ahead: Callable[[Announced | None], object] = lambda announced: None,
+    ) -> None:
+        super().__init__(name="follower", daemon=True)
+        self._queue = queue
+        self._intake = intake
+        self._stage = intake.stage
+        self._have = have
+        self._look_ahead = look_ahead
+        self._staged: Arrived | None = None
+        self._needed: Version | None = None
+        self._missed = False
+        self._trouble: Exception | None = None
+        self._changed = threading.Condition()  # reentrant
+        self._closed = False
+
+    def run(self) -> None:
+        cursor, pause_s = "0-0", FIRST_PAUSE_S
+        while not self._closed:
+            try:
+                news = self._queue.news()
+                if news.published is not None and news.published.version != self._have:
+                    self._follow(news.published)
+                self._look_ahead(news.announced)
+                cursor, pause_s = self._queue.wait(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
+            except Exception as error:
+                if self._closed:
+                    return
+                self._report(error)
+                if isinstance(error, KeyChanged):
+                    return
+                time.sleep(pause_s * random.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def check(self) -> None:
+        """Raises why nothing will ever follow, if that is so."""
+        if isinstance(self._trouble, KeyChanged):
+            raise self._trouble
+
+    @property
+    def staged(self) -> bool:
+        """Whether `take` would give something, were it called now."""
+        return self._staged is not None
+
+    def take(self) -> Staged | None:
+        """The newest weights staged since the last call; its user leaves its `with` block soon."""
+        if not self._stage.hold():
+            self._missed = True
+            return None
+        with self._changed:
+            arrived, self._staged, self._missed = self._staged, None, False
+            self._changed.notify_all()
+        if arrived is None:
+            self._stage.release()
+            return None
+        return Staged(arrived.published, arrived.manifest, self._stage.tensors, self._stage.release)
+
+    def wait_for(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
+        """The first weights staged that are `needed` or newer; None once `leaving`. Raises `DeadlineError`.
+
+        Newer is also any version of a later lineage: a learner that restarted may have gone back to a lower number.
+        """
+        give_up = time.monotonic() + deadline_s
+        with self._changed:
+            self._needed = needed
+            try:
+                while not leaving.is_set():
+                    self.check()
+                    if self._fits(needed) and (staged := self.take()):
+                        return staged
+                    if time.monotonic() > give_up:
+                        self._give_up(needed, deadline_s)
+                    self._changed.wait(timeout=0.2)
+            finally:
+                self._needed = None
+        return None
+
+    def rebuild(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
+        """Forgets what was staged: weights of `needed` or newer, anew from an anchor. Else as `wait_for`."""
+        give_up = time.monotonic() + deadline_s
+        if not self._stage.wait_turn(lambda: not leaving.is_set() and time.monotonic() < give_up):
+            if not leaving.is_set():
+                self._give_up(needed, deadline_s)
+            return None
+        with self._changed:
+            self._stage.forget()
+            self._staged = self._have = None
+        self._stage.release()
+        return self.wait_for(needed, deadline_s, leaving)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _follow(self, published: Published) -> None:
+        arrived = self._intake.bring(published)
+        with self._changed:
+            while not self._closed and self._is_awaited():
+                self._changed.wait(timeout=0.2)
+        if not self._stage.wait_turn(lambda: not self._closed):
+            return
+        try:
+            with self._changed:
+                self._staged = None
+            self._intake.apply(arrived)
+            with self._changed:
+                self._have, self._staged, self._trouble = published.version, arrived, None
+        finally:
+            self._stage.release()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _is_awaited(self) -> bool:
+        """What is staged was asked for while it was being staged, and will do."""
+        return self._missed and self._staged is not None and (self._needed is None or self._fits(self._needed))
+
+    def _fits(self, needed: Version) -> bool:
+        return self._staged is not None and self._staged.published.version >= needed
+
+    def _report(self, error: Exception) -> None:
+        """Once per kind of failure, not once per try."""
+        with self._changed:
+            if repr(error) != repr(self._trouble):
+                what = str(error) if isinstance(error, EchoQueueError) else repr(error)
+                log.warning("cannot follow the weights, serving the old ones: %s", what)
+            self._trouble = error
+
+    def _give_up(self, needed: Version, deadline_s: float) -> None:
+        last = f"; the last failure: {self._trouble}" if self._trouble else ""
+        what = f"version {needed} or newer did not arrive within {deadline_s:.0f} s{last}"
+        mend = "see that the learner publishes and that the object store can be reached from here"
+        raise DeadlineError(Problem("weights", what, mend))
