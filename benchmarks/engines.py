@@ -258,15 +258,15 @@ class Ours:
         self._begin(prompts)
         made = 0
         while self._engine.running:
-            made += sum(len(draft.tokens) for draft in self._engine.step().values())
+            made += sum(len(partial_sample.tokens) for partial_sample in self._engine.step().values())
         return made
 
     def pause_ms(self, other: Qwen3ForCausalLM) -> float:
         """From a step to the next one, when the weights of `other` are to be taken in between: the median."""
-        from workers.weights.swap import Gate
+        from workers.weights.swap import WeightSwap
 
         tensors = {name: parameter.detach() for name, parameter in other.named_parameters()}
-        gate, pauses = Gate(self._engine), []
+        gate, pauses = WeightSwap(self._engine), []
         self._begin(prompts(other.config.vocab_size, 32))
         for number in range(1, SWAPS + 1):
             self._engine.step()

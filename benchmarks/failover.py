@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.queue import group
 from benchmarks.verdict import print_verdict
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
 from echo_queue.queue.caller import Replicas
 from echo_queue.records import Group, Published, Shard, Task, Version
 from tests.faults.replicated import Replicated
@@ -105,7 +105,7 @@ def play(
     """One life of a master, and what its successor knows of it."""
     with Replicated(directory, program) as pair:
         queue = Queue(pair.client(), "run", deadline_s=30.0)
-        queue.configure(QueuePolicy(s=PROMPTS, batch=1000, pace=False))
+        queue.configure(RunRules(s=PROMPTS, batch=1000, pace=False))
         queue.publish(0, Published(Version(0, 0), "manifest", "digest"))
         queue.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, PROMPTS)])
         queue.submit("set", 0, Shard("shard", 0, PROMPTS))

@@ -27,7 +27,7 @@ import orjson
 import redis
 
 from benchmarks.verdict import conclude
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
 from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
 from echo_queue.services.redis_server import RedisServer
 
@@ -215,15 +215,15 @@ class Measured:
 
 def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> Measured:
     queue, size = Queue(client, name), len(trace.now)
-    policy = QueuePolicy(s, BATCH, lease_ms=600_000, pace=False, longest_first=order != "plain")
-    queue.configure(replace(policy, s=0))
+    rules = RunRules(s, BATCH, lease_ms=600_000, pace=False, longest_first=order != "plain")
+    queue.configure(replace(rules, s=0))
     epochs = 1 if order in ("plain", "bucket") else 2
     queue.declare(PromptSet("p", "a trace", epochs=epochs), [Chunk(0, 0, size)])
     queue.submit("p", 0, Shard("none", 0, size), trace.buckets if order == "bucket" else b"")
     trainer = Trainer(queue, trace.train_s)
     if epochs == 2:  # the first passes in no time
         teach(queue, trainer, trace.now if order == "told" else trace.before)
-    queue.configure(policy)
+    queue.configure(rules)
     began = trainer.version.number
 
     def slots(running: Sequence[Running]) -> int:

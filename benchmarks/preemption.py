@@ -7,7 +7,7 @@ are in no group that reached the learner. Then the same with a notice of `--noti
 
     python -m benchmarks.preemption [--groups 128] [--every 20] [--rounds 1] [--json]
 
-*without* stores no drafts: a task whose worker dies begins anew.
+*without* stores no partial rollouts: a task whose worker dies begins anew.
 """
 
 import argparse
@@ -36,7 +36,7 @@ DEADLINE_S = 900.0
 
 @dataclass(frozen=True)
 class Arm:
-    """How a run is played. `progress_s`: between two times that drafts are stored; `notice_s` None: killed at once."""
+    """How a run is played. `progress_s`: how often partials are stored; `notice_s` None: killed at once."""
 
     name: str
     groups: int

@@ -20,7 +20,7 @@ import numpy as np
 import redis
 
 from benchmarks.verdict import print_verdict
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, library
+from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, library
 from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
 from echo_queue.records.group_codec import encode
 from echo_queue.services.redis_server import RedisServer
@@ -61,7 +61,7 @@ def group(task: Task, rng: np.random.Generator) -> Group:
 def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, lease: int) -> float:
     """Seconds to take every group through the queue; `templates` are the tasks' groups in order."""
     queue, total = Queue(client, run), len(templates)
-    queue.configure(QueuePolicy(s=total // batch, batch=batch, pace=False))
+    queue.configure(RunRules(s=total // batch, batch=batch, pace=False))
     queue.publish(0, Published(Version(0, 0), "manifest", "digest"))
     queue.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, total)])
     begun = time.perf_counter()

@@ -50,8 +50,8 @@ def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epo
         room = max(0, ROOM - engine.running)
         engine.add(waiting[:room])
         del waiting[:room]
-        for key, draft in engine.step().items():
-            lengths[int(key.task)] = max(lengths[int(key.task)], len(draft.tokens))
+        for key, partial_sample in engine.step().items():
+            lengths[int(key.task)] = max(lengths[int(key.task)], len(partial_sample.tokens))
     return lengths
 
 

@@ -83,11 +83,13 @@ def publishing(store: ObjectStore, folder: Path, rounds: int) -> tuple[float, fl
     manifest = os.urandom(MANIFEST_BYTES)
     published: list[Published] = []
     signer = weights.Signer.generate()
-    verifier = weights.Verifier(signer.public_key)
+    verifier = weights.SignatureVerifier(signer.public_key)
 
     def publish(number: int) -> None:
-        press = weights.Press(store, "run", signer, Weights(), folder)  # a new one publishes all there is
-        published.append(press.publish(Version(0, number), model, "float32"))
+        weight_publisher = weights.WeightPublisher(
+            store, "run", signer, Weights(), folder
+        )  # a new one publishes all there is
+        published.append(weight_publisher.publish(Version(0, number), model, "float32"))
 
     def bare(number: int) -> None:
         store.put(f"bare/{number}/snapshot", snapshot)

@@ -31,7 +31,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import CELERY_PREFIX
-from echo_queue.queue import Queue, QueuePolicy
+from echo_queue.queue import Queue, RunRules
 from echo_queue.services.serving import Services
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def ours(config: Config, path: Path, source: Path, prompts: int) -> tuple[float,
         first_s, peak_mb = 0.0, 0.0
         while submitter.poll() is None:
             peak_mb = max(peak_mb, _peak_mb(submitter.pid))
-            arrival = queue.arrival(config.prompts.set)
+            arrival = queue.submission_counts(config.prompts.set)
             if arrival and arrival.count and not first_s:
                 first_s = time.monotonic() - begun
             if arrival and arrival.settled:
@@ -171,7 +171,7 @@ def _services(directory: Path) -> Iterator[Path]:
     services.start()
     try:
         with connect_redis(config, "admin") as client:
-            Queue(client, config.run.name).configure(QueuePolicy(s=4, batch=16))
+            Queue(client, config.run.name).configure(RunRules(s=4, batch=16))
         yield path
     finally:
         services.stop()

@@ -13,8 +13,8 @@ from echo_queue import failpoints
 def write_whole(path: Path, data: bytes, what: str, mode: int = 0o666) -> None:
     """`what` names the file's steps; `mode` is that of a new file, before the umask."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    failpoints.take(f"draft {what}", lambda: _write(draft, data, mode), path)
-    failpoints.take(f"place {what}", lambda: draft.replace(path), path)
+    failpoints.step(f"draft {what}", lambda: _write(draft, data, mode), path)
+    failpoints.step(f"place {what}", lambda: draft.replace(path), path)
 
 
 def _write(draft: Path, data: bytes, mode: int) -> None:

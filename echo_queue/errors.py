@@ -13,10 +13,10 @@ class Problem:
 
     where: str
     what: str
-    mend: str
+    fix: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}\n    → {self.mend}"
+        return f"{self.where}: {self.what}\n    → {self.fix}"
 
 
 class EchoQueueError(Exception):

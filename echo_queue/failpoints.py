@@ -47,11 +47,11 @@ class CrashPoint:
 observer: Observer | None = CrashPoint(os.environ[VARIABLE]) if VARIABLE in os.environ else None
 
 
-def take(step: str, action: Callable[[], T], about: object = None) -> T:
-    """The answer of `action`, which is the step named `step`; `about` tells an observer what it concerns."""
+def step(name: str, action: Callable[[], T], about: object = None) -> T:
+    """The answer of `action`, which is the step `name`; `about` tells an observer what it concerns."""
     if observer is None:
         return action()
-    observer.before(step, about)
+    observer.before(name, about)
     answer = action()
-    observer.after(step, about, answer)
+    observer.after(name, about, answer)
     return answer

@@ -25,12 +25,12 @@ from echo_queue import failpoints, weights
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Queue, QueuePolicy, Status, staleness
+from echo_queue.queue import Queue, RunRules, Status, staleness
 from echo_queue.records import Group, Published, Version
 from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.samples import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
-from learner.collector import Batch, Gathering
+from learner.collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
 from learner.model.policy import Policy, load_model
 from learner.publication import announcer, signing_key
@@ -38,7 +38,7 @@ from learner.publication.announcer import Announcer
 from learner.publication.publish_thread import Publisher, publication_period
 from learner.recovery import checkpoint
 from learner.recovery.resume import resume
-from learner.update import Learned, learn
+from learner.update import UpdateResult, learn
 from learner.update_metrics import Seconds, describe
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def train(config: Config, leaving: threading.Event) -> None:
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
     queue = _connect_queue(config, store)
-    queue.configure(QueuePolicy.of(config))
+    queue.configure(RunRules.of(config))
     if queue.status().finished:
         log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
         return
@@ -88,9 +88,9 @@ class Learner:
         self.window = self.saved.window if self.saved else queue.status().window
         signer = signing_key.signer(config)
         self.lineage, self.saved = resume(queue, store, self.saved)
-        queue.entrust(self.lineage, signing_key.trust(signer))
+        queue.publish_keys(self.lineage, signing_key.trust(signer))
         self.announcer = Announcer(Queue(queue.client, queue.run, deadline_s=announcer.DEADLINE_S))
-        self.press = weights.Press(
+        self.weight_publisher = weights.WeightPublisher(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
             chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
             announce=self.announcer.announce,
@@ -102,7 +102,7 @@ class Learner:
         self.pointer: Published | None = None
         self.served: frozenset[Version] = frozenset()
         version = Version(self.lineage, self.version)
-        self.gathering = Gathering(config, queue, version, self.policy.vocabulary, self.publisher.check)
+        self.gathering = BatchCollector(config, queue, version, self.policy.vocabulary, self.publisher.check)
         self.metrics = MetricsLog(config.run.dir / "metrics.jsonl")
         self.kept = TrainedGroups(config)
 
@@ -141,7 +141,7 @@ class Learner:
                 self._save()
             kept_s = time.monotonic() - trained
 
-    def _learn(self, groups: Sequence[Group]) -> Learned:
+    def _learn(self, groups: Sequence[Group]) -> UpdateResult:
         for group in groups:
             if not staleness.admissible(self.version, group.oldest, self.config.staleness.s):
                 what = f"{group.task} has lag {self.version - group.oldest}, more than S = {self.config.staleness.s}"
@@ -159,7 +159,7 @@ class Learner:
         self.queue.advance(self.lineage, self.version, len(batch.groups), self.window)
 
     def _save(self) -> None:
-        """Durable first, then committed: the next learner's `resume` mends a crash in between."""
+        """Durable first, then committed: the next learner's `resume` fixes a crash in between."""
         if not self.trained:
             return
         version, trained = Version(self.lineage, self.version), tuple(self.trained)
@@ -179,19 +179,19 @@ class Learner:
 
     def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         """In the publisher's thread: stored whole, then pointed at."""
-        published = self.press.publish(version, tensors, self.config.model.dtype)
+        published = self.weight_publisher.publish(version, tensors, self.config.model.dtype)
         self.queue.publish(version.lineage, published)
         self.pointer = published
 
     def _follow(self, version: Version, hurried: Callable[[], bool]) -> None:
         """Likewise: what workers that missed versions will want, and what nobody can want any more."""
-        self.press.further(version, hurried)
+        self.weight_publisher.further(version, hurried)
         weights.prune(self.store, version, self.config.staleness.s, self.served)
 
     def observe(self, status: Status) -> None:
         """In the housekeeper's thread. A pointer that Redis has forgotten is set again: nobody else would."""
         self.publisher.observe(status)
-        self.served = frozenset(worker.beat.version for worker in status.workers if worker.beat is not None)
+        self.served = frozenset(worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None)
         last, now = self.pointer, status.published
         if last is not None and (now is None or now.version < last.version):
             self.queue.publish(last.version.lineage, last)
@@ -208,13 +208,13 @@ class Learner:
             log.info("finished at version %d; the model is %s", self.version, folder)
         return finished
 
-    def _record(self, groups: Sequence[Group], learned: Learned, seconds: Seconds) -> None:
+    def _record(self, groups: Sequence[Group], learned: UpdateResult, seconds: Seconds) -> None:
         version = Version(self.lineage, self.version)
         described = describe(
             *(version, groups, learned, seconds),
             window=self.window,
             t_bcast_s=self.publisher.t_bcast_s,
-            stored=self.press.stored,
+            stored=self.weight_publisher.stored,
             status=self.queue.status(),
         )
         self.metrics.write(described)
@@ -237,11 +237,11 @@ def export(policy: Policy, base: str, folder: Path) -> None:
     """The model with its tokenizer as a Hugging Face folder; whole, or not there."""
     draft = folder.with_name(folder.name + ".draft")
     shutil.rmtree(draft, ignore_errors=True)
-    failpoints.take("draft model", lambda: policy.model.save_pretrained(draft))
-    failpoints.take("draft tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(draft))
+    failpoints.step("draft model", lambda: policy.model.save_pretrained(draft))
+    failpoints.step("draft tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(draft))
     if folder.exists():
-        failpoints.take("remove model", lambda: shutil.rmtree(folder))
-    failpoints.take("place model", lambda: draft.rename(folder))
+        failpoints.step("remove model", lambda: shutil.rmtree(folder))
+    failpoints.step("place model", lambda: draft.rename(folder))
 
 
 def _connect_queue(config: Config, store: ObjectStore) -> Queue:

@@ -25,7 +25,7 @@ from learner.model.policy import Policy
 
 
 @dataclass(frozen=True)
-class Learned:
+class UpdateResult:
     """What one update did. `grad_norm` is before clipping."""
 
     sums: TokenSums
@@ -47,7 +47,7 @@ def learn(
     temperature: float,
     *,
     reference: PreTrainedModel | None = None,
-) -> Learned:
+) -> UpdateResult:
     """Makes version `number`. Raises `EchoQueueError` for a gradient that is not finite; nothing has changed then."""
     update = prepare(groups, settings.advantage, settings.zero_variance)
     sums, lr = TokenSums(), learning_rate(settings, number)
@@ -58,9 +58,9 @@ def learn(
         sums += part
     norm = policy.step(lr) if update.tokens else 0.0
     if not math.isfinite(norm):
-        mend = "lower learner.lr or learner.grad_clip; a restart goes on from the newest checkpoint"
-        raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", mend))
-    return Learned(sums, norm, lr, update.zero_variance_groups)
+        fix = "lower learner.lr or learner.grad_clip; a restart goes on from the newest checkpoint"
+        raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", fix))
+    return UpdateResult(sums, norm, lr, update.zero_variance_groups)
 
 
 def _losses(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from echo_queue.queue import Status
 from echo_queue.records import Group, Version
 from echo_queue.reporting.metrics import UpdateMetrics
-from learner.update import Learned
+from learner.update import UpdateResult
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Seconds(NamedTuple):
 def describe(
     version: Version,
     groups: Sequence[Group],
-    learned: Learned,
+    learned: UpdateResult,
     seconds: Seconds,
     *,
     window: float,
@@ -37,13 +37,13 @@ def describe(
     stored: Mapping[str, int],
     status: Status,
 ) -> UpdateMetrics:
-    """The record of the update that made `version` of `groups`; also one line of log. `stored`: as `Press.stored`."""
+    """The record of the update that made `version` of `groups`; also one line of log. `stored`: bytes by kind."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
     tokens = sum(len(sample.tokens) for sample in samples)
     lags = Counter(version.number - 1 - group.oldest for group in groups)
     sums = learned.sums
-    beats = [worker.beat for worker in status.workers if worker.beat is not None]
+    beats = [worker.heartbeat for worker in status.workers if worker.heartbeat is not None]
     metrics = UpdateMetrics(
         time_s=time.time(),
         lineage=version.lineage,
@@ -71,12 +71,12 @@ def describe(
         mixed_groups=sum(group.oldest < group.newest for group in groups),
         t_bcast_s=t_bcast_s,
         token_lag=version.number - 1 - sum(sample.version_sum for sample in samples) / tokens,
-        store_bytes=sum(beat.store_bytes for beat in beats),
-        peer_bytes=sum(beat.peer_bytes for beat in beats),
+        store_bytes=sum(heartbeat.store_bytes for heartbeat in beats),
+        peer_bytes=sum(heartbeat.peer_bytes for heartbeat in beats),
         anchor_bytes=stored["anchor"],
         delta_bytes=stored["delta"],
-        arrived_s=max([0.0, *(beat.arrived_ms / 1000 for beat in beats)]),
-        pause_s=max([0.0, *(beat.pause_ms / 1000 for beat in beats)]),
+        arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in beats)]),
+        pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in beats)]),
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",

@@ -31,8 +31,8 @@ def test_everything_wrong_is_reported_at_once(tmp_path: Path) -> None:
     )
     found = problems(tmp_path, text)
     assert found.keys() == {"staleness.kappa", "rollout.group_size", "rollout.worker", "lerner", "model.dtype"}
-    assert found["rollout.worker"].mend == "did you mean workers?"
-    assert found["lerner"].mend == "did you mean learner?"
+    assert found["rollout.worker"].fix == "did you mean workers?"
+    assert found["lerner"].fix == "did you mean learner?"
     assert "κ = 4 with S = 0" in found["staleness.kappa"].what
 
 
@@ -50,7 +50,7 @@ def test_a_nucleus_that_clipping_would_cut_off_is_refused(tmp_path: Path) -> Non
 def test_a_size_cap_below_what_a_group_may_take_is_refused(tmp_path: Path) -> None:
     small = BASE + "[queue]\ngroup_max_bytes = 65536\n"
     assert not problems(tmp_path, small)
-    assert "set 131072" in problems(tmp_path, small + "[rollout]\ngroup_size = 60\n")["queue.group_max_bytes"].mend
+    assert "set 131072" in problems(tmp_path, small + "[rollout]\ngroup_size = 60\n")["queue.group_max_bytes"].fix
     long = problems(tmp_path, small + "[model]\nmax_new_tokens = 600\n")
     assert "queue.group_max_bytes" in long
 

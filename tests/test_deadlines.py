@@ -11,8 +11,8 @@ ALLOWED = {
     "learner/publication/announcer.py:Announcer.run": "its own thread, idle until something is handed over",
     "learner/train.py:Learner.run": "`Publisher.wait` has a deadline of its own",
     "learner/train.py:Learner._finish": "likewise",
-    "workers/completer.py:Finishing._next": "its own thread, idle until something is handed over",
-    "workers/shutdown.py:Leaver.run": "a thread that is idle until the worker is asked to leave",
+    "workers/completer.py:GroupCompleter._next": "its own thread, idle until something is handed over",
+    "workers/shutdown.py:ShutdownThread.run": "a thread that is idle until the worker is asked to leave",
     "workers/shutdown.py:_act": "a thread that is idle until a signal comes",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
     "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
@@ -25,7 +25,7 @@ ALLOWED = {
     "workers/weights/peers/http1.py:Wire.ended": "it does not wait",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
     "echo_queue/weights/reader.py:bring": "parts of it, each with the store's deadline",
-    "echo_queue/weights/publisher.py:Press._upload": "likewise",
+    "echo_queue/weights/publisher.py:WeightPublisher._upload": "likewise",
 }
 """File and function → why a call in it may have no timeout of its own."""
 

@@ -11,11 +11,11 @@ import pytest
 TEXT = (Path(__file__).parents[1] / "docs" / "rights.md").read_text()
 BLOCKS = re.findall(r"^(\w+)[^\n]*:\n\n```json\n(.*?)```", TEXT, re.DOTALL | re.MULTILINE)
 POLICIES: dict[str, Any] = {name.lower(): orjson.loads(block) for name, block in BLOCKS}
-FOLDERS = ("weights", "checkpoints", "prompts", "base", "replay", "drafts", ".probe")
+FOLDERS = ("weights", "checkpoints", "prompts", "base", "replay", "partials", ".probe")
 MAY: dict[str, dict[str, set[str]]] = {
     "worker": {
-        "GetObject": {"weights", "prompts", "base", "drafts"},
-        "PutObject": {"replay", "drafts"},
+        "GetObject": {"weights", "prompts", "base", "partials"},
+        "PutObject": {"replay", "partials"},
         "DeleteObject": set(),
     },
     "submitter": {"GetObject": {"prompts"}, "PutObject": {"prompts"}, "DeleteObject": set()},

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Beat, Chunk, PromptSet, Queue, diagnosis
+from echo_queue.queue import Chunk, Heartbeat, PromptSet, Queue, diagnosis
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
-from tests.queue.scene import POLICY, Scene
+from tests.queue.scene import RULES, Scene
 
 STILL_S = 90.0
 
@@ -21,7 +21,7 @@ def said(queue: Queue) -> tuple[str, ...]:
 
 def alive(scene: Scene, *names: str, state: str = "idle", version: Version | None = None) -> None:
     for name in names:
-        scene.queue.beat(name, Beat("made up", version or scene.version, state), every_s=60.0)
+        scene.queue.heartbeat(name, Heartbeat("made up", version or scene.version, state), every_s=60.0)
 
 
 def learner_was_heard(queue: Queue, seconds_ago: int = 0) -> None:
@@ -43,7 +43,7 @@ def test_a_worker_that_went_silent_with_tasks_is_named(queue: Queue) -> None:
     scene = Scene(queue, prompts=20)
     learner_was_heard(queue)
     scene.lease(3, "worker-2")
-    queue.beat("worker-2", Beat("made up", scene.version, "generating"), every_s=0.001)
+    queue.heartbeat("worker-2", Heartbeat("made up", scene.version, "generating"), every_s=0.001)
     queue.client.zincrby(queue.keys.prefix + "workers", -41_000, "worker-2")
     alive(scene, "worker-1")
     first, *others = said(queue)
@@ -111,7 +111,7 @@ def test_workers_that_lease_nothing_are_named(queue: Queue) -> None:
 
 def test_a_backlog_that_nobody_admits_is_named(queue: Queue) -> None:
     scene = after_two_updates_unpublished(queue)
-    queue.configure(replace(POLICY, s=5))
+    queue.configure(replace(RULES, s=5))
     alive(scene, "w1")
     assert "16 prompts wait in the backlog, and none is admitted at 0.2" in said(queue)
 

@@ -11,7 +11,7 @@ from echo_queue.config.checks import largest_group_bytes
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Observed, Sample, Span, Version
 from echo_queue.records.group_codec import CodecError, decode, encode
-from echo_queue.records.validation import Cause, Limits, Vetting, check, check_versions
+from echo_queue.records.validation import Cause, GroupValidator, Limits, check, check_versions
 
 VOCABULARY = 40
 LIMITS = Limits(samples=3, vocabulary=VOCABULARY, prompt_tokens=8, new_tokens=6, reward_min=-1.0, reward_max=2.0)
@@ -113,31 +113,31 @@ def test_turns_that_no_worker_can_have_taken_are_refused(bad: Sample, limits: Li
 
 
 def test_a_worker_that_sends_nothing_good_is_named_among_others_that_do() -> None:
-    vetting = Vetting(LIMITS, NEWEST, patience=3)
+    validator = GroupValidator(LIMITS, NEWEST, patience=3)
     for number in range(3):
-        vetting.complain()
-        vetting.bad("rotten", f"reason {number}")
-        vetting.good("fine")
+        validator.complain()
+        validator.bad("rotten", f"reason {number}")
+        validator.good("fine")
     with pytest.raises(EchoQueueError, match=r"worker rotten: 3 groups in a row .* reason 2"):
-        vetting.complain()
+        validator.complain()
 
 
 def test_a_worker_that_now_and_then_sends_a_bad_group_ends_nothing() -> None:
-    vetting = Vetting(LIMITS, NEWEST, patience=3)
+    validator = GroupValidator(LIMITS, NEWEST, patience=3)
     for _ in range(20):
-        vetting.bad("careless", "why")
-        vetting.bad("careless", "why")
-        vetting.good("careless")
-        vetting.complain()
+        validator.bad("careless", "why")
+        validator.bad("careless", "why")
+        validator.good("careless")
+        validator.complain()
 
 
 def test_bad_groups_under_ever_new_names_are_an_error_too() -> None:
-    vetting = Vetting(LIMITS, NEWEST, patience=3)
+    validator = GroupValidator(LIMITS, NEWEST, patience=3)
     for number in range(3):
-        vetting.complain()
-        vetting.bad(f"name-{number}", "why")
+        validator.complain()
+        validator.bad(f"name-{number}", "why")
     with pytest.raises(EchoQueueError, match=r"3 groups in a row .* of worker name-2"):
-        vetting.complain()
+        validator.complain()
 
 
 @pytest.mark.parametrize(("samples", "length"), [(2, 1), (64, 1), (400, 3), (16, 2_000)])

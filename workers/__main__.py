@@ -16,7 +16,7 @@ from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.problems import print_problems
 from workers.preemption import watch
-from workers.shutdown import Leaving, on_signals
+from workers.shutdown import Shutdown, on_signals
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     arguments = parser.parse_args()
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", arguments.name)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
-    leaving = Leaving()
+    leaving = Shutdown()
     on_signals(leaving)
     try:
         start(load(arguments.config), name, leaving)
@@ -36,7 +36,7 @@ def main() -> int:
     return 0
 
 
-def start(config: Config, name: str, leaving: Leaving) -> None:
+def start(config: Config, name: str, leaving: Shutdown) -> None:
     """Runs a worker until the run is finished or `leaving` is set. Raises `EchoQueueError`."""
     from workers.environments.scorer import Scorer
 

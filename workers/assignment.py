@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from blake3 import blake3
 
-from echo_queue.records import NOTHING, Draft, Drafts, Group, PromptRow, Sample, Task, Tokens
+from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, PromptRow, Sample, Task, Tokens
 from workers.engines import Key, Request
 
 
@@ -19,7 +19,7 @@ class Assignment:
     """Of the run: its samples' and sessions' seeds are derived from it."""
     limit: int
     """Tokens of a sample."""
-    samples: list[Draft]
+    samples: list[PartialSample]
     lineage: int = 0
     begun_s: float = 0.0
     """When its first sample was begun here, by the monotonic clock."""
@@ -64,8 +64,8 @@ class Assignment:
         """The same without anything that was generated. Others may still be busy with this one."""
         return replace(self, samples=[NOTHING] * len(self.samples), lineage=0)
 
-    def drafts(self) -> Drafts:
-        return Drafts(self.id, self.lineage, tuple(self.samples))
+    def partials(self) -> PartialGroup:
+        return PartialGroup(self.id, self.lineage, tuple(self.samples))
 
     def group(self, worker: str) -> Group:
         """Of samples that have all ended and been scored."""
@@ -82,9 +82,16 @@ class Assignment:
         )
 
 
-def _sample(draft: Draft, reward: float | None) -> Sample:
-    assert draft.finish is not None and reward is not None
-    return Sample(draft.tokens, draft.logprobs, draft.spans, reward, draft.finish, draft.observed)
+def _sample(partial_sample: PartialSample, reward: float | None) -> Sample:
+    assert partial_sample.finish is not None and reward is not None
+    return Sample(
+        partial_sample.tokens,
+        partial_sample.logprobs,
+        partial_sample.spans,
+        reward,
+        partial_sample.finish,
+        partial_sample.observed,
+    )
 
 
 def seed_of(run: int, task: str, *words: object) -> int:

@@ -30,7 +30,7 @@ def find(config: Config, store: ObjectStore, leaving: threading.Event) -> str:
             if time.monotonic() > give_up:
                 waited = f"within {config.queue.stall_deadline_s:.0f} s"
                 what = f"the learner stored none under {store.prefix}{PREFIX}/ {waited}"
-                mend = "start the learner, or run `echo-queue init-model` here"
-                raise DeadlineError(Problem("model.base", what, mend)) from None
+                fix = "start the learner, or run `echo-queue init-model` here"
+                raise DeadlineError(Problem("model.base", what, fix)) from None
         leaving.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))
     return config.base_model

@@ -18,11 +18,11 @@ import numpy as np
 
 from echo_queue.config import Config
 from echo_queue.queue import Outcome, Queue
-from echo_queue.records import Draft, Group, Observed, Tokens, validation
+from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import Answers, Turn
 from workers.environments.scorer import Scorer, ScoringError
-from workers.held_leases import Held
+from workers.held_leases import HeldLeases
 from workers.prompt_encoder import Prompts
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ class Ended:
     number: int
 
 
-class Finishing(threading.Thread):
+class GroupCompleter(threading.Thread):
     def __init__(
-        self, config: Config, worker: str, queue: Queue, *, scorer: Scorer, prompts: Prompts, held: Held
+        self, config: Config, worker: str, queue: Queue, *, scorer: Scorer, prompts: Prompts, held: HeldLeases
     ) -> None:
         super().__init__(name="finishing", daemon=True)
         self.returned: SimpleQueue[Ended] = SimpleQueue()
@@ -129,20 +129,20 @@ class Finishing(threading.Thread):
 
     def _interact(self, assignment: Assignment, number: int) -> None:
         """The environment's answer to what the model wrote last: an observation, or the reward."""
-        draft = assignment.samples[number]
+        partial_sample = assignment.samples[number]
         turn = Turn(
             prompt=assignment.row.prompt,
             columns=assignment.row.columns,
             seed=assignment.session_seed(number),
-            completions=[self._prompts.decode(part.tolist()) for part in written(draft)],
-            last=draft.finish == "length",
+            completions=[self._prompts.decode(part.tolist()) for part in written(partial_sample)],
+            last=partial_sample.finish == "length",
         )
         reply = self._scorer.reply(turn)
         if reply.observation is None:
             assignment.rewards[number] = reply.reward
             return
         observed = self._prompts.observe(assignment.row, reply.observation)
-        assignment.samples[number] = observing(draft, observed, assignment.limit)
+        assignment.samples[number] = observing(partial_sample, observed, assignment.limit)
         ended = Ended(assignment, number)
         if assignment.samples[number].finish:
             self._interact(assignment, number)
@@ -176,21 +176,21 @@ class Finishing(threading.Thread):
         log.warning("task %s failed, attempt %d: %s", assignment.id, assignment.task.attempt + 1, last)
 
 
-def written(draft: Draft) -> list[Tokens]:
-    """What the model wrote, turn by turn: the token ids between observations, none after one that ends the draft."""
-    starts = [0, *(observed.end for observed in draft.observed)]
-    ends = [*(observed.start for observed in draft.observed), len(draft.tokens)]
-    return [draft.tokens[start:end] for start, end in zip(starts, ends, strict=True) if start < end]
+def written(partial_sample: PartialSample) -> list[Tokens]:
+    """What the model wrote, turn by turn: the token ids between observations, none after one that ends the partial."""
+    starts = [0, *(observed.end for observed in partial_sample.observed)]
+    ends = [*(observed.start for observed in partial_sample.observed), len(partial_sample.tokens)]
+    return [partial_sample.tokens[start:end] for start, end in zip(starts, ends, strict=True) if start < end]
 
 
-def observing(draft: Draft, tokens: Tokens, limit: int) -> Draft:
-    """`draft` after an observation of `tokens`, which ends it by its length if it leaves the model no room."""
-    tokens = tokens[: limit - len(draft.tokens)]
-    start, end = len(draft.tokens), len(draft.tokens) + len(tokens)
+def observing(partial_sample: PartialSample, tokens: Tokens, limit: int) -> PartialSample:
+    """`partial_sample` after an observation of `tokens`, which ends it by its length if it leaves the model no room."""
+    tokens = tokens[: limit - len(partial_sample.tokens)]
+    start, end = len(partial_sample.tokens), len(partial_sample.tokens) + len(tokens)
     return replace(
-        draft,
-        tokens=np.concatenate([draft.tokens, tokens]),
-        logprobs=np.concatenate([draft.logprobs, np.zeros(len(tokens), np.float32)]),
-        observed=(*draft.observed, Observed(start, end)),
+        partial_sample,
+        tokens=np.concatenate([partial_sample.tokens, tokens]),
+        logprobs=np.concatenate([partial_sample.logprobs, np.zeros(len(tokens), np.float32)]),
+        observed=(*partial_sample.observed, Observed(start, end)),
         finish="length" if end == limit else None,
     )

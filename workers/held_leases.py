@@ -8,16 +8,16 @@
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from echo_queue.records import Drafts, Task
+from echo_queue.records import PartialGroup, Task
 
 
-class Held:
+class HeldLeases:
     """`turn`: for who renews all leases or hands them back; one that renews meanwhile would undo the other's work."""
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
         self._versions: dict[str, int] = {}
-        self._drafts: Sequence[Drafts] = ()
+        self._partials: Sequence[PartialGroup] = ()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -59,11 +59,11 @@ class Held:
         with self._lock:
             return [task for task in tasks if self._versions.pop(task, None) is not None]
 
-    def note(self, drafts: Sequence[Drafts]) -> None:
+    def note(self, partials: Sequence[PartialGroup]) -> None:
         """How far tasks are; replaces what was noted before."""
-        self._drafts = drafts
+        self._partials = partials
 
-    def take_drafts(self) -> list[Drafts]:
+    def take_partials(self) -> list[PartialGroup]:
         """What was noted since the last call, of tasks that are still held."""
-        drafts, self._drafts = self._drafts, ()
-        return [one for one in drafts if self.holds(one.task)]
+        partials, self._partials = self._partials, ()
+        return [one for one in partials if self.holds(one.task)]

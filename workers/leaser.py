@@ -18,7 +18,7 @@ from echo_queue.queue import Lease, Queue, diagnosis
 from echo_queue.records import NOTHING, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
 from workers.assignment import Assignment
-from workers.held_leases import Held
+from workers.held_leases import HeldLeases
 from workers.prompt_encoder import Prompts
 
 log = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ WORK = ("admitted", "advanced", "published", "resumed", "returned", "revived", "
 
 
 @dataclass(frozen=True, eq=False)
-class Leased:
+class LeasedTasks:
     """Assignments that weights of `needed` or newer may generate; None: those that were served may."""
 
     assignments: list[Assignment]
     needed: Version | None
 
 
-class Leasing(threading.Thread):
+class TaskLeaser(threading.Thread):
     """`serving`: the version that generates now. `wake` is set when there is something to `exchange`."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Leasing(threading.Thread):
         *,
         prompts: Prompts,
         shards: ShardReader,
-        held: Held,
+        held: HeldLeases,
         serving: Callable[[], Version],
         wake: threading.Event,
     ) -> None:
@@ -63,14 +63,14 @@ class Leasing(threading.Thread):
         self._serving = serving
         self._wake = wake
         self._room = 0
-        self._leased: list[Leased] = []
+        self._leased: list[LeasedTasks] = []
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._wanted = threading.Event()
         self._error: Exception | None = None
         self._closed = False
 
-    def exchange(self, room: int) -> list[Leased]:
+    def exchange(self, room: int) -> list[LeasedTasks]:
         """What was leased since the last call. If that is nothing, up to `room` groups are wanted from now on."""
         with self._lock:
             leased, self._leased = self._leased, []
@@ -132,7 +132,7 @@ class Leasing(threading.Thread):
             self._held.take(lease.tasks, (needed or serving).number)
             made = [one for task in lease.tasks if (one := self._assign(task, lease)) is not None]
             with self._lock:
-                self._leased.append(Leased(made, needed))
+                self._leased.append(LeasedTasks(made, needed))
                 self._room = 0
             self._wake.set()
         return lease
@@ -146,16 +146,16 @@ class Leasing(threading.Thread):
             self._queue.fail(self._worker, task.id, str(error))
             self._held.drop([task.id])
             return None
-        config, drafts = self._config, lease.drafts.get(task.id)
-        samples = drafts.samples if drafts else [NOTHING] * config.rollout.group_size
-        lineage = drafts.lineage if drafts else 0
+        config, partials = self._config, lease.partials.get(task.id)
+        samples = partials.samples if partials else [NOTHING] * config.rollout.group_size
+        lineage = partials.lineage if partials else 0
         return Assignment(
             *(task, row, prompt), config.run.seed, config.model.max_new_tokens, samples=list(samples), lineage=lineage
         )
 
     def _give_up(self, lease: Lease, still_s: float) -> None:
-        mend = "`echo-queue status` says who holds the run up; or raise queue.stall_deadline_s"
-        raise DeadlineError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), mend))
+        fix = "`echo-queue status` says who holds the run up; or raise queue.stall_deadline_s"
+        raise DeadlineError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), fix))
 
 
 def weights_needed(lease: Lease, serving: Version, refresh: bool = False) -> Version | None:

@@ -74,14 +74,14 @@ class Prompts:
         text = self._templated(messages, add_generation_prompt)
         _, found, behind = text.partition(MODEL_TURN)
         if not found:
-            mend = "use one that renders what the assistant said word by word"
-            raise PromptError(Problem("prompt", "the model's chat template leaves out the model's own turns", mend))
+            fix = "use one that renders what the assistant said word by word"
+            raise PromptError(Problem("prompt", "the model's chat template leaves out the model's own turns", fix))
         return behind
 
     def _templated(self, messages: list[Message], add_generation_prompt: bool) -> str:
         if self._tokenizer.chat_template is None:
-            mend = "give its tokenizer a chat template, or submit text"
-            raise PromptError(Problem("prompt", "is chat messages, but the model has no chat template", mend))
+            fix = "give its tokenizer a chat template, or submit text"
+            raise PromptError(Problem("prompt", "is chat messages, but the model has no chat template", fix))
         return str(
             self._tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, tokenize=False)
         )

@@ -5,7 +5,7 @@
 - Weights are taken as `rollout.mode` says: between two steps, or once all that runs has ended.
 - What cannot be done costs a task one attempt with the reason, never a reward; what is lost or no longer wanted is
   dropped; on leaving, how far the others are is stored and they are handed back, for another worker to go on.
-- Killed at any instant, it leaves leases that expire and the drafts stored last.
+- Killed at any instant, it leaves leases that expire and the partial rollouts stored last.
 """
 
 import logging
@@ -17,16 +17,16 @@ from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue
 from workers.assignment import Assignment
-from workers.completer import Finishing
+from workers.completer import GroupCompleter
 from workers.engines import Engine
 from workers.environments.scorer import Scorer
-from workers.heartbeat import Heart
-from workers.held_leases import Held
-from workers.leaser import Leased, Leasing
-from workers.shutdown import Leaving
-from workers.weights.swap import Gate
-from workers.weights.updater import Swapping
-from workers.weights.watcher import Follower
+from workers.held_leases import HeldLeases
+from workers.lease_keeper import LeaseKeeper
+from workers.leaser import LeasedTasks, TaskLeaser
+from workers.shutdown import Shutdown
+from workers.weights.swap import WeightSwap
+from workers.weights.updater import WeightUpdater
+from workers.weights.watcher import WeightWatcher
 
 log = logging.getLogger(__name__)
 
@@ -49,13 +49,13 @@ class Rollout:
         queue: Queue,
         engine: Engine,
         scorer: Scorer,
-        held: Held,
-        leasing: Leasing,
-        finishing: Finishing,
-        heart: Heart,
-        leaving: Leaving,
-        follower: Follower,
-        gate: Gate,
+        held: HeldLeases,
+        leasing: TaskLeaser,
+        finishing: GroupCompleter,
+        lease_keeper: LeaseKeeper,
+        leaving: Shutdown,
+        follower: WeightWatcher,
+        gate: WeightSwap,
         wake: threading.Event,
     ) -> None:
         self._config = config
@@ -66,15 +66,17 @@ class Rollout:
         self._held = held
         self._leasing = leasing
         self._finishing = finishing
-        self._heart = heart
+        self._lease_keeper = lease_keeper
         self._leaving = leaving
         self._wake = wake
         self._in_flight = config.rollout.mode == "in-flight"
         self._most = most_groups(config)
-        self._swapping = Swapping(*(config, follower, gate), heart=heart, leaving=leaving, hand_back=self._hand_back)
+        self._swapping = WeightUpdater(
+            *(config, follower, gate), lease_keeper=lease_keeper, leaving=leaving, hand_back=self._hand_back
+        )
         self._generating: dict[str, Assignment] = {}
         self._scoring: dict[str, Assignment] = {}
-        self._pending: list[Leased] = []
+        self._pending: list[LeasedTasks] = []
         self._noted_s = time.monotonic()
 
     def run(self) -> None:
@@ -94,7 +96,7 @@ class Rollout:
         self._leave()
 
     def _turn(self) -> None:
-        for part in (self._heart, self._leasing, self._finishing, self._swapping):
+        for part in (self._lease_keeper, self._leasing, self._finishing, self._swapping):
             part.check()
         self._take_weights()
         self._drop_lost()
@@ -104,10 +106,10 @@ class Rollout:
         if time.monotonic() - self._noted_s > self._config.rollout.progress_s:
             self._note(grown_s=self._config.rollout.progress_s)
         if self._engine.running:
-            self._heart.state = "generating"
+            self._lease_keeper.state = "generating"
             self._step()
         else:
-            self._heart.state = "scoring" if self._finishing.waiting else "idle"
+            self._lease_keeper.state = "scoring" if self._finishing.waiting else "idle"
             if self._leaving.resting and not self._held:
                 self._leaving.leave("nothing is left to do, and nothing more is leased")
             self._wake.wait(POLL_S)
@@ -171,9 +173,9 @@ class Rollout:
             self._end(assignment, number)
 
     def _step(self) -> None:
-        for key, draft in self._engine.step().items():
+        for key, partial_sample in self._engine.step().items():
             if (assignment := self._generating.get(key.task)) is not None:
-                assignment.samples[key.sample] = draft
+                assignment.samples[key.sample] = partial_sample
                 assignment.lineage = self._engine.version.lineage
                 self._end(assignment, key.sample)
 
@@ -198,9 +200,9 @@ class Rollout:
         self._noted_s = time.monotonic()
         begun = [*self._generating.values(), *self._scoring.values()]
         grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
-        for key, draft in self._engine.drafts([one.id for one in grown]).items():
-            self._generating[key.task].samples[key.sample] = draft
-        self._held.note([one.drafts() for one in grown if one.begun])
+        for key, partial_sample in self._engine.partials([one.id for one in grown]).items():
+            self._generating[key.task].samples[key.sample] = partial_sample
+        self._held.note([one.partials() for one in grown if one.begun])
 
     def _leave(self) -> None:
         """With nothing lost: what is being scored is completed, the rest is stored and handed back."""
@@ -208,8 +210,8 @@ class Rollout:
         self._note(grown_s=0.0)  # stored by the heart while the environment takes its time
         self._finishing.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
         self._note(grown_s=0.0)
-        self._heart.close()
-        self._queue.progress(self._name, self._held.take_drafts())
+        self._lease_keeper.close()
+        self._queue.progress(self._name, self._held.take_partials())
         self._hand_back()
         self._queue.leave(self._name)
 

@@ -1,8 +1,8 @@
 """A worker that must go: on a signal, or because its machine is taken away (`workers.preemption`).
 
 - The main thread leaves by itself, at once: it stores how far its samples are, hands its tasks back, and exits with 0.
-- Where it cannot (an environment hangs, a server is away), the `Leaver` hands the tasks back and ends the process with
-  0 within the time there is; should that fail as well, the leases expire by themselves.
+- Where it cannot (an environment hangs, a server is away), the `ShutdownThread` hands the tasks back and ends the
+  process with 0 within the time there is; should that fail as well, the leases expire by themselves.
 """
 
 import logging
@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from echo_queue.queue import Queue
-from workers.held_leases import Held
+from workers.held_leases import HeldLeases
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LEAST_S = 2.0
 """Taken for what is left after a notice that came late: nobody knows at which instant the machine goes."""
 
 
-class Leaving(threading.Event):
+class Shutdown(threading.Event):
     """Set once the worker must leave. Any thread may ask for that, and read why."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Leaving(threading.Event):
         log.info("leasing nothing more: %s", why)
 
 
-def on_signals(leaving: Leaving) -> None:
+def on_signals(leaving: Shutdown) -> None:
     """SIGTERM and SIGINT make the worker leave. Call it in the main thread."""
     hear({number: partial(leaving.leave, number.name) for number in (signal.SIGTERM, signal.SIGINT)})
 
@@ -83,7 +83,7 @@ def _act(heard: "SimpleQueue[int]", acts: Mapping[signal.Signals, Callable[[], o
         acts[signal.Signals(heard.get())]()
 
 
-class Leaver(threading.Thread):
+class ShutdownThread(threading.Thread):
     """The safety net of a main thread that is stuck while the worker must leave.
 
     `retire`: what else is to be done as soon as the worker leaves.
@@ -93,10 +93,10 @@ class Leaver(threading.Thread):
         self,
         queue: Queue,
         worker: str,
-        leaving: Leaving,
+        leaving: Shutdown,
         grace_s: float,
         *,
-        held: Held,
+        held: HeldLeases,
         retire: Callable[[], object],
     ) -> None:
         super().__init__(name="leaver", daemon=True)

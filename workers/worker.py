@@ -12,29 +12,29 @@ from echo_queue.records import Version
 from echo_queue.records.validation import Limits
 from echo_queue.submission.shards import ShardReader
 from workers import base_model, engines
-from workers.completer import Finishing
+from workers.completer import GroupCompleter
 from workers.environments.scorer import Scorer
-from workers.heartbeat import Heart
-from workers.held_leases import Held
-from workers.leaser import Leasing
+from workers.held_leases import HeldLeases
+from workers.lease_keeper import LeaseKeeper
+from workers.leaser import TaskLeaser
 from workers.prompt_encoder import Prompts
 from workers.rollout_loop import Rollout
-from workers.shutdown import Leaver, Leaving
-from workers.weights.fetch import Intake
+from workers.shutdown import Shutdown, ShutdownThread
+from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import pin
-from workers.weights.peers.exchange import Courier
-from workers.weights.peers.part_cache import Spool
-from workers.weights.prefetch import Ahead
+from workers.weights.peers.exchange import PeerExchange
+from workers.weights.peers.part_cache import PartCache
+from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
-from workers.weights.swap import Gate
-from workers.weights.watcher import Follower
+from workers.weights.swap import WeightSwap
+from workers.weights.watcher import WeightWatcher
 
 
 def work(
     config: Config,
     name: str,
     scorer: Scorer,
-    leaving: Leaving,
+    leaving: Shutdown,
     make_engine: engines.Maker = engines.create,
 ) -> None:
     """Runs until the run is finished or `leaving` is set."""
@@ -48,26 +48,28 @@ def work(
     if pinned is None or leaving.is_set():
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
-    queue.under_way.limits = Limits.of(config, prompts.vocabulary)
+    queue.partial_payloads.limits = Limits.of(config, prompts.vocabulary)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     settings, deadline_s = config.weights, config.queue.stall_deadline_s
-    spool = Spool((settings.spool_dir or config.run.dir / "spool") / name, settings.spool_max_bytes)
-    courier = Courier(queue, store, spool, name, settings, secret=pinned.trust.token_secret)
-    bring = partial(courier.bring, deadline_s=deadline_s)
+    part_cache = PartCache((settings.cache_dir or config.run.dir / "part cache") / name, settings.cache_max_bytes)
+    exchange = PeerExchange(queue, store, part_cache, name, settings, secret=pinned.trust.token_secret)
+    bring = partial(exchange.bring, deadline_s=deadline_s)
     stage = Stage()
-    intake = Intake(store, pinned, stage, bring=bring, spool=spool, base=engine.weight, make_way=courier.make_way)
-    ahead = Ahead(queue, pinned.verifier, stage, courier, deadline_s)
-    follower = Follower(queue, intake, engine.version, ahead.follow)
-    held, wake = Held(), threading.Event()
-    finishing = Finishing(config, name, queue, scorer=scorer, prompts=prompts, held=held)
-    heart = Heart(
+    intake = VersionFetcher(
+        store, pinned, stage, bring=bring, part_cache=part_cache, base=engine.weight, make_way=exchange.make_way
+    )
+    ahead = Prefetcher(queue, pinned.verifier, stage, exchange, deadline_s)
+    follower = WeightWatcher(queue, intake, engine.version, ahead.follow)
+    held, wake = HeldLeases(), threading.Event()
+    finishing = GroupCompleter(config, name, queue, scorer=scorer, prompts=prompts, held=held)
+    lease_keeper = LeaseKeeper(
         *(queue, name, engine, held),
         every_s=config.telemetry.heartbeat_s,
         accepted=lambda: finishing.accepted,
-        fetched=courier.fetched,
+        fetched=exchange.fetched,
     )
-    leaver = Leaver(queue, name, leaving, config.rollout.grace_s, held=held, retire=courier.retire)
-    for thread in (heart, leaver, follower):
+    leaver = ShutdownThread(queue, name, leaving, config.rollout.grace_s, held=held, retire=exchange.retire)
+    for thread in (lease_keeper, leaver, follower):
         thread.start()
     rollout = Rollout(
         config=config,
@@ -76,7 +78,7 @@ def work(
         engine=engine,
         scorer=scorer,
         held=held,
-        leasing=Leasing(
+        leasing=TaskLeaser(
             *(config, name, queue),
             prompts=prompts,
             shards=ShardReader(store),
@@ -85,18 +87,18 @@ def work(
             wake=wake,
         ),
         finishing=finishing,
-        heart=heart,
+        lease_keeper=lease_keeper,
         leaving=leaving,
         follower=follower,
-        gate=Gate(engine),
+        gate=WeightSwap(engine),
         wake=wake,
     )
     try:
         rollout.run()
     finally:
         leaver.left()
-        heart.close()
+        lease_keeper.close()
         follower.close()
-        courier.close()
-        spool.close()
+        exchange.close()
+        part_cache.close()
         engine.close()

@@ -20,12 +20,12 @@ from benchmarks.fleet.plan import COUNT, Plan
 from benchmarks.fleet.trace import Trace
 from echo_queue.config import Config, Preemption
 from echo_queue.config.loading import load
-from echo_queue.records import Draft, Version
+from echo_queue.records import PartialSample, Version
 from workers.engines import Key, Request, Sampling
 from workers.engines.transformers import TransformersEngine
 from workers.environments.scorer import Scorer
 from workers.preemption import watch
-from workers.shutdown import Leaving, on_signals
+from workers.shutdown import Shutdown, on_signals
 from workers.worker import work
 
 POLL_S = 0.1
@@ -46,12 +46,12 @@ class Paced(TransformersEngine):
     def add(self, requests: Sequence[Request]) -> None:
         super().add([request._replace(limit=self._length(request.key)) for request in requests])
 
-    def step(self) -> Mapping[Key, Draft]:
+    def step(self) -> Mapping[Key, PartialSample]:
         due = time.monotonic() + self._step_s
         ended = super().step()
         COUNT.pack_into(self._count, 0, self.sampled)
         time.sleep(max(0.0, due - time.monotonic()))
-        return {key: replace(draft, finish="stop") for key, draft in ended.items()}
+        return {key: replace(partial_sample, finish="stop") for key, partial_sample in ended.items()}
 
     def _length(self, key: Key) -> int:
         return self._trace.lengths(int(key.task.rpartition("/")[2]))[key.sample]
@@ -66,7 +66,7 @@ def live(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) 
     os.dup2(output, 2)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", stream=sys.stderr)
     disable_progress_bar()  # its locks would outlive a process that is killed
-    config, leaving = load(config_path), Leaving()
+    config, leaving = load(config_path), Shutdown()
     on_signals(leaving)
     watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
     scorer = Scorer(config.environment)

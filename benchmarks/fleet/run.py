@@ -40,8 +40,8 @@ class Run:
         """Until so many are ready to lease. Raises `TimeoutError`."""
 
         def ready() -> bool:
-            beats = [worker.beat for worker in self.stage.status().workers]
-            return sum(beat is not None and beat.state == "idle" for beat in beats) >= number
+            beats = [worker.heartbeat for worker in self.stage.status().workers]
+            return sum(heartbeat is not None and heartbeat.state == "idle" for heartbeat in beats) >= number
 
         await_true(ready, READY_S, f"{number} idle workers")
 

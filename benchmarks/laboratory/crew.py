@@ -77,8 +77,8 @@ class Node:
             except queue.Empty:
                 self.process.send_signal(signal.SIGUSR1)
                 time.sleep(EXPLAINED_S)
-                mend = f"its log ends: {self._tail()}"
-                raise DeadlineError(Problem(self.name, f"has not said {what!r} in {deadline_s:g} s", mend)) from None
+                fix = f"its log ends: {self._tail()}"
+                raise DeadlineError(Problem(self.name, f"has not said {what!r} in {deadline_s:g} s", fix)) from None
             if event.what == "ended":
                 raise NodeError(Problem(self.name, f"ended before it said {what!r}", f"its log ends: {self._tail()}"))
             if event.what == what:

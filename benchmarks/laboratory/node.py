@@ -21,7 +21,7 @@ import orjson
 from blake3 import blake3
 
 from benchmarks.laboratory import baseline
-from benchmarks.laboratory.member import Follower, Member
+from benchmarks.laboratory.member import Member, WatchingNode
 from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, client, endpoint
 from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
@@ -74,7 +74,7 @@ def main() -> None:
     store = ObjectStore(endpoint(spec.origin), spec.run)
     if spec.source == "courier":
         member = member_of(spec, store)
-        bring, follower = by_courier(member), Follower(member, store)
+        bring, follower = by_courier(member), WatchingNode(member, store)
     else:
         bring, follower = by_baseline(spec, store), None
     say("ready")

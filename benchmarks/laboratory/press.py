@@ -1,4 +1,4 @@
-"""A learner as far as weights are concerned: `python -m benchmarks.laboratory.press SPEC`.
+"""A learner as far as weights are concerned: `python -m benchmarks.laboratory.weight_publisher SPEC`.
 
 Publishes random bf16 weights, and then versions of them in each of which `CHANGED` of the elements moved by one code,
 with the project's own press: anchors, differences to the version before, and those that span several. With a queue it
@@ -21,7 +21,7 @@ from echo_queue.config import Weights
 from echo_queue.queue import Queue
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights.publisher import Press
+from echo_queue.weights.publisher import WeightPublisher
 from echo_queue.weights.signatures import Signer
 from learner.publication.announcer import Announcer
 
@@ -53,7 +53,7 @@ def main() -> None:
     signer = Signer.generate()
     queue = Queue(client(Path(spec.redis)), spec.run) if spec.redis else None
     announcer = _announcer(queue) if queue is not None and spec.announces else None
-    press = Press(
+    weight_publisher = WeightPublisher(
         ObjectStore(endpoint(spec.origin), spec.run),
         spec.run,
         signer,
@@ -67,13 +67,13 @@ def main() -> None:
     for line in sys.stdin:
         for _ in range(orjson.loads(line)["versions"]):
             number, tensors = next(versions)
-            began_s, before = time.monotonic(), press.stored.total()
-            published = press.publish(Version(lineage, number), tensors, "bfloat16")
-            size = press.stored.total() - before
+            began_s, before = time.monotonic(), weight_publisher.stored.total()
+            published = weight_publisher.publish(Version(lineage, number), tensors, "bfloat16")
+            size = weight_publisher.stored.total() - before
             if queue is not None:
                 queue.publish(lineage, published)
             pointed_s = time.monotonic()
-            further = press.further(published.version) if queue is None else []
+            further = weight_publisher.further(published.version) if queue is None else []
         say(
             "published",
             number=number,

@@ -122,10 +122,10 @@ class _Late:
 
 def _late(lab: Laboratory, plan: Plan) -> _Late:
     run = lab.new_run()
-    with lab.crew(run, plan) as nodes, lab.press(run) as (press, key):
+    with lab.crew(run, plan) as nodes, lab.weight_publisher(run) as (weight_publisher, key):
         *early, joiner = nodes.values()
         for versions in (1, MISSED):
-            order = _publish(press, versions) | {"key": key}
+            order = _publish(weight_publisher, versions) | {"key": key}
             told_s = time.monotonic()
             for node in early:
                 node.tell("serve", **order)
@@ -151,13 +151,13 @@ def uploaded(lab: Laboratory, peers: int, rounds: int, announcing: bool) -> Uplo
     """
     run, plan = lab.new_run(), _serving(lab, peers)
     settings = {"redis": str(lab.redis), "announces": announcing, "part_bytes": UPLOADED_PART_BYTES}
-    with lab.crew(run, plan) as nodes, lab.press(run, LEARNER, **settings) as (press, key):
-        _publish(press, 1)
+    with lab.crew(run, plan) as nodes, lab.weight_publisher(run, LEARNER, **settings) as (weight_publisher, key):
+        _publish(weight_publisher, 1)
         for node in nodes.values():
             node.tell("follow", key=key)
         for node in nodes.values():
             node.hear("serving", SERVING_S)
-        taken = [_uploaded(lab, nodes, press) for _ in range(rounds)]
+        taken = [_uploaded(lab, nodes, weight_publisher) for _ in range(rounds)]
     return Uploaded(
         what=ANNOUNCED if announcing else TOLD,
         peers=peers,
@@ -178,10 +178,10 @@ class _Upload:
     wrong: int
 
 
-def _uploaded(lab: Laboratory, nodes: Nodes, press: Node) -> _Upload:
+def _uploaded(lab: Laboratory, nodes: Nodes, weight_publisher: Node) -> _Upload:
     sent = lab.network.sent_bytes(ORIGIN)
-    press.tell("publish", versions=1)
-    said = press.hear("published", PUBLISHED_S).figures
+    weight_publisher.tell("publish", versions=1)
+    said = weight_publisher.hear("published", PUBLISHED_S).figures
     served = [node.hear("serving", SERVING_S).figures for node in nodes.values()]
     last_s = max(each["arrived_s"] for each in served)
     return _Upload(
@@ -199,9 +199,9 @@ def _serving(lab: Laboratory, peers: int) -> Plan:
     return Plan(names, special={name: {"serves": True} for name in names})
 
 
-def _publish(press: Node, versions: int) -> dict[str, Any]:
-    press.tell("publish", versions=versions)
-    said = press.hear("published", PUBLISHED_S).figures
+def _publish(weight_publisher: Node, versions: int) -> dict[str, Any]:
+    weight_publisher.tell("publish", versions=versions)
+    said = weight_publisher.hear("published", PUBLISHED_S).figures
     return {"version": (1, said["number"]), "manifest": said["manifest"], "digest": said["digest"]}
 
 
@@ -238,6 +238,6 @@ def _chain(lab: Laboratory, run: str, count: int) -> Sequence[str]:
                 if len(names) == count:
                     return names
             if time.monotonic() > give_up:
-                mend = f"see {lab.network.directory / run}"
-                raise DeadlineError(Problem(f"chain of {run}", f"not {count} have joined in {CHAIN_S:g} s", mend))
+                fix = f"see {lab.network.directory / run}"
+                raise DeadlineError(Problem(f"chain of {run}", f"not {count} have joined in {CHAIN_S:g} s", fix))
             time.sleep(0.01)

@@ -43,7 +43,7 @@ def missing() -> list[str]:
         try:
             find()
         except ServiceError as error:
-            reasons += [f"{problem.what}: {problem.mend}" for problem in error.problems]
+            reasons += [f"{problem.what}: {problem.fix}" for problem in error.problems]
     return reasons or _refusals()
 
 

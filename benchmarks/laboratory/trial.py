@@ -17,7 +17,7 @@ from benchmarks.laboratory.crew import PRESS, Node
 from benchmarks.laboratory.figures import Arrival, Outcome
 from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
-from echo_queue.queue import Queue, QueuePolicy
+from echo_queue.queue import Queue, RunRules
 
 ORIGIN, LEARNER = "origin", "learner"
 READY_S = 30.0
@@ -84,7 +84,7 @@ class Laboratory:
         """A run that the queue knows."""
         run = f"run{next(self._runs)}"
         with origin.client(self.redis) as redis:
-            Queue(redis, run).configure(QueuePolicy(s=1, batch=1))
+            Queue(redis, run).configure(RunRules(s=1, batch=1))
         return run
 
     def broadcast(self, plan: Plan) -> Outcome:
@@ -115,16 +115,16 @@ class Laboratory:
             shutil.rmtree(self.objects / origin.BUCKET / run, ignore_errors=True)
 
     @contextmanager
-    def press(self, run: str, place: str = ORIGIN, **more: Any) -> Iterator[tuple[Node, str]]:
+    def weight_publisher(self, run: str, place: str = ORIGIN, **more: Any) -> Iterator[tuple[Node, str]]:
         """A learner's press at `place`, with a model of the laboratory's bytes, and its public key."""
         folder = self.network.directory / f"{run}.press"
         folder.mkdir()
         spec = {"run": run, "origin": self.network.address(ORIGIN), "elements": self.size // 2, "folder": str(folder)}
-        press = Node(place, folder, spec | more, PRESS)
+        weight_publisher = Node(place, folder, spec | more, PRESS)
         try:
-            yield press, press.hear("ready", READY_S).figures["public_key"]
+            yield weight_publisher, weight_publisher.hear("ready", READY_S).figures["public_key"]
         finally:
-            press.kill()
+            weight_publisher.kill()
             shutil.rmtree(folder)
 
     def bring(self, load: Cargo, nodes: Nodes, plan: Plan) -> Outcome:

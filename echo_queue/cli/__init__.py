@@ -1,6 +1,6 @@
 """The `echo-queue` command.
 
-- What is wrong is printed on stderr, each problem with where it is and its mend; the exit code is 2.
+- What is wrong is printed on stderr, each problem with where it is and its fix; the exit code is 2.
 - `--json` prints one JSON document on stdout and nothing else.
 - Commands import what they need when they run, so that `--help` answers at once; none but `weights verify` and
   `weights fetch` imports torch.

@@ -36,8 +36,8 @@ def sentence(found: Audit) -> str:
         wrong.append(f"{abs(found.difference):,} prompts {'missing' if found.difference > 0 else 'too many'}")
     if found.misplaced:
         wrong.append(f"{abs(found.misplaced):,} open ids {'without an entry' if found.misplaced > 0 else 'too few'}")
-    if found.flying != found.leased:
-        wrong.append(f"{found.flying:,} tasks noted as leased, {found.leased:,} are")
+    if found.in_flight != found.leased:
+        wrong.append(f"{found.in_flight:,} tasks noted as leased, {found.leased:,} are")
     if found.lost:
         wrong.append(f"{found.lost:,} entries vanished from a stream, though nothing removed them")
     return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"

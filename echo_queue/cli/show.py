@@ -1,7 +1,7 @@
 """`show`: the samples of one group as a person reads them, wherever the group is now.
 
 It is looked for, in this order, among what the learner trained last (in the run's directory, so that nothing need run
-any more), in replay, among drafts, and among the dead. Without a task it is the newest of the first two.
+any more), in replay, among partial rollouts, and among the dead. Without a task it is the newest of the first two.
 """
 
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from echo_queue.cli.transcript import Transcript, Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue import Queue
-from echo_queue.records import Draft, Group, Sample, Tokens
+from echo_queue.records import Group, PartialSample, Sample, Tokens
 from echo_queue.reporting.samples import TrainedGroups
 
 DEAD = 10_000
@@ -29,7 +29,7 @@ class Found:
     task: str
     where: str
     prompt: Tokens | None
-    samples: tuple[Sample | Draft, ...]
+    samples: tuple[Sample | PartialSample, ...]
 
 
 def show(config: Config, task: str | None, *, as_json: bool) -> None:
@@ -37,8 +37,8 @@ def show(config: Config, task: str | None, *, as_json: bool) -> None:
     found = _trained(config, task) or _queued(monitor(config), task)
     if found is None:
         what = f"no samples of {task} are kept" if task else "no group has been made yet"
-        mend = f"the learner keeps the last {config.telemetry.keep_groups} groups: telemetry.keep_groups"
-        raise PromptError(Problem("show", what, mend))
+        fix = f"the learner keeps the last {config.telemetry.keep_groups} groups: telemetry.keep_groups"
+        raise PromptError(Problem("show", what, fix))
     words = tokenizer_of(config)
     prompt = None if found.prompt is None else words(found.prompt)
     samples = [transcript(sample, words) for sample in found.samples]
@@ -59,8 +59,8 @@ def _queued(queue: Queue, task: str | None) -> Found | None:
         return _of_group(group, "made, and not trained yet")
     if task is None:
         return None
-    if drafts := queue.begun(task):
-        return Found(task, "under way; so far its worker has stored", None, drafts.samples)
+    if partials := queue.begun(task):
+        return Found(task, "under way; so far its worker has stored", None, partials.samples)
     for dead in queue.dead(limit=DEAD):
         if dead.id == task:
             where = f"dead after {dead.attempts} attempts, the last by {dead.worker}: {dead.reason}"

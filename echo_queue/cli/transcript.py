@@ -8,7 +8,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from echo_queue.records import Draft, Sample, Tokens
+from echo_queue.records import PartialSample, Sample, Tokens
 
 Words = Callable[[Tokens], str]
 """Token ids as text."""
@@ -36,7 +36,7 @@ class Transcript:
     finish: str | None
 
 
-def transcript(sample: Sample | Draft, words: Words) -> Transcript:
+def transcript(sample: Sample | PartialSample, words: Words) -> Transcript:
     borders = sorted({0, len(sample.tokens), *(border for part in sample.observed for border in part)})
     observed = {part.start for part in sample.observed}
     parts = tuple(
@@ -47,7 +47,7 @@ def transcript(sample: Sample | Draft, words: Words) -> Transcript:
     return Transcript(parts, _drawn(sample), reward, sample.finish)
 
 
-def _drawn(sample: Sample | Draft) -> dict[int, int]:
+def _drawn(sample: Sample | PartialSample) -> dict[int, int]:
     observed = {place for part in sample.observed for place in range(*part)}
     starts = [*(span.start for span in sample.spans), len(sample.tokens)]
     drawn: dict[int, int] = {}

@@ -18,18 +18,18 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.connections.secrets import Role
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problems import print_problems
-from echo_queue.queue import Queue, Trust
+from echo_queue.queue import Queue, RunKeys
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import Manifest, Route, base_of, digest, manifest_key, route_key
 from echo_queue.weights.reader import bring, open_manifest
 from echo_queue.weights.retention import doomed, remove
-from echo_queue.weights.signatures import Verifier, key_id
+from echo_queue.weights.signatures import SignatureVerifier, key_id
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StoredWeights:
     """The run's store and queue, as one role sees them."""
 
     config: Config
@@ -37,12 +37,12 @@ class Shelf:
     queue: Queue
 
     @classmethod
-    def of(cls, config: Config, role: Role = "worker") -> "Shelf":
+    def of(cls, config: Config, role: Role = "worker") -> "StoredWeights":
         store = connect_store(config, role)
         return cls(config, store, Queue.connect(config, role, store))
 
-    def trust(self) -> Trust:
-        trust = self.queue.trust()
+    def trust(self) -> RunKeys:
+        trust = self.queue.run_keys()
         if trust is None:
             raise ServiceError(Problem("weights", "no learner has named its key yet", "start the learner"))
         expected = self.config.weights.public_key
@@ -66,13 +66,13 @@ class Shelf:
         key = manifest_key(version)
         return open_manifest(self.store, self.store.get(key), version, self._verifier())
 
-    def _verifier(self) -> Verifier:
-        return Verifier(self.trust().public_key)
+    def _verifier(self) -> SignatureVerifier:
+        return SignatureVerifier(self.trust().public_key)
 
 
 def ls(config: Config, *, as_json: bool) -> None:
     """What the store holds, by listing alone."""
-    shelf = Shelf.of(config)
+    shelf = StoredWeights.of(config)
     entries, published = catalogue(shelf.store), shelf.queue.published()
     latest = published.version if published else None
     if as_json:
@@ -102,7 +102,7 @@ def _document(entry: Entry, latest: Version | None) -> dict[str, object]:
 
 def show(config: Config, name: str, *, as_json: bool) -> None:
     """One manifest, verified."""
-    shelf = Shelf.of(config)
+    shelf = StoredWeights.of(config)
     manifest = shelf.choose(name)
     route = manifest.route
     if as_json:
@@ -123,7 +123,7 @@ def show(config: Config, name: str, *, as_json: bool) -> None:
 
 def verify(config: Config, name: str) -> int:
     """Reads every route to a version and makes its tensors. Exit code: 1 if anything of it is not what was signed."""
-    shelf = Shelf.of(config)
+    shelf = StoredWeights.of(config)
     manifest = shelf.choose(name)
     console = Console(highlight=False)
     checks: list[tuple[str, Callable[[], None]]] = [
@@ -146,47 +146,49 @@ def _report(console: Console, what: str, check: Callable[[], None]) -> tuple[Pro
     return ()
 
 
-def _check_route(shelf: Shelf, manifest: Manifest, name: str) -> None:
+def _check_route(shelf: StoredWeights, manifest: Manifest, name: str) -> None:
     version, base = manifest.version, base_of(name)
     route = manifest.route
     if base != route.base:
         key = route_key(version, base)
-        route = Route.decode(Verifier(shelf.trust().public_key).open(shelf.store.get(key), key), key)
+        route = Route.decode(SignatureVerifier(shelf.trust().public_key).open(shelf.store.get(key), key), key)
         if (route.version, route.base, route.root) != (version, base, manifest.root):
             raise weights.Damaged(Problem(key, "leads elsewhere", "look at who else writes to the store"))
     for _ in bring(shelf.store, route):
         pass
 
 
-def _check_tensors(shelf: Shelf, manifest: Manifest) -> None:
+def _check_tensors(shelf: StoredWeights, manifest: Manifest) -> None:
     trust = shelf.trust()
-    weights.fetch(shelf.store, _pointer(shelf, manifest), Verifier(trust.public_key), trust.chunk_key)
+    weights.fetch(shelf.store, _pointer(shelf, manifest), SignatureVerifier(trust.public_key), trust.chunk_key)
 
 
 def fetch(config: Config, name: str, to: Path | None) -> Path:
     """Writes a version as one safetensors file; whole, or not at all."""
     from safetensors.torch import save_file
 
-    shelf = Shelf.of(config)
+    shelf = StoredWeights.of(config)
     manifest, trust = shelf.choose(name), shelf.trust()
     path = to or config.run.dir / f"weights-{manifest.version}.safetensors"
-    tensors = weights.fetch(shelf.store, _pointer(shelf, manifest), Verifier(trust.public_key), trust.chunk_key)
+    tensors = weights.fetch(
+        shelf.store, _pointer(shelf, manifest), SignatureVerifier(trust.public_key), trust.chunk_key
+    )
     for alias in manifest.aliases:  # the file's format knows no ties
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.draft")
+    partial_sample = path.with_name(f".{path.name}.partial rollout")
     note = {"run": manifest.run, "version": str(manifest.version), "root": manifest.root}
-    failpoints.take("draft weights", lambda: save_file(tensors, draft, note), draft)
-    failpoints.take("place weights", lambda: draft.replace(path), path)
+    failpoints.step("partial rollout weights", lambda: save_file(tensors, partial_sample, note), partial_sample)
+    failpoints.step("place weights", lambda: partial_sample.replace(path), path)
     return path
 
 
 def gc(config: Config, *, dry_run: bool) -> None:
     """Removes what the learner would remove after its next publication, and what dead learners left unfinished."""
-    shelf = Shelf.of(config, "learner")
+    shelf = StoredWeights.of(config, "learner")
     status, newest = shelf.queue.status(), shelf.latest().version
-    served = {worker.beat.version for worker in status.workers if worker.beat is not None}
-    entries = doomed(shelf.store, newest, status.policy.s, served)
+    served = {worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None}
+    entries = doomed(shelf.store, newest, status.rules.s, served)
     keys = [key for entry in entries for key in entry.keys]
     if not dry_run:
         remove(shelf.store, keys)
@@ -196,7 +198,7 @@ def gc(config: Config, *, dry_run: bool) -> None:
     Console(highlight=False, soft_wrap=True).print(f"versions {verb}: {names} ({size / 2**20:,.1f} MiB)")
 
 
-def _pointer(shelf: Shelf, manifest: Manifest) -> Published:
+def _pointer(shelf: StoredWeights, manifest: Manifest) -> Published:
     key = manifest_key(manifest.version)
     return Published(manifest.version, key, digest(shelf.store.get(key)))
 

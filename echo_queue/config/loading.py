@@ -1,7 +1,7 @@
 """Reads a run's configuration: a TOML file, overlaid by `ECHO_QUEUE_SECTION__KEY` variables.
 
 An unknown key, a wrong type or an impossible combination is an error; all of them are reported together, each with its
-key's path and the mend, before anything starts.
+key's path and the fix, before anything starts.
 """
 
 import difflib
@@ -40,7 +40,7 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Config
     except OSError as error:
         return None, (Problem(str(path), f"cannot be read: {error.strerror}", "name a TOML file"),)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        return None, (Problem(str(path), f"is not TOML: {error}", "mend that line"),)
+        return None, (Problem(str(path), f"is not TOML: {error}", "fix that line"),)
     problems = list(_overlay(values, environ))
     try:
         config = Config.model_validate(values)
@@ -93,9 +93,9 @@ def _explain(error: ValidationError, values: dict[str, Any]) -> Iterator[Problem
                 problem = Problem(where, "is missing", "add it")
             case _ if where in explained:
                 before = explained[where]
-                problem = Problem(where, before.what + f"; or: {entry['msg'].lower()}", before.mend)
+                problem = Problem(where, before.what + f"; or: {entry['msg'].lower()}", before.fix)
             case _:
-                problem = Problem(where, f"{entry['input']!r} will not do: {entry['msg'].lower()}", "mend the value")
+                problem = Problem(where, f"{entry['input']!r} will not do: {entry['msg'].lower()}", "fix the value")
         explained[where] = problem
     yield from explained.values()
 

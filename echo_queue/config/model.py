@@ -314,10 +314,10 @@ class Weights(Section):
     """Worker: the price of what it sends to its peers."""
     store_usd_per_gb: float = Field(default=0.0, ge=0)
     """Worker: the price of what it reads from the store."""
-    spool_dir: Path | None = None
-    """Worker: where it keeps what it passes on. Without it: `spool` in the run's directory."""
-    spool_max_bytes: Positive = 68_719_476_736
-    """Worker: what was used least recently leaves the spool beyond this."""
+    cache_dir: Path | None = None
+    """Worker: where it keeps what it passes on. Without it: `part_cache` in the run's directory."""
+    cache_max_bytes: Positive = 68_719_476_736
+    """Worker: what was used least recently leaves the part cache beyond this."""
     chunk_deadline_s: Seconds = 5.0
     """Worker: a peer that delivers nothing for so long is left for the next."""
 

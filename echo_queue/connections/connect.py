@@ -2,7 +2,7 @@
 
 - A Redis connection never re-sends a command by itself (moves are repeated by their callers, who know
   that they may be), and gives up on a silent server after `SOCKET_TIMEOUT_S`.
-- Every failure is one `ServiceError` that names the config key and the mend.
+- Every failure is one `ServiceError` that names the config key and the fix.
 """
 
 import logging
@@ -127,11 +127,11 @@ def redis_client(endpoint: RedisEndpoint) -> redis.Redis:
                 master: redis.Redis = sentinels.master_for(service, **settings)
                 return master
     except ValueError as error:
-        raise ServiceError(Problem("redis.url", f"{endpoint.url}: {error}", _URL_MEND)) from None
-    raise ServiceError(Problem("redis.url", f"{endpoint.url} names no kind of server we know", _URL_MEND))
+        raise ServiceError(Problem("redis.url", f"{endpoint.url}: {error}", _URL_FIX)) from None
+    raise ServiceError(Problem("redis.url", f"{endpoint.url} names no kind of server we know", _URL_FIX))
 
 
-_URL_MEND = "write redis://host:port/db, rediss://host:port/db or redis+sentinel://h1:p,h2:p/service/db"
+_URL_FIX = "write redis://host:port/db, rediss://host:port/db or redis+sentinel://h1:p,h2:p/service/db"
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""What a Redis failure means for the person who must act: config key, what is wrong, the mend."""
+"""What a Redis failure means for the person who must act: config key, what is wrong, the fix."""
 
 import redis
 from redis import exceptions
@@ -6,12 +6,12 @@ from redis.sentinel import MasterNotFoundError
 
 from echo_queue.errors import Problem
 
-PASSWORD_MEND = "set redis.username, and ECHO_QUEUE_REDIS_PASSWORD or ECHO_QUEUE_REDIS_PASSWORD_FILE"
+PASSWORD_FIX = "set redis.username, and ECHO_QUEUE_REDIS_PASSWORD or ECHO_QUEUE_REDIS_PASSWORD_FILE"
 
 # The first that fits counts: a kind of exception, or how a server's answer begins.
 MEANINGS: tuple[tuple[type[Exception] | str, str, str], ...] = (
-    (exceptions.AuthenticationError, "Redis refuses the user or its password", PASSWORD_MEND),
-    ("NOAUTH", "Redis wants a password", PASSWORD_MEND),
+    (exceptions.AuthenticationError, "Redis refuses the user or its password", PASSWORD_FIX),
+    ("NOAUTH", "Redis wants a password", PASSWORD_FIX),
     (
         exceptions.NoPermissionError,
         "Redis does not allow this role that",
@@ -34,9 +34,9 @@ def explain(error: redis.RedisError, url: str) -> Problem:
     text = str(error)
     if isinstance(error, redis.ConnectionError) and ("SSL" in text or "certificate" in text.lower()):
         text = f"TLS {text}"
-    for sign, what, mend in MEANINGS:
+    for sign, what, fix in MEANINGS:
         if text.startswith(sign) if isinstance(sign, str) else isinstance(error, sign):
-            return Problem("redis.url", f"{what} ({url}): {text}", mend)
+            return Problem("redis.url", f"{what} ({url}): {text}", fix)
     return Problem("redis.url", f"Redis refuses ({url}): {text}", "its log says more")
 
 

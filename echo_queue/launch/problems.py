@@ -14,10 +14,10 @@ def print_problems(problems: Iterable[Problem], console: Console | None = None) 
     console = console or Console(stderr=True, highlight=False)
     for problem in problems:
         head = Text.assemble(("✗ ", "bold red"), (problem.where, "bold"), ": ", problem.what)
-        mend = Text.assemble(("→ ", "green"), problem.mend)
+        fix = Text.assemble(("→ ", "green"), problem.fix)
         if console.is_terminal:
             console.print(head)
-            console.print(Padding(mend, (0, 0, 0, 4)))
+            console.print(Padding(fix, (0, 0, 0, 4)))
         else:
             console.print(head, soft_wrap=True)
-            console.print(Text("    ") + mend, soft_wrap=True)
+            console.print(Text("    ") + fix, soft_wrap=True)

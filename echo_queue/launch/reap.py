@@ -19,7 +19,7 @@ def reap(process: Ending, deadline_s: float, what: str) -> int:
     try:
         return process.wait(deadline_s)
     except subprocess.TimeoutExpired:
-        mend = "see what it waits for (`ps -o stat,wchan`): a disk or a mount that hangs holds even a killed process"
+        fix = "see what it waits for (`ps -o stat,wchan`): a disk or a mount that hangs holds even a killed process"
         raise DeadlineError(
-            Problem(f"{what} (pid {process.pid})", f"has not ended in {deadline_s:.0f} s", mend)
+            Problem(f"{what} (pid {process.pid})", f"has not ended in {deadline_s:.0f} s", fix)
         ) from None

@@ -111,7 +111,7 @@ class ServerProcess:
         with self._lock.open("a+") as lock, self.log.open("ab") as log:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock.truncate(0)
-            self._child = failpoints.take("launch server", lambda: self._spawn(argv, environ or {}, log, lock), argv)
+            self._child = failpoints.step("launch server", lambda: self._spawn(argv, environ or {}, log, lock), argv)
             self.pid = self._child.pid
 
     def _spawn(
@@ -168,7 +168,7 @@ class ServerProcess:
         if self.pid is None or not self.alive():
             return
         with suppress(ProcessLookupError):
-            failpoints.take("end server", partial(os.kill, self.pid, number), self.dir)
+            failpoints.step("end server", partial(os.kill, self.pid, number), self.dir)
         give_up = time.monotonic() + patience_s
         while self.alive() and time.monotonic() < give_up:
             time.sleep(POLL_S)

@@ -136,14 +136,14 @@ class Kept:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
             log.flush()
             self._log_from = log.tell()
-            self.process = failpoints.take("spawn role", partial(launch, log), self.role.name)
+            self.process = failpoints.step("spawn role", partial(launch, log), self.role.name)
         self.started = time.monotonic()
 
     def signal(self, number: signal.Signals) -> None:
         """To the whole group, whose first process may be gone."""
         if self.group is not None:
             with suppress(ProcessLookupError, PermissionError):
-                failpoints.take("signal role", partial(os.killpg, self.group, number), (self.role.name, number))
+                failpoints.step("signal role", partial(os.killpg, self.group, number), (self.role.name, number))
 
     def tail(self, lines: int) -> str:
         """The last lines of this life."""
@@ -178,7 +178,7 @@ class Supervisor:
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.directory, self._lock_patience_s)
-        self._guard = failpoints.take("spawn guard", partial(_spawn_guard, self._lock))
+        self._guard = failpoints.step("spawn guard", partial(_spawn_guard, self._lock))
         return self
 
     def __exit__(
@@ -296,7 +296,7 @@ class Supervisor:
         assert self._guard and self._guard.stdin
         with suppress(BrokenPipeError):
             self._guard.stdin.write(f"{sign} {kept.group}\n".encode())
-            failpoints.take("tell guard", self._guard.stdin.flush, (sign, kept.role.name))
+            failpoints.step("tell guard", self._guard.stdin.flush, (sign, kept.role.name))
 
 
 def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":
@@ -334,7 +334,7 @@ def lock(directory: Path, patience_s: float) -> IO[str]:
         else:
             file.truncate(0)
             file.write(str(os.getpid()))
-            failpoints.take("take lock", file.flush, directory)
+            failpoints.step("take lock", file.flush, directory)
             return file
 
 
@@ -353,9 +353,9 @@ def _process_lives(pid: str) -> bool:
 def _given_up(kept: Kept, code: int) -> Problem:
     tail = "\n".join(f"      {line}" for line in kept.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code == 2:
-        return Problem(kept.role.name, f"cannot go on:\n{tail}", "mend that, then run again: it continues")
+        return Problem(kept.role.name, f"cannot go on:\n{tail}", "fix that, then run again: it continues")
     what = f"{_how(code)}, {kept.deaths} times in a row; its last lines:\n{tail}"
-    return Problem(kept.role.name, what, f"mend it ({kept.log} has more), then run again: it continues")
+    return Problem(kept.role.name, what, f"fix it ({kept.log} has more), then run again: it continues")
 
 
 def _how(code: int) -> str:

@@ -3,7 +3,7 @@
 - A role may call its own functions only, and a function runs with its caller's rights: even one that is called by
   another way can do no more than the keys allow.
 - A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others made but
-  drafts, which it may have to go on with, nor publish, nor touch a counter that the identity is checked with. What
+  partials, which it may have to go on with, nor publish, nor touch a counter that the identity is checked with. What
   completing needs it can also do by hand: delete entries of tasks, add some to replay, change places in `open`. The
   audit shows that (docs/reliability.md).
 - It may also write who feeds whom with weights: that costs others time at most, as they verify what they are fed.
@@ -27,18 +27,18 @@ SCRIPTS = "+eval +evalsha +script|exists +script|load"
 Grant = tuple[str, str, tuple[str, ...]]
 
 WORKER_CALLS = (
-    *("lease", "renew", "release", "fail", "progress", "discard", "complete", "beat", "leave", "confirm"),
+    *("lease", "renew", "release", "fail", "progress", "discard", "complete", "heartbeat", "leave", "confirm"),
     *("join", "report", "withdraw"),
 )
 WORKER: tuple[Grant, ...] = (
-    ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "coming", "forks")),
+    ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "coming", "forks")),
     ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
     ("~", "+xrange +xdel", ("dead",)),
     ("%W~", "+xadd", ("replay", "events")),
     ("%R~", "+xread", ("events",)),
     ("~", "+hget +hset", ("open",)),
-    ("~", "+zadd +zrem", ("flying",)),
-    ("~", "+hget +hset +hdel", ("drafts",)),
+    ("~", "+zadd +zrem", ("in_flight",)),
+    ("~", "+hget +hset +hdel", ("partials",)),
     ("%W~", "+zadd", ("ready", "workers")),
     ("%W~", "+zrem", ("workers",)),
     ("%W~", "+hdel", ("waits",)),
@@ -57,7 +57,7 @@ WORKER: tuple[Grant, ...] = (
 )
 SUBMITTER_CALLS = ("declare", "submit", "reject", "admit", "confirm")
 SUBMITTER: tuple[Grant, ...] = (
-    ("%R~", "+hgetall +hget +hmget", ("state", "policy", "published", "forks")),
+    ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "forks")),
     ("%R~", "+xlen", ("tasks", "retry", "replay")),
     ("%R~", "+xread", ("events",)),
     ("%W~", "+xadd", ("tasks", "events")),
@@ -66,7 +66,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("~", "+hgetall +hget +hmget +hset +hincrby", ("set:*", "chunks:*")),
     ("~", "+zadd +zrangebyscore", ("shards:*",)),
     ("~", "+zadd +zrange +zrem", ("backlog",)),
-    ("~", "+exists +srem", ("ledger",)),
+    ("~", "+exists +srem", ("settled_ids",)),
     ("~", "+getrange +setrange", ("lengths:*",)),
     ("%R~", "+hget", ("buckets:*",)),
     ("~", "+llen +lpop", ("redo",)),
@@ -80,16 +80,18 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
     `monitor` reads everything of the run but its secrets, and calls the read-only functions; it is meant for redis-cli.
     `celery` is the broker's user: nothing of the run's queue, everything under the prefix.
     """
-    prefix, trust = Keys(run).prefix, Keys(run).trust
+    prefix, run_keys = Keys(run).prefix, Keys(run).run_keys
     match role:
         case "admin":
             return "~* &* +@all"
         case "worker":
-            return " ".join([*_narrow(prefix, WORKER_CALLS, WORKER), f"(%R~{trust} +hgetall)"])
+            return " ".join([*_narrow(prefix, WORKER_CALLS, WORKER), f"(%R~{run_keys} +hgetall)"])
         case "submitter":
             return " ".join(_narrow(prefix, SUBMITTER_CALLS, SUBMITTER))
         case "learner":
-            return f"~{prefix}* ~{trust} -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
+            return (
+                f"~{prefix}* ~{run_keys} -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
+            )
         case "monitor":
             look = "+info +client|list +latency|latest +memory|usage +command|docs"
             return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {BLIND} +fcall_ro {look}"

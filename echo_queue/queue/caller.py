@@ -60,7 +60,7 @@ PASSING_CODES = ("NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 """How Valkey and Redis 7.0 say that a function did what its caller may not."""
 
-MENDS = {
+FIXES = {
     "MISCONF": "Redis cannot write to its disk: free space there",
     "EQNORUN": "start `echo-queue services` or the learner first: they write the run's rules",
     "EQREFUSED": "this worker is broken, or of another release",
@@ -120,7 +120,7 @@ class Caller:
 
         `step` and `about` name it at the door (`echo_queue.failpoints`).
         """
-        return failpoints.take(step, lambda: self._repeat(send), about)
+        return failpoints.step(step, lambda: self._repeat(send), about)
 
     def _repeat(self, send: Callable[[], Any]) -> Any:
         give_up = time.monotonic() + self.deadline_s
@@ -161,11 +161,11 @@ class Caller:
         if code == "EQAHEAD":
             what = f"Redis has forgotten what it had acknowledged: {rest}"
             raise SetBackError(Problem(self.where, what, "start the learner again: it goes on from its checkpoint"))
-        mend = MENDS.get(code) or _mend(error)
-        if mend is None:
+        fix = FIXES.get(code) or _fix(error)
+        if fix is None:
             raise error
         what = f"no answer within {self.deadline_s:.0f} s: {text}" if _passing(error) else text
-        raise ServiceError(Problem(self.where, what, mend)) from None
+        raise ServiceError(Problem(self.where, what, fix)) from None
 
 
 def _passing(error: redis.RedisError) -> bool:
@@ -174,7 +174,7 @@ def _passing(error: redis.RedisError) -> bool:
     return isinstance(error, PASSING) or str(error).startswith(PASSING_CODES)
 
 
-def _mend(error: redis.RedisError) -> str | None:
+def _fix(error: redis.RedisError) -> str | None:
     if isinstance(error, NoPermissionError) or str(error).startswith(REFUSED_INSIDE):
         return REFUSED
     if isinstance(error, redis.AuthenticationError):

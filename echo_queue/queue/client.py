@@ -2,7 +2,7 @@
 
 - Every method may be repeated; each goes through one retry loop, so a caller sees either the answer or an error
   that says what to do. At-least-once calls, exactly-once effects.
-- `payloads` keeps the bytes of groups, `under_way` those of drafts, `replies` reads answers, `calls` retries; this file
+- `payloads` and `partial_payloads` keep bytes, `replies` reads answers, `caller` retries; this file
   only names the moves.
 """
 
@@ -18,32 +18,32 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import library, replies
 from echo_queue.queue.caller import NO_REPLICAS, Caller, Replicas, answers
 from echo_queue.queue.keys import Keys
-from echo_queue.queue.partial_payloads import UnderWay
-from echo_queue.queue.payloads import Payloads, Spill
+from echo_queue.queue.partial_payloads import PartialPayloads
+from echo_queue.queue.payloads import Payloads, PayloadStore
 from echo_queue.queue.types import (
     Announced,
-    Arrival,
     Audit,
-    Beat,
     Chunk,
     Complaint,
     DeadTask,
     Drained,
+    Heartbeat,
     Joined,
+    LatestWeights,
     Lease,
-    Ledger,
-    News,
     Outcome,
     Peer,
     PromptSet,
-    QueuePolicy,
     Reclaimed,
     Resumed,
+    RunKeys,
+    RunRules,
     Status,
-    Trust,
-    Waiting,
+    SubmissionCounts,
+    SubmissionStatus,
+    WaitingChunk,
 )
-from echo_queue.records import BASE, Drafts, Group, Published, Shard, Version
+from echo_queue.records import BASE, Group, PartialGroup, Published, Shard, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError, encode
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Queue:
         self,
         client: "redis.Redis",
         run: str,
-        store: Spill | None = None,
+        store: PayloadStore | None = None,
         inline_max_bytes: int = INLINE_MAX_BYTES,
         *,
         deadline_s: float = DEADLINE_S,
@@ -78,12 +78,12 @@ class Queue:
         self.keys = Keys(run)
         self.client = client
         self.payloads = Payloads(store, inline_max_bytes, group_max_bytes)
-        self.under_way = UnderWay(store, inline_max_bytes, group_max_bytes)
+        self.partial_payloads = PartialPayloads(store, inline_max_bytes, group_max_bytes)
         self._turn: int | None = None
         self.caller = Caller(client, f"queue of run {run}", deadline_s, replicas)
 
     @classmethod
-    def connect(cls, config: "Config", role: "Role", store: Spill | None = None) -> "Queue":
+    def connect(cls, config: "Config", role: "Role", store: PayloadStore | None = None) -> "Queue":
         """The queue of the configured run, as the user of `role`."""
         from echo_queue.connections.connect import connect_redis
 
@@ -103,9 +103,9 @@ class Queue:
         """Loads the Lua library; needs a user that may `FUNCTION LOAD`."""
         self.caller.persist("install", lambda: library.load(self.client))
 
-    def configure(self, policy: QueuePolicy) -> None:
+    def configure(self, rules: RunRules) -> None:
         """Creates the run, or changes its rules."""
-        self._call("configure", *replies.policy_words(policy))
+        self._call("configure", *replies.rules_words(rules))
 
     # Submitters -------------------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Queue:
         """The chunk cannot be read, and why. False if it is settled, or has other content by now."""
         return bool(self._call("reject", name, chunk.number, chunk.digest, reason))
 
-    def ledger(self, name: str) -> Ledger | None:
+    def submission_status(self, name: str) -> SubmissionStatus | None:
         """How far the submission of a set is, chunk by chunk; None if no such set was declared."""
 
         def read() -> list[Any]:
@@ -141,18 +141,20 @@ class Queue:
             pipe.hgetall(self.keys.chunks(name))
             return pipe.execute()
 
-        words, marks = self.caller.persist("ledger", read)
+        words, marks = self.caller.persist("settled_ids", read)
         if not words:
             return None
-        return replies.ledger_of(name, {replies.text(key): replies.text(value) for key, value in words.items()}, marks)
+        return replies.submission_status_of(
+            name, {replies.text(key): replies.text(value) for key, value in words.items()}, marks
+        )
 
-    def arrival(self, name: str) -> Arrival | None:
+    def submission_counts(self, name: str) -> SubmissionCounts | None:
         """How far the submission of a set is, in numbers; None if no such set was declared."""
-        names = [field.name for field in fields(Arrival)]
-        words = self.caller.persist("arrival", lambda: self.client.hmget(self.keys.set(name), names))
-        return None if None in words else Arrival(*map(int, words))
+        names = [field.name for field in fields(SubmissionCounts)]
+        words = self.caller.persist("submission_counts", lambda: self.client.hmget(self.keys.set(name), names))
+        return None if None in words else SubmissionCounts(*map(int, words))
 
-    def waiting_chunk(self, name: str, number: int) -> Waiting | None:
+    def waiting_chunk(self, name: str, number: int) -> WaitingChunk | None:
         """One chunk of a set; None if it is settled or was never declared."""
 
         def read() -> list[Any]:
@@ -163,7 +165,7 @@ class Queue:
 
         (source, feature), mark = self.caller.persist("waiting_chunk", read)
         chunk = replies.waiting_chunk_of(number, mark) if mark else None
-        return None if chunk is None else Waiting(replies.text(source), replies.text(feature or b""), chunk)
+        return None if chunk is None else WaitingChunk(replies.text(source), replies.text(feature or b""), chunk)
 
     def unserved(self) -> list[str]:
         """Names of the sets of which prompts are still to come, or in the backlog."""
@@ -179,12 +181,12 @@ class Queue:
     def lease(self, worker: str, version: Version, count: int) -> Lease:
         """Up to `count` tasks, those that came back first. `version`: the weights this worker serves.
 
-        A draft that no worker can have made is dropped and counted: its task starts anew.
+        A partial rollout that no worker can have made is dropped and counted: its task starts anew.
         """
         reply = self._call("lease", worker, *version, count, uuid.uuid4().hex)
-        drafts, bad = self.under_way.drafts_of(replies.kept_of(reply))
+        partials, bad = self.partial_payloads.partials_of(replies.kept_of(reply))
         self.discard(worker, bad)
-        return replace(replies.lease_of(reply), drafts=drafts)
+        return replace(replies.lease_of(reply), partials=partials)
 
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
         """Keeps leases; returns the ids no longer held. `held`: task id → the version of its oldest token."""
@@ -192,20 +194,20 @@ class Queue:
         lost = self._call("renew", worker, *words) if held else []
         return [replies.text(task_id) for task_id in lost]
 
-    def progress(self, worker: str, drafts: Sequence[Drafts]) -> list[str]:
+    def progress(self, worker: str, partials: Sequence[PartialGroup]) -> list[str]:
         """Keeps how far tasks are, in place of what was kept, for whoever leases them next. Returns the ids no longer
         held, of which nothing was kept. A full server keeps nothing either, which only costs tokens.
 
-        Raises `CodecError` for what is no draft, or a larger one than `queue.group_max_bytes`.
+        Raises `CodecError` for what is no partial rollout, or a larger one than `queue.group_max_bytes`.
         """
-        calls = [("progress", worker, *self.under_way.keep(worker, one)) for one in drafts]
+        calls = [("progress", worker, *self.partial_payloads.keep(worker, one)) for one in partials]
         answered = (
-            self.caller.move("progress", self.keys.prefix, calls, (worker, drafts), optional=True) if calls else []
+            self.caller.move("progress", self.keys.prefix, calls, (worker, partials), optional=True) if calls else []
         )
-        return [one.task for one, kept in zip(drafts, answered, strict=True) if not kept]
+        return [one.task for one, kept in zip(partials, answered, strict=True) if not kept]
 
     def discard(self, worker: str, task_ids: Sequence[str]) -> int:
-        """What was kept of these tasks, which `worker` holds, is of no use. Returns how many drafts there were."""
+        """What was kept of these tasks, which `worker` holds, is of no use. Returns how many partials there were."""
         return int(self._call("discard", worker, *task_ids)) if task_ids else 0
 
     def release(self, worker: str, task_ids: Sequence[str]) -> int:
@@ -232,9 +234,9 @@ class Queue:
         self.payloads.discard(refused)
         return outcomes
 
-    def beat(self, worker: str, beat: Beat, every_s: float = 1.0) -> None:
+    def heartbeat(self, worker: str, heartbeat: Heartbeat, every_s: float = 1.0) -> None:
         """Heartbeat; it expires once a few of them, `every_s` apart, are missing."""
-        self._call("beat", worker, round(1000 * BEATS_MISSED * every_s), *replies.beat_words(beat))
+        self._call("heartbeat", worker, round(1000 * BEATS_MISSED * every_s), *replies.heartbeat_words(heartbeat))
 
     def leave(self, worker: str) -> None:
         """`worker` ends, and is no longer listed; what it still holds it keeps until its leases run out."""
@@ -261,10 +263,10 @@ class Queue:
         """`worker` feeds nobody any more, as it is leaving."""
         self._call("withdraw", worker)
 
-    def trust(self) -> Trust | None:
+    def run_keys(self) -> RunKeys | None:
         """Whose weights to trust; None before the run's first learner has begun."""
-        words = self.caller.persist("trust", lambda: self.client.hgetall(self.keys.trust))
-        return replies.trust_of({replies.text(name): replies.text(value) for name, value in words.items()})
+        words = self.caller.persist("run_keys", lambda: self.client.hgetall(self.keys.run_keys))
+        return replies.run_keys_of({replies.text(name): replies.text(value) for name, value in words.items()})
 
     # The learner ------------------------------------------------------------------------------------------------------
 
@@ -308,13 +310,13 @@ class Queue:
         """
         return bool(self._call("announce", lineage, version.number, route, place, document))
 
-    def entrust(self, lineage: int, trust: Trust) -> None:
+    def publish_keys(self, lineage: int, trust: RunKeys) -> None:
         """Tells workers whose weights to trust. It does not change during a lineage."""
-        self._call("entrust", lineage, trust.public_key, trust.token_secret.hex(), trust.chunk_key.hex())
+        self._call("publish_keys", lineage, trust.public_key, trust.token_secret.hex(), trust.chunk_key.hex())
 
-    def condemn(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> bool:
+    def bury_bad_group(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> bool:
         """→ dead, for the bad group at `entry` of replay, counted as `bad_<cause>`. False if it is no longer there."""
-        moved, *refs = self._call("condemn", lineage, task_id, entry, error.problems[0].what, error.cause)
+        moved, *refs = self._call("bury_bad_group", lineage, task_id, entry, error.problems[0].what, error.cause)
         self.payloads.discard(filter(None, refs))
         return bool(moved)
 
@@ -375,17 +377,17 @@ class Queue:
         wanted = task.encode() if task else None
         return next((self.payloads.group(words) for _, words in rows if wanted in (None, words.get(b"id"))), None)
 
-    def begun(self, task: str) -> Drafts | None:
+    def begun(self, task: str) -> PartialGroup | None:
         """How far a task was when its worker last told. For people to look at. Raises `CodecError`."""
-        words = self.caller.persist("begun", lambda: self.client.hget(self.keys.drafts, task))
-        return None if words is None else self.under_way.drafts(task, replies.kept_words(words))
+        words = self.caller.persist("begun", lambda: self.client.hget(self.keys.partials, task))
+        return None if words is None else self.partial_payloads.partials(task, replies.kept_words(words))
 
     def published(self) -> Published | None:
         """The newest weights that may be fetched."""
         words = self.caller.persist("published", lambda: self.client.hgetall(self.keys.published))
         return replies.published_of({replies.text(name): replies.text(value) for name, value in words.items()})
 
-    def news(self) -> News:
+    def latest_weights(self) -> LatestWeights:
         """The newest weights that may be fetched, and what is announced of those after them, in one round trip."""
 
         def read() -> list[Any]:
@@ -395,7 +397,7 @@ class Queue:
             pipe.hgetall(self.keys.published)
             return pipe.execute()
 
-        return replies.news_of(*self.caller.persist("news", read))
+        return replies.latest_weights_of(*self.caller.persist("latest_weights", read))
 
     def announced(self, announced: Announced, first: int) -> dict[int, bytes]:
         """The documents of its parts by their places, from `first` on, those that are kept; none once it is gone."""
@@ -419,8 +421,8 @@ class Queue:
         """Blocks until an event after `cursor` (of one of `kinds`, if given) or `timeout_s`; returns the new cursor.
 
         Begin with "0-0", and look at the queue before each wait: then nothing is missed. Kinds: declared, submitted,
-        admitted, completed, advanced, entrusted, announced, published, committed, resumed, returned, buried, revived,
-        finished.
+        admitted, completed, advanced, keys_published, announced, published, committed, resumed, returned, buried,
+        revived, finished.
         """
         give_up = time.monotonic() + timeout_s
         wanted = {kind.encode() for kind in kinds}
@@ -473,7 +475,7 @@ class Queue:
             try:
                 groups.append(self.payloads.group(rows[0][1]))
             except CodecError as error:
-                malformed += self.condemn(lineage, task, entry, error)
+                malformed += self.bury_bad_group(lineage, task, entry, error)
         return tuple(groups), malformed
 
 

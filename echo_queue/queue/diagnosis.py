@@ -29,8 +29,12 @@ class Look:
 
 def look(queue: Queue) -> Look:
     """Raises `ServiceError` where Redis does not answer."""
-    ledgers = [ledger for name in queue.unserved() if (ledger := queue.ledger(name))]
-    waiting = {ledger.name: [chunk.number for chunk in ledger.waiting] for ledger in ledgers if ledger.waiting}
+    statuses = [submission_status for name in queue.unserved() if (submission_status := queue.submission_status(name))]
+    waiting = {
+        submission_status.name: [chunk.number for chunk in submission_status.waiting]
+        for submission_status in statuses
+        if submission_status.waiting
+    }
     return Look(queue.status(), waiting)
 
 
@@ -106,7 +110,7 @@ def _waiting(look: Look, since: str) -> Iterator[str]:
     if not status.submitted and not look.unexpanded:
         yield "no prompts have been submitted"
     yield from _workers_wait(status, since)
-    batch, ready = status.policy.batch, status.ready + status.drained - status.uncommitted
+    batch, ready = status.rules.batch, status.ready + status.drained - status.uncommitted
     if ready >= batch:
         yield f"{_waits(ready, 'group')} for the learner, which has trained none {since}"
     elif status.learner_silent_ms >= 0:
@@ -118,10 +122,10 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
     if not living:
         return
     published = status.published.version if status.published else None
-    quarantined = [worker for worker in living if worker.beat and worker.beat.state == "quarantined"]
+    quarantined = [worker for worker in living if worker.heartbeat and worker.heartbeat.state == "quarantined"]
     if quarantined:
         yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them anew"
-    fetching = [worker for worker in living if worker.beat and worker.beat.state == "fetching"]
+    fetching = [worker for worker in living if worker.heartbeat and worker.heartbeat.state == "fetching"]
     if fetching:
         yield f"{_names(fetching)} {_fetch(fetching)} version {published}, which the learner has published"
     holding = [worker for worker in living if worker.held and worker not in (*fetching, *quarantined)]
@@ -130,7 +134,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
         yield f"{_names(holding)} hold{_s(holding)} {held}, and none was completed {since}"
     if free := _free(status):
         yield f"{_waits(free, 'task')}, and {_names(living)} lease{_s(living)} none"
-    elif status.backlog and not status.flying:
+    elif status.backlog and not status.in_flight:
         due = _due(status)
         if published is None or published.number < due:
             needed = Version(status.learner.lineage, due)
@@ -142,7 +146,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
 def _due(status: Status) -> int:
     """The oldest version that may generate the group to be admitted next (docs/architecture.md, *Staleness*)."""
     untrained = status.tasks + status.retry + status.replay - status.uncommitted
-    return staleness.min_pv(status.learner.number, untrained, status.policy.batch, status.policy.s)
+    return staleness.min_pv(status.learner.number, untrained, status.rules.batch, status.rules.s)
 
 
 def _living(status: Status) -> list[WorkerStatus]:
@@ -150,11 +154,11 @@ def _living(status: Status) -> list[WorkerStatus]:
 
 
 def _heard(worker: WorkerStatus) -> bool:
-    return worker.beat is not None and 0 <= worker.silent_ms <= SILENT_MS
+    return worker.heartbeat is not None and 0 <= worker.silent_ms <= SILENT_MS
 
 
 def _free(status: Status) -> int:
-    return status.tasks + status.retry - status.flying
+    return status.tasks + status.retry - status.in_flight
 
 
 def _age(milliseconds: int) -> str:

@@ -1,9 +1,9 @@
 """Stored payloads that nothing points to: what a worker left that died between storing a group and completing its task,
-and drafts of tasks that are no longer under way.
+and partial rollouts of tasks that are no longer under way.
 
 - A group's is removed if its task is trained, or in replay with another payload: then no completion that is under way
   can still be accepted with it. While its task is open it stays, however old it is.
-- A draft is removed if its task is in neither tasks nor retry.
+- A partial rollout is removed if its task is in neither tasks nor retry.
 - Seen so in two sweeps, in case Redis was set back between them. What is named otherwise than payloads are is junk.
 """
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 SCAN = 1000
 IN_STORE = b" in store"
-UNDER_WAY = (b"tasks ", b"retry ")
+PARTIALS = (b"tasks ", b"retry ")
 
 
 def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str]) -> set[str]:
@@ -37,9 +37,9 @@ def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str])
     }
 
 
-def idle_drafts(keys: Iterable[str], places: Mapping[str, bytes]) -> set[str]:
-    """Of `keys` under `drafts/`, those of tasks that nobody generates any more."""
-    wanted = {partial_payloads.folder(task) for task, place in places.items() if place.startswith(UNDER_WAY)}
+def idle_partials(keys: Iterable[str], places: Mapping[str, bytes]) -> set[str]:
+    """Of `keys` under `partials/`, those of tasks that nobody generates any more."""
+    wanted = {partial_payloads.folder(task) for task, place in places.items() if place.startswith(PARTIALS)}
     return {key for key in keys if key[: key.rfind("/") + 1] not in wanted}
 
 
@@ -54,13 +54,13 @@ class Sweeper:
     def sweep(self) -> int:
         """Removes what was an orphan in the sweep before and still is; returns how many."""
         keys = [stored.key for stored in self._store.list(PREFIX)]
-        drafts = [stored.key for stored in self._store.list(partial_payloads.PREFIX)]
-        places = self._places() if keys or drafts else {}
-        found = orphans(keys, places, self._pointed(places)) | idle_drafts(drafts, places)
+        partials = [stored.key for stored in self._store.list(partial_payloads.PREFIX)]
+        places = self._places() if keys or partials else {}
+        found = orphans(keys, places, self._pointed(places)) | idle_partials(partials, places)
         gone, self._seen = found & self._seen, found - self._seen
         if gone:
             self._store.delete(sorted(gone))
-            log.info("removed %d stored groups and drafts that nothing pointed to", len(gone))
+            log.info("removed %d stored groups and partial rollouts that nothing pointed to", len(gone))
         return len(gone)
 
     def _places(self) -> dict[str, bytes]:

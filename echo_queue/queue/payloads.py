@@ -17,7 +17,7 @@ import blake3
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Group
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError, decode
-from echo_queue.records.validation import BadGroup, Vetting
+from echo_queue.records.validation import BadGroup, GroupValidator
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ REFERENCE = re.compile(rf"{PREFIX}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
 """SHA-1 of the task's id, which the server's Lua can check, and BLAKE3 of the content."""
 
 
-class Spill(Protocol):
+class PayloadStore(Protocol):
     """What is needed of `echo_queue.storage.object_store.ObjectStore`."""
 
     def put(self, key: str, data: bytes) -> object: ...
@@ -37,14 +37,14 @@ class Spill(Protocol):
 class Payloads:
     """Payloads above `inline_max_bytes` go to `store`; without one, all stay in the stream. None is above `max_bytes`.
 
-    `vetting`: a learner's; without it only the bytes and the entry are compared.
+    `validator`: a learner's; without it only the bytes and the entry are compared.
     """
 
-    def __init__(self, store: Spill | None, inline_max_bytes: int, max_bytes: int = GROUP_MAX_BYTES) -> None:
+    def __init__(self, store: PayloadStore | None, inline_max_bytes: int, max_bytes: int = GROUP_MAX_BYTES) -> None:
         self.store = store
         self.inline_max_bytes = inline_max_bytes
         self.max_bytes = max_bytes
-        self.vetting: Vetting | None = None
+        self.validator: GroupValidator | None = None
 
     def keep(self, task: str, data: bytes) -> tuple[str, bytes]:
         """The field and its value that the replay entry of `task` gets. Raises `CodecError` for what is too large."""
@@ -75,11 +75,11 @@ class Payloads:
         try:
             group = self._checked(words)
         except CodecError as error:
-            if self.vetting:
-                self.vetting.bad(sender, error.problems[0].what)
+            if self.validator:
+                self.validator.bad(sender, error.problems[0].what)
             raise
-        if self.vetting:
-            self.vetting.good(sender)
+        if self.validator:
+            self.validator.good(sender)
         return group
 
     def _checked(self, words: Mapping[bytes, bytes]) -> Group:
@@ -88,8 +88,8 @@ class Payloads:
             said = words.get(name.encode(), b"").decode("utf-8", "replace")
             if said != told:
                 raise BadGroup("entry", f"its entry says {name} {said}, its content does not: {told}")
-        if self.vetting:
-            self.vetting.check(group)
+        if self.validator:
+            self.validator.check(group)
         return group
 
     def _fetch(self, words: Mapping[bytes, bytes]) -> bytes:

@@ -6,19 +6,19 @@ from typing import Any
 from echo_queue.queue.types import (
     Announced,
     Audit,
-    Beat,
     Chunk,
     DeadTask,
     Drained,
     FailedChunk,
+    Heartbeat,
     Joined,
     Kept,
+    LatestWeights,
     Lease,
-    Ledger,
-    News,
-    QueuePolicy,
+    RunKeys,
+    RunRules,
     Status,
-    Trust,
+    SubmissionStatus,
     Upstream,
     WorkerStatus,
 )
@@ -36,25 +36,25 @@ def fields(flat: Sequence[Any]) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def policy_words(policy: QueuePolicy) -> list[str | int]:
-    """The fields of the `policy` hash."""
+def rules_words(rules: RunRules) -> list[str | int]:
+    """The fields of the `rules` hash."""
     return [
-        "s", policy.s,
-        "batch", policy.batch,
-        "kappa", policy.kappa,
-        "lease_ms", policy.lease_ms,
-        "max_attempts", policy.max_attempts,
-        "pace", int(policy.pace),
-        "late", policy.late,
-        "late_deadline_ms", policy.late_deadline_ms,
-        "group_max_bytes", policy.group_max_bytes,
-        "group_max_tokens", policy.group_max_tokens,
-        "longest_first", int(policy.longest_first),
+        "s", rules.s,
+        "batch", rules.batch,
+        "kappa", rules.kappa,
+        "lease_ms", rules.lease_ms,
+        "max_attempts", rules.max_attempts,
+        "pace", int(rules.pace),
+        "late", rules.late,
+        "late_deadline_ms", rules.late_deadline_ms,
+        "group_max_bytes", rules.group_max_bytes,
+        "group_max_tokens", rules.group_max_tokens,
+        "longest_first", int(rules.longest_first),
     ]  # fmt: skip
 
 
-def policy_of(words: Mapping[str, str]) -> QueuePolicy:
-    return QueuePolicy(
+def rules_of(words: Mapping[str, str]) -> RunRules:
+    return RunRules(
         s=int(words["s"]),
         batch=int(words["batch"]),
         kappa="auto" if words["kappa"] == "auto" else int(words["kappa"]),
@@ -76,10 +76,10 @@ def published_of(words: Mapping[str, str]) -> Published | None:
     return Published(version, words["manifest"], words["digest"], int(words.get("ms", 0)))
 
 
-def trust_of(words: Mapping[str, str]) -> Trust | None:
+def run_keys_of(words: Mapping[str, str]) -> RunKeys | None:
     if not words:
         return None
-    return Trust(words["public_key"], bytes.fromhex(words["token_secret"]), bytes.fromhex(words["chunk_key"]))
+    return RunKeys(words["public_key"], bytes.fromhex(words["token_secret"]), bytes.fromhex(words["chunk_key"]))
 
 
 def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> Task:
@@ -125,17 +125,17 @@ def kept_of(reply: Sequence[Any]) -> dict[str, Kept]:
 
 
 def kept_words(words: bytes) -> Kept:
-    """The same, as it stands in `drafts`."""
+    """The same, as it stands in `partials`."""
     oldest, newest, lineage, tokens, kind, payload = words.split(b" ", 5)
     return Kept(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:
-    _, seats, late, abandoned, ready, flying, outside, exhausted, _ = reply
-    return Drained(groups, seats, late, abandoned, malformed, ready, flying, outside, bool(exhausted))
+    _, seats, late, abandoned, ready, in_flight, outside, exhausted, _ = reply
+    return Drained(groups, seats, late, abandoned, malformed, ready, in_flight, outside, bool(exhausted))
 
 
-def ledger_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]) -> Ledger:
+def submission_status_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]) -> SubmissionStatus:
     waiting, failed = [], []
     for number, mark in sorted(chunks.items(), key=lambda item: int(item[0])):
         if chunk := waiting_chunk_of(int(number), mark):
@@ -144,7 +144,7 @@ def ledger_of(name: str, words: Mapping[str, str], chunks: Mapping[bytes, bytes]
             _, first, count, _, reason = text(mark).split(" ", 4)
             failed.append(FailedChunk(int(number), int(first), int(count), reason))
     prompts = int(words["prompts"])
-    return Ledger(name, words["source"], int(words["chunks"]), prompts, tuple(waiting), tuple(failed))
+    return SubmissionStatus(name, words["source"], int(words["chunks"]), prompts, tuple(waiting), tuple(failed))
 
 
 def waiting_chunk_of(number: int, mark: bytes) -> Chunk | None:
@@ -152,25 +152,25 @@ def waiting_chunk_of(number: int, mark: bytes) -> Chunk | None:
     return Chunk(number, int(first), int(count), digest, ticket) if state == "waiting" else None
 
 
-def beat_words(beat: Beat) -> list[str | float]:
+def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
     """The fields of a `worker:<name>` hash."""
     return [
-        "engine", beat.engine,
-        "version", str(beat.version),
-        "state", beat.state,
-        "tokens_per_s", round(beat.tokens_per_s, 1),
-        "groups_per_s", round(beat.groups_per_s, 3),
-        "groups", beat.groups,
-        "pause_ms", round(beat.pause_ms, 1),
-        "store_bytes", beat.store_bytes,
-        "peer_bytes", beat.peer_bytes,
-        *(("published_ms", beat.published_ms) if beat.published_ms else ()),
+        "engine", heartbeat.engine,
+        "version", str(heartbeat.version),
+        "state", heartbeat.state,
+        "tokens_per_s", round(heartbeat.tokens_per_s, 1),
+        "groups_per_s", round(heartbeat.groups_per_s, 3),
+        "groups", heartbeat.groups,
+        "pause_ms", round(heartbeat.pause_ms, 1),
+        "store_bytes", heartbeat.store_bytes,
+        "peer_bytes", heartbeat.peer_bytes,
+        *(("published_ms", heartbeat.published_ms) if heartbeat.published_ms else ()),
     ]  # fmt: skip
 
 
-def beat_of(words: Mapping[str, str]) -> Beat:
+def beat_of(words: Mapping[str, str]) -> Heartbeat:
     lineage, number = words["version"].split(".")
-    return Beat(
+    return Heartbeat(
         engine=words["engine"],
         version=Version(int(lineage), int(number)),
         state=words["state"],
@@ -184,10 +184,12 @@ def beat_of(words: Mapping[str, str]) -> Beat:
     )
 
 
-def news_of(announced: Sequence[bytes | None], published: Mapping[bytes, bytes]) -> News:
+def latest_weights_of(announced: Sequence[bytes | None], published: Mapping[bytes, bytes]) -> LatestWeights:
     words = {text(name): text(value) for name, value in published.items()}
     route, last = announced
-    return News(published_of(words), None if route is None or last is None else Announced(text(route), int(last)))
+    return LatestWeights(
+        published_of(words), None if route is None or last is None else Announced(text(route), int(last))
+    )
 
 
 def joined_of(reply: Sequence[Any]) -> Joined:
@@ -200,10 +202,10 @@ def worker_of(row: Sequence[Any]) -> WorkerStatus:
     """A worker may beat what it likes; whoever looks must not fall over it."""
     name, silent_ms, words, held = row
     try:
-        beat = beat_of(fields(words)) if words else None
+        heartbeat = beat_of(fields(words)) if words else None
     except (KeyError, ValueError):
-        beat = Beat(engine="unknown", version=Version(0, 0), state="unreadable")
-    return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, beat, held)
+        heartbeat = Heartbeat(engine="unknown", version=Version(0, 0), state="unreadable")
+    return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held)
 
 
 def dead_of(words: Mapping[bytes, bytes]) -> DeadTask:
@@ -222,13 +224,13 @@ def audit_of(reply: Sequence[Any]) -> Audit:
 
 
 def status_of(reply: Sequence[Any]) -> Status:
-    state, policy, published, stats, depths = (fields(part) for part in reply[:5])
+    state, rules, published, stats, depths = (fields(part) for part in reply[:5])
     counts = {name: int(number) for name, number in stats.items()}
     sizes = {name: int(number) for name, number in depths.items()}
     return Status(
         learner=Version(int(state["lineage"]), int(state["v"])),
         published=published_of(published),
-        policy=policy_of(policy),
+        rules=rules_of(rules),
         window=float(state["window"]),
         finished=bool(sizes.pop("finished")),
         submitted=counts.pop("submitted", 0),

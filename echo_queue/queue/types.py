@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from echo_queue.config import Config
-from echo_queue.records import Drafts, Group, Published, Task, Version
+from echo_queue.records import Group, PartialGroup, Published, Task, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
 Complaint = Literal["bad", "unreachable"]
@@ -19,7 +19,7 @@ Order = Literal["sequential", "shuffled"]
 
 
 @dataclass(frozen=True)
-class QueuePolicy:
+class RunRules:
     """The run's rules, kept in Redis so that every role obeys the same ones.
 
     `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication
@@ -40,7 +40,7 @@ class QueuePolicy:
     longest_first: bool = True
 
     @classmethod
-    def of(cls, config: Config) -> "QueuePolicy":
+    def of(cls, config: Config) -> "RunRules":
         """The rules that a configuration states."""
         return cls(
             s=config.staleness.s,
@@ -90,7 +90,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingChunk:
     """A chunk without a shard, and what of its set is needed to make one."""
 
     source: str
@@ -100,7 +100,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class FailedChunk:
-    """Prompts `first … first + count − 1` cannot be read, and why; a mended set may be declared again."""
+    """Prompts `first … first + count − 1` cannot be read, and why; a fixed set may be declared again."""
 
     number: int
     first: int
@@ -109,7 +109,7 @@ class FailedChunk:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class SubmissionStatus:
     """How far a set's submission is; `waiting` are the chunks that still have no shard."""
 
     name: str
@@ -125,7 +125,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Arrival:
+class SubmissionCounts:
     """The same in numbers: of `chunks` chunks (`prompts` prompts), `arrived` (`count` prompts) are in the backlog."""
 
     chunks: int
@@ -145,8 +145,8 @@ class Lease:
 
     `abandoned`: the version it serves was left behind by a restart of the learner: fetch before
     generating. Each task's `min_pv` is the oldest version that may still generate it, at most `published`.
-    `drafts`, by task id: how far an earlier worker was, where that may be continued; then `min_pv` is at least the
-    newest version in the draft, as a sample never goes back to older weights.
+    `partials`, by task id: how far an earlier worker was, where that may be continued; then `min_pv` is at least the
+    newest version in the partial rollout, as a sample never goes back to older weights.
     """
 
     tasks: tuple[Task, ...]
@@ -154,12 +154,12 @@ class Lease:
     learner_version: Version
     abandoned: bool
     finished: bool
-    drafts: Mapping[str, Drafts] = field(default_factory=dict)
+    partials: Mapping[str, PartialGroup] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What the queue keeps of a task under way: what its draft says, and its bytes or where they lie."""
+    """What the queue keeps of a task under way: what its partial rollout says, and its bytes or where they lie."""
 
     oldest: int
     newest: int
@@ -186,7 +186,7 @@ class Drained:
     """Groups for the learner, and what it needs to know to go on.
 
     `seats`: seats kept for groups in flight that are waited for. `late`, `abandoned`, `malformed`: groups that
-    this call sent back (or buried). `ready`: admissible groups left in replay. `flying`: groups under lease.
+    this call sent back (or buried). `ready`: admissible groups left in replay. `in_flight`: groups under lease.
     `outside`: prompts not yet in the learner's hands: unsubmitted, in the backlog, in tasks or ready.
     `exhausted`: there is nothing left to wait for, so a smaller last batch may be trained.
     """
@@ -197,7 +197,7 @@ class Drained:
     abandoned: int
     malformed: int
     ready: int
-    flying: int
+    in_flight: int
     outside: int
     exhausted: bool
 
@@ -222,9 +222,9 @@ class Reclaimed:
 
 
 @dataclass(frozen=True)
-class Trust:
-    """What the learner entrusts to the workers: its public key (hexadecimal), the secret of the tokens with which they
-    ask one another, and the key of encrypted weights."""
+class RunKeys:
+    """What the learner hands to the workers: its public key (hexadecimal), the secret of the tokens with which they ask
+    one another, and the key of encrypted weights."""
 
     public_key: str
     token_secret: bytes = field(repr=False)
@@ -240,7 +240,7 @@ class Announced:
 
 
 @dataclass(frozen=True)
-class News:
+class LatestWeights:
     """What a worker that follows the weights looks at."""
 
     published: Published | None
@@ -248,7 +248,7 @@ class News:
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """A worker's heartbeat: what it runs and how fast. `state` is one word for a person to read."""
 
     engine: str
@@ -313,14 +313,14 @@ class Joined:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker as last heard of. `beat` is None once its heartbeat has expired; `silent_ms` is −1 if it is not known.
+    """A worker as last heard of. `heartbeat` is None once it has expired; `silent_ms` is −1 if it is not known.
 
     `held`: tasks under its lease.
     """
 
     name: str
     silent_ms: int
-    beat: Beat | None
+    heartbeat: Heartbeat | None
     held: int = 0
 
 
@@ -330,14 +330,14 @@ class Status:
 
     learner: Version
     published: Published | None
-    policy: QueuePolicy
+    rules: RunRules
     window: float
     finished: bool
     submitted: int
     backlog: int
     tasks: int
     retry: int
-    flying: int
+    in_flight: int
     ready: int
     drained: int
     """In the learner's hands: leased from replay and not yet committed."""
@@ -367,7 +367,7 @@ class Audit:
     """`submitted = backlog + tasks + replay + trained + dead`, each side counted by itself.
 
     `tasks` is the length of the tasks and retry streams together. `open` counts the ids that have a place; it must
-    equal the entries of all four streams. `flying` counts the tasks under lease, in two ways. `lost`: entries
+    equal the entries of all four streams. `in_flight` counts the tasks under lease, in two ways. `lost`: entries
     that vanished from a work stream although nothing removed them.
     """
 
@@ -378,7 +378,7 @@ class Audit:
     trained: int
     dead: int
     open: int
-    flying: int
+    in_flight: int
     leased: int
     lost: int
 
@@ -394,4 +394,4 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        return self.difference == 0 and self.misplaced == 0 and self.flying == self.leased and self.lost == 0
+        return self.difference == 0 and self.misplaced == 0 and self.in_flight == self.leased and self.lost == 0

@@ -211,4 +211,6 @@ def count(value: object, name: str) -> int:
 
 
 def refuse(rule: str) -> NoReturn:
-    raise CodecError(Problem("group or draft", rule, "the worker that made it is broken or of another release"))
+    raise CodecError(
+        Problem("group or partial rollout", rule, "the worker that made it is broken or of another release")
+    )

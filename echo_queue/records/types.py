@@ -98,7 +98,7 @@ class Observed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class PartialSample:
     """A trajectory without its reward, perhaps under way: T tokens that follow the prompt, sampled or observed.
 
     `logprobs` [T] are the behaviour log-probabilities, 0 where a token was observed. `spans` begin at token 0; before
@@ -112,22 +112,22 @@ class Draft:
     finish: Finish | None = None
 
 
-NOTHING = Draft(np.empty(0, np.int32), np.empty(0, np.float32), ())
+NOTHING = PartialSample(np.empty(0, np.int32), np.empty(0, np.float32), ())
 """Of a sample that was not begun."""
 
 
 @dataclass(frozen=True, eq=False)
-class Drafts:
+class PartialGroup:
     """How far the G samples of one task are. `lineage` is that of the newest weights used."""
 
     task: str
     lineage: int
-    samples: tuple[Draft, ...]
+    samples: tuple[PartialSample, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One trajectory: T tokens, their behaviour log-probabilities (both [T], as in `Draft`), its reward."""
+    """One trajectory: T tokens, their behaviour log-probabilities (both [T], as in `PartialSample`), its reward."""
 
     tokens: Tokens
     logprobs: Logprobs

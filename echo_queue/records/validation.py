@@ -2,8 +2,8 @@
 
 - Everything the learner relies on is checked: size, number of samples, lengths, token ids, log-probabilities, what was
   observed, the versions that the sender can have had, rewards and their range, how each sample ended.
-- What fails is a `BadGroup`: a cause, one word that the queue counts, and a reason for a person. `Vetting` knows who
-  sent it, and ends the run with that name when one worker sends nothing else.
+- What fails is a `BadGroup`: a cause, one word that the queue counts, and a reason for a person. `GroupValidator` knows
+  who sent it, and ends the run with that name when one worker sends nothing else.
 - Text that no model wrote and a false reward within its range pass: see docs/reliability.md, what is not promised.
 """
 
@@ -95,7 +95,7 @@ def check_versions(group: Group, newest: Version) -> None:
             _refuse("versions", f"sample {number} goes back to older weights: {versions}")
 
 
-class Vetting:
+class GroupValidator:
     """What the learner of `newest.lineage` asks of each group, and of each worker.
 
     `newest`: the newest weights handed out so far; the learner moves it. `patience`: so many bad groups in a row, of
@@ -133,8 +133,8 @@ class Vetting:
         if streak < self._patience:
             return
         what = f"{streak} groups in a row could not be trained; the last, of worker {self._last[0]}: {self._last[1]}"
-        mend = "stop or mend that worker, then `echo-queue revive` what was buried"
-        raise EchoQueueError(Problem(f"worker {worst}", what, mend))
+        fix = "stop or fix that worker, then `echo-queue revive` what was buried"
+        raise EchoQueueError(Problem(f"worker {worst}", what, fix))
 
 
 def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
@@ -164,7 +164,7 @@ def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
 
 
 def check_observed(where: str, observed: Sequence[Observed], limits: Limits) -> None:
-    """Of a sample or a draft. Raises `BadGroup`."""
+    """Of a sample or a partial rollout. Raises `BadGroup`."""
     if len(observed) >= limits.turns:
         what = f"{where} has {len(observed)} observations; this environment takes {limits.turns} turns at most"
         _refuse("observed", what)

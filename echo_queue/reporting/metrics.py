@@ -79,7 +79,7 @@ class MetricsLog:
 
     def write(self, metrics: UpdateMetrics) -> None:
         line = orjson.dumps(asdict(metrics), option=orjson.OPT_APPEND_NEWLINE)
-        failpoints.take("write metrics", lambda: self._file.write(line), metrics)
+        failpoints.step("write metrics", lambda: self._file.write(line), metrics)
 
 
 def update_of(line: bytes) -> UpdateMetrics | None:

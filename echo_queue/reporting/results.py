@@ -30,7 +30,7 @@ def marker(config: Config) -> Path:
 
 def reopen(config: Config) -> None:
     """Before there is more to train: a command that is killed in between must not leave a run that says it is over."""
-    failpoints.take("remove marker", lambda: marker(config).unlink(missing_ok=True))
+    failpoints.step("remove marker", lambda: marker(config).unlink(missing_ok=True))
 
 
 def problem(config: Config) -> Problem | None:
@@ -38,6 +38,6 @@ def problem(config: Config) -> Problem | None:
     if find_spec("matplotlib") is None:
         return Problem("report.html", "needs matplotlib", "pip install 'echo-queue[learner]'")
     if config.telemetry.tensorboard and find_spec("tensorboard") is None:
-        mend = "pip install 'echo-queue[tensorboard]', or set it to false"
-        return Problem("telemetry.tensorboard", "the package is not installed", mend)
+        fix = "pip install 'echo-queue[tensorboard]', or set it to false"
+        return Problem("telemetry.tensorboard", "the package is not installed", fix)
     return None

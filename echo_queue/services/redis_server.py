@@ -107,11 +107,11 @@ class RedisServer:
         except ServiceError:
             if TORN not in self.process.log_tail():
                 raise
-            self._mend(program, deadline_s)
+            self._fix(program, deadline_s)
             launch()
         return True
 
-    def _mend(self, program: Path, deadline_s: float) -> None:
+    def _fix(self, program: Path, deadline_s: float) -> None:
         """Takes what a crash cut off from the end of the append-only file, by the server's own judgement.
 
         Redis cuts a torn command but leaves the transaction that it stood in open: what is written next would be
@@ -119,7 +119,7 @@ class RedisServer:
         nothing written in between takes the open transaction away. Nobody knows the port of these two.
         """
         for _ in range(2):
-            self.process.port = port_for(self.dir / "mending")
+            self.process.port = port_for(self.dir / "fixing")
             self.process.launch([str(program), *self._options(self.port), "--aof-load-truncated", "yes"])
             self._await_ready(deadline_s)
             self.process.end(STOP_GRACE_S)
@@ -143,7 +143,7 @@ class RedisServer:
             "aclfile": str(self.dir / "users.acl"),
             "appendonly": "yes",
             "appendfsync": "always",
-            # A rewrite in progress must not turn fsync off; a torn end of the file is for `_mend`.
+            # A rewrite in progress must not turn fsync off; a torn end of the file is for `_fix`.
             "no-appendfsync-on-rewrite": "no",
             "aof-load-truncated": "no",
             "save": "",
@@ -164,7 +164,7 @@ class RedisServer:
     def _load_acl(self) -> None:
         self._write_acl()
         with self.client() as client:
-            failpoints.take("load users", client.acl_load, self.dir)
+            failpoints.step("load users", client.acl_load, self.dir)
 
     def _await_ready(self, deadline_s: float) -> None:
         give_up = time.monotonic() + deadline_s

@@ -66,7 +66,7 @@ class S3Server:
             return False
         program = find_program()
         for leftover in self.objects.rglob(UNFINISHED):
-            failpoints.take("remove unfinished", leftover.unlink, leftover)
+            failpoints.step("remove unfinished", leftover.unlink, leftover)
         self.process.serve(lambda port: [str(program), *self._options(port)], ready, self._environment())
         return True
 

@@ -22,7 +22,7 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
 from echo_queue.connections.secrets import ROLES, Generated, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
-from echo_queue.queue import Queue, QueuePolicy
+from echo_queue.queue import Queue, RunRules
 from echo_queue.queue.acl import rules
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -96,7 +96,7 @@ class Services:
         with client:
             queue = Queue(client, self.config.run.name, deadline_s=READY_S)
             queue.install()
-            queue.configure(QueuePolicy.of(self.config))
+            queue.configure(RunRules.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)
@@ -139,7 +139,7 @@ class Watched:
             return self.server.start()
         except OSError as error:
             what = f"the {self.name} cannot be started: {error.strerror}"
-            raise ServiceError(Problem(str(self.server.dir), what, "free space there, or mend its rights")) from None
+            raise ServiceError(Problem(str(self.server.dir), what, "free space there, or fix its rights")) from None
 
     def look(self) -> None:
         """Raises `ServiceError` once the server has ended too often."""

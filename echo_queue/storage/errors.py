@@ -1,4 +1,4 @@
-"""What a failure of the object store means for the person who must act: config key, what is wrong, the mend."""
+"""What a failure of the object store means for the person who must act: config key, what is wrong, the fix."""
 
 import shutil
 
@@ -7,8 +7,8 @@ from botocore import exceptions as boto
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.storage.endpoint import StoreEndpoint
 
-KEYS_MEND = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
-LOG_MEND = "the store's log says more"
+KEYS_FIX = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
+LOG_FIX = "the store's log says more"
 FULL_BYTES = 16 << 20
 """An embedded store's disk with less than this free counts as full."""
 
@@ -37,7 +37,7 @@ class ShortBody(Exception):
     """Fewer bytes came than the answer promised."""
 
 
-# By error code, else by HTTP status: kind, config key, what is wrong (with `what` filled in), the mend.
+# By error code, else by HTTP status: kind, config key, what is wrong (with `what` filled in), the fix.
 Meaning = tuple[type[ServiceError], str, str, str]
 BY_CODE: dict[str, Meaning] = {
     "NoSuchBucket": (ServiceError, "store.bucket", "there is no such bucket", "create it, or name another"),
@@ -45,20 +45,20 @@ BY_CODE: dict[str, Meaning] = {
         ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"),
         (ServiceError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
     ),
-    "AccessDenied": (ServiceError, "store.url", "our keys are refused for {what}", KEYS_MEND),
+    "AccessDenied": (ServiceError, "store.url", "our keys are refused for {what}", KEYS_FIX),
     "InvalidBucketName": (ServiceError, "store.bucket", "is no name of a bucket", "3 to 63 letters, digits and dashes"),
     **dict.fromkeys(
-        ("SlowDown", "RequestTimeout", "InternalError"), (Unreachable, "store.url", "{what} fails for now", LOG_MEND)
+        ("SlowDown", "RequestTimeout", "InternalError"), (Unreachable, "store.url", "{what} fails for now", LOG_FIX)
     ),
 }
 BY_STATUS: dict[int, Meaning] = {
-    403: (ServiceError, "store.url", "our keys are refused for {what}", KEYS_MEND),
+    403: (ServiceError, "store.url", "our keys are refused for {what}", KEYS_FIX),
     404: (MissingObject, "store", "there is no object {what}", "was it pruned, or never written?"),
     416: (ShortObject, "store", "{what} is shorter than what is asked for", "its writer was cut off: write it again"),
     412: (AlreadyThere, "store", "{what} exists already", "nothing to do"),
-    **dict.fromkeys((409, 429, 500, 502, 503, 504), (Unreachable, "store.url", "{what} fails for now", LOG_MEND)),
+    **dict.fromkeys((409, 429, 500, 502, 503, 504), (Unreachable, "store.url", "{what} fails for now", LOG_FIX)),
 }
-REFUSED: Meaning = (ServiceError, "store.url", "{what} is refused", LOG_MEND)
+REFUSED: Meaning = (ServiceError, "store.url", "{what} is refused", LOG_FIX)
 
 
 def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceError:
@@ -66,17 +66,17 @@ def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceErro
     place = f"{endpoint.bucket!r} at {endpoint.url}"
     if isinstance(error, boto.ClientError):
         if _is_full(error, endpoint):
-            mend = f"free space on the disk of {endpoint.directory or 'the store, or raise its quota'}"
-            return ServiceError(Problem("store.url", f"{place} is full: {what} cannot be written", mend))
-        kind, where, meaning, mend = BY_CODE.get(_code(error)) or BY_STATUS.get(_status(error), REFUSED)
+            fix = f"free space on the disk of {endpoint.directory or 'the store, or raise its quota'}"
+            return ServiceError(Problem("store.url", f"{place} is full: {what} cannot be written", fix))
+        kind, where, meaning, fix = BY_CODE.get(_code(error)) or BY_STATUS.get(_status(error), REFUSED)
         answer = f"{_code(error)} {error.response.get('Error', {}).get('Message', '')}".strip()
-        return kind(Problem(where, f"{place}: {meaning.format(what=what)} ({answer})", mend))
+        return kind(Problem(where, f"{place}: {meaning.format(what=what)} ({answer})", fix))
     if isinstance(error, boto.SSLError):
         return ServiceError(Problem("store.url", f"{place}: no TLS: {error}", "check the name; set AWS_CA_BUNDLE"))
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
-        return ServiceError(Problem("store.url", f"{place}: there are no keys", KEYS_MEND))
+        return ServiceError(Problem("store.url", f"{place}: there are no keys", KEYS_FIX))
     if isinstance(error, KeyError | ValueError):
-        return Unreachable(Problem("store.url", f"{place}: a garbled answer for {what}: {error!r}", LOG_MEND))
+        return Unreachable(Problem("store.url", f"{place}: a garbled answer for {what}: {error!r}", LOG_FIX))
     return Unreachable(
         Problem("store.url", f"{place}: no answer for {what}: {error}", "start it, or correct the address")
     )

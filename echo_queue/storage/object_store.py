@@ -1,7 +1,7 @@
 """The objects of a run on any S3 server: whole puts, ranges, listings, nothing overwritten by accident.
 
 - Keys are relative to `{run}/` in the bucket. Failures that may pass (a restarting server, SlowDown, a cut
-  connection) are retried with jitter until `deadline_s`; others are one `ServiceError` with its mend.
+  connection) are retried with jitter until `deadline_s`; others are one `ServiceError` with its fix.
 - `put(once=True)` never replaces what stands there. Of writers at the very same instant one wins where the server
   makes sure of it (`elects_one`: S3 does, rclone and Swift do not); elsewhere both could write, and the learner's
   lineage, fenced in Redis, is what keeps them apart.
@@ -32,7 +32,7 @@ from echo_queue import failpoints
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.errors import (
-    LOG_MEND,
+    LOG_FIX,
     AlreadyThere,
     LargeObject,
     MissingObject,
@@ -54,7 +54,7 @@ MULTIPART_BYTES = 64 << 20
 STREAM_BYTES = 256 << 10
 INDEX = "index.json"
 MANIFEST = "manifest.json"
-__all__ = ["INDEX", "LargeObject", "MissingObject", "ObjectStore", "ShortObject", "Stored", "Unreachable"]
+__all__ = ["INDEX", "LargeObject", "MissingObject", "ObjectStore", "ShortObject", "StoredObject", "Unreachable"]
 GARBLED = (KeyError, ValueError)
 """What the clients make of an answer that was cut off in the middle of its headers."""
 FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody, *GARBLED)
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredObject:
     """An object and its size in bytes."""
 
     key: str
@@ -132,7 +132,7 @@ class ObjectStore:
             with suppress(MissingObject):  # its writer may still be at it, or have failed: then it is our turn again
                 return self.get(key) == data
             if time.monotonic() > give_up:
-                raise Unreachable(Problem("store.url", f"{key} neither exists nor can be made", LOG_MEND))
+                raise Unreachable(Problem("store.url", f"{key} neither exists nor can be made", LOG_FIX))
             time.sleep(random.uniform(0, FIRST_PAUSE_S))
         return True
 
@@ -177,7 +177,7 @@ class ObjectStore:
     def exists(self, key: str) -> bool:
         return self.size(key) is not None
 
-    def list(self, prefix: str = "", page: int = 1000) -> Iterator[Stored]:
+    def list(self, prefix: str = "", page: int = 1000) -> Iterator[StoredObject]:
         """All objects whose key starts with `prefix`, in order of their keys; `page` keys per call."""
         request: dict[str, Any] = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix + prefix, "MaxKeys": page}
         while True:
@@ -214,17 +214,17 @@ class ObjectStore:
         Raises `MissingObject` if no upload to `prefix` was ever finished.
         """
         index = digests(self.get(f"{prefix}/{INDEX}"), f"{prefix}/{INDEX}")
-        draft = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+        partial_sample = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         try:
-            draft.mkdir(parents=True)
+            partial_sample.mkdir(parents=True)
             with ThreadPoolExecutor(4) as pool:
-                for done in [pool.submit(self._download, prefix, name, draft, index[name]) for name in index]:
+                for done in [pool.submit(self._download, prefix, name, partial_sample, index[name]) for name in index]:
                     done.result()
             if folder.exists():
-                failpoints.take("remove folder", lambda: shutil.rmtree(folder), folder)
-            failpoints.take("place folder", lambda: draft.replace(folder), folder)
+                failpoints.step("remove folder", lambda: shutil.rmtree(folder), folder)
+            failpoints.step("place folder", lambda: partial_sample.replace(folder), folder)
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(partial_sample, ignore_errors=True)
 
     def _upload(self, path: Path, key: str) -> str:
         if path.stat().st_size <= MULTIPART_BYTES:
@@ -290,13 +290,13 @@ class ObjectStore:
             raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
         return data
 
-    def _page(self, request: dict[str, Any]) -> tuple[tuple[Stored, ...], str | None]:
+    def _page(self, request: dict[str, Any]) -> tuple[tuple[StoredObject, ...], str | None]:
         """One page of a listing, and where the next one begins."""
         answer = self._client.list_objects_v2(**request)
         # Without it the answer was cut off before its body: that is not an empty bucket.
         more = answer["IsTruncated"]
         entries = answer.get("Contents", ())
-        found = tuple(Stored(entry["Key"].removeprefix(self.prefix), int(entry["Size"])) for entry in entries)
+        found = tuple(StoredObject(entry["Key"].removeprefix(self.prefix), int(entry["Size"])) for entry in entries)
         return found, answer["NextContinuationToken"] if more else None
 
     def _delete(self, keys: Sequence[str]) -> None:
@@ -308,7 +308,7 @@ class ObjectStore:
 
     def _persist(self, verb: str, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
         """Repeats `request`, which must be idempotent, while its failure may pass. It is one step of `failpoints`."""
-        return failpoints.take(f"{verb} {kind_of(what)}", lambda: self._repeat(what, request, deadline_s), what)
+        return failpoints.step(f"{verb} {kind_of(what)}", lambda: self._repeat(what, request, deadline_s), what)
 
     def _repeat(self, what: str, request: Callable[[], T], deadline_s: float | None) -> T:
         patience_s = self.deadline_s if deadline_s is None else deadline_s

@@ -9,7 +9,7 @@ from celery import Celery
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError, ServiceError
-from echo_queue.queue import Arrival, Queue
+from echo_queue.queue import Queue, SubmissionCounts
 from echo_queue.submission.celery.messages import messages_waiting
 from echo_queue.submission.celery.reconciler import Reconciler
 from echo_queue.submission.expand import problems_of
@@ -26,10 +26,10 @@ def arrive(config: Config, queue: Queue, app: Celery, name: str, report: Report)
     `submission.deadline_s` nothing arrived.
     """
     reconciler = Reconciler(queue, app)
-    before: Arrival | None = None
+    before: SubmissionCounts | None = None
     moved = reconciled = time.monotonic()
     while True:
-        arrival = queue.arrival(name)
+        arrival = queue.submission_counts(name)
         now = time.monotonic()
         if arrival is None:
             raise PromptError(Problem(f"set {name}", "is gone: Redis has lost it", "submit it again"))
@@ -50,20 +50,20 @@ def arrive(config: Config, queue: Queue, app: Celery, name: str, report: Report)
         raise PromptError(*_refused(queue, name))
 
 
-def _nothing_arrives(config: Config, app: Celery, name: str, arrival: Arrival) -> DeadlineError:
+def _nothing_arrives(config: Config, app: Celery, name: str, arrival: SubmissionCounts) -> DeadlineError:
     what = (
         f"{arrival.chunks - arrival.arrived - arrival.failed} of {arrival.chunks} chunks have not arrived, none in the "
         f"last {config.submission.deadline_s:.0f} s; {messages_waiting(app)} messages wait for a Celery worker"
     )
-    mend = "start `celery -A echo_queue.submission worker`, or read its log; what has arrived stays"
-    return DeadlineError(Problem(f"set {name}", what, mend))
+    fix = "start `celery -A echo_queue.submission worker`, or read its log; what has arrived stays"
+    return DeadlineError(Problem(f"set {name}", what, fix))
 
 
 def _refused(queue: Queue, name: str) -> Iterator[Problem]:
-    ledger = queue.ledger(name)
-    failed = ledger.failed if ledger else ()
+    submission_status = queue.submission_status(name)
+    failed = submission_status.failed if submission_status else ()
     problems = dict.fromkeys(problem for chunk in failed for problem in problems_of(chunk.reason))
     yield from list(problems)[:REPORTED_ROWS]
     if len(problems) > REPORTED_ROWS:
         what = f"{len(problems) - REPORTED_ROWS} further problems in {len(failed)} chunks"
-        yield Problem(f"set {name}", what, "mend these first; `submit` again sends only what is missing")
+        yield Problem(f"set {name}", what, "fix these first; `submit` again sends only what is missing")

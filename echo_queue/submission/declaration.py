@@ -35,7 +35,7 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
         return Prompts.model_validate(values)
     except ValidationError as error:
         problems = [
-            Problem(".".join(map(str, ("prompts", *entry["loc"]))), entry["msg"], "mend the argument")
+            Problem(".".join(map(str, ("prompts", *entry["loc"]))), entry["msg"], "fix the argument")
             for entry in error.errors()
         ]
         raise ConfigError(*problems) from None
@@ -68,6 +68,6 @@ def place(config: Config, queue: Queue, app: Celery, prompts: Prompts, report: R
     declared = PromptSet(prompts.set, source.name, *rules)
     new = queue.declare(declared, chunks)
     total = chunks[-1].first + chunks[-1].count
-    ledger = None if new else queue.ledger(prompts.set)
-    send(app, declared.name, declared.source, ledger.waiting if ledger else chunks)
+    submission_status = None if new else queue.submission_status(prompts.set)
+    send(app, declared.name, declared.source, submission_status.waiting if submission_status else chunks)
     return Submitted(prompts.set, total, len(chunks), new)

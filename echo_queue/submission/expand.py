@@ -2,7 +2,7 @@
 
 - Every step may be repeated, and a chunk that is done already is left alone, so a message that arrives
   twice, or late, changes nothing.
-- What a person must mend is recorded with the chunk (`Queue.reject`) and stops it; a service that is away
+- What a person must fix is recorded with the chunk (`Queue.reject`) and stops it; a service that is away
   is raised, and the reconciler sends the chunk again.
 """
 
@@ -38,7 +38,7 @@ def expand(queue: Queue, store: shards.Writes, limits: Limits | None, name: str,
     except EchoQueueError as error:
         return _reject(queue, name, chunk, *error.problems)
     except BadRow as row:
-        return _reject(queue, name, chunk, Problem(waiting.source, row.what, row.mend))
+        return _reject(queue, name, chunk, Problem(waiting.source, row.what, row.fix))
     except Exception:
         # Sent again, it would fail again, for ever.
         what = f"is a defect:\n{traceback.format_exc(limit=-8)}"
@@ -52,6 +52,6 @@ def problems_of(reason: str) -> list[Problem]:
 
 
 def _reject(queue: Queue, name: str, chunk: Chunk, *problems: Problem) -> bool:
-    reason = orjson.dumps([(problem.where, problem.what, problem.mend) for problem in problems]).decode()
+    reason = orjson.dumps([(problem.where, problem.what, problem.fix) for problem in problems]).decode()
     queue.reject(name, chunk, reason)
     return False

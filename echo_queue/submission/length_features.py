@@ -40,8 +40,8 @@ def refuse_featureless(column: str, source: Source, chunk: Chunk, rows: Sequence
     without = next((position for position, row in enumerate(rows) if column not in row.columns), None)
     if without is not None:
         what = f"has no column `{column}`, which prompts.length_feature names"
-        mend = "name another one, or none; a row of which it is not known may have null there"
-        refuse([(source.place(chunk.first + without), BadRow(what, mend))])
+        fix = "name another one, or none; a row of which it is not known may have null there"
+        refuse([(source.place(chunk.first + without), BadRow(what, fix))])
 
 
 def _of_value(value: object) -> int:

@@ -77,10 +77,10 @@ def refuse_unfit(limits: Limits | None, source: Source, chunk: Chunk, rows: Sequ
         for position, tokens in islice(limits.excess(rows), REPORTED_ROWS)
     ]
     if not limits.chat:
-        mend = "give its tokenizer a chat template, or submit text"
+        fix = "give its tokenizer a chat template, or submit text"
         chats = (position for position, row in enumerate(rows) if not isinstance(row.prompt, str))
         what = "its prompt is chat messages, but the model has no chat template"
-        problems += [Problem(source.place(chunk.first + position), what, mend) for position in islice(chats, 1)]
+        problems += [Problem(source.place(chunk.first + position), what, fix) for position in islice(chats, 1)]
     if problems:
         raise PromptError(*problems)
 

@@ -64,7 +64,7 @@ class ShardReader:
         try:
             return deserialise(lines[place])
         except BadRow as row:
-            raise BadShard(Problem(f"{task.shard.object}, line {place + 1}", row.what, row.mend)) from None
+            raise BadShard(Problem(f"{task.shard.object}, line {place + 1}", row.what, row.fix)) from None
 
     def _lines(self, shard: Shard) -> list[bytes]:
         if shard.object in self._shards:

@@ -10,21 +10,35 @@ from typing import TYPE_CHECKING, Any
 from echo_queue.weights.manifest import Announcement, Manifest, Part, Route, TensorInfo
 from echo_queue.weights.reader import Damaged, fetch, read_manifest, ways
 from echo_queue.weights.retention import latest, lineages, prune
-from echo_queue.weights.signatures import Forged, Signer, Verifier
+from echo_queue.weights.signatures import Forged, SignatureVerifier, Signer
 
 if TYPE_CHECKING:
-    from echo_queue.weights.publisher import Press
+    from echo_queue.weights.publisher import WeightPublisher
 
 __all__ = [
-    "Announcement", "Damaged", "Forged", "Manifest", "Part", "Press", "Route", "Signer", "TensorInfo", "Verifier",
-    "fetch", "latest", "lineages", "prune", "read_manifest", "ways",
+    "Announcement",
+    "Damaged",
+    "Forged",
+    "Manifest",
+    "Part",
+    "Route",
+    "SignatureVerifier",
+    "Signer",
+    "TensorInfo",
+    "WeightPublisher",
+    "fetch",
+    "latest",
+    "lineages",
+    "prune",
+    "read_manifest",
+    "ways",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """`Press` comes with the codec, which takes seconds to import."""
-    if name != "Press":
+    """`WeightPublisher` comes with the codec, which takes seconds to import."""
+    if name != "WeightPublisher":
         raise AttributeError(name)
-    from echo_queue.weights.publisher import Press
+    from echo_queue.weights.publisher import WeightPublisher
 
-    return Press
+    return WeightPublisher

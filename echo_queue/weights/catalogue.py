@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from echo_queue.records import Version
-from echo_queue.storage.object_store import ObjectStore, Stored
+from echo_queue.storage.object_store import ObjectStore, StoredObject
 from echo_queue.weights.manifest import FOLDER, NAME, ROUTE, base_of, place_of
 from echo_queue.weights.paths import Edge
 
@@ -52,7 +52,7 @@ def catalogue(store: ObjectStore, lineage: int | None = None) -> dict[Version, E
     return sort(store.list(FOLDER if lineage is None else f"{FOLDER}{lineage:04d}/"))
 
 
-def sort(listed: Iterable[Stored]) -> dict[Version, Entry]:
+def sort(listed: Iterable[StoredObject]) -> dict[Version, Entry]:
     entries: dict[Version, Entry] = {}
     for stored in listed:
         place = place_of(stored.key)

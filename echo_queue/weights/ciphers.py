@@ -40,8 +40,8 @@ def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview
     if not part.salt:
         return stored
     if chunk_key is None:
-        mend = "let this role read the run's `trust` (docs/rights.md)"
-        raise ServiceError(Problem(part.key, "is encrypted, and no chunk key is known here", mend))
+        fix = "let this role read the run's `trust` (docs/rights.md)"
+        raise ServiceError(Problem(part.key, "is encrypted, and no chunk key is known here", fix))
     cipher = _part_cipher(chunk_key, part.salt)
     clear = bytearray(part.size - TAG_BYTES * len(part.chunks))
     end = 0
@@ -51,8 +51,8 @@ def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview
             clear[end : end + len(opened)] = opened
             end += len(opened)
     except InvalidTag:
-        mend = "start this worker again: the run has another chunk key"
-        raise ServiceError(Problem(part.key, "cannot be decrypted with the key that is known here", mend)) from None
+        fix = "start this worker again: the run has another chunk key"
+        raise ServiceError(Problem(part.key, "cannot be decrypted with the key that is known here", fix)) from None
     return memoryview(clear)
 
 

@@ -276,8 +276,8 @@ def _decode(body: bytes, where: str, kind: str, make: Callable[[Any], T]) -> T:
     try:
         values = orjson.loads(body)
         if values["format"] != FORMAT:
-            mend = "upgrade this installation"
-            raise ServiceError(Problem(where, f"is of format {values['format']!r:.20}, which is unknown", mend))
+            fix = "upgrade this installation"
+            raise ServiceError(Problem(where, f"is of format {values['format']!r:.20}, which is unknown", fix))
         if values["kind"] != kind:
             _refuse(f"it is a {values['kind']!r:.20}")
         made = make(values)

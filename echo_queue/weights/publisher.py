@@ -73,7 +73,7 @@ class Publication:
         return mine == theirs and self.aliases == aliases
 
 
-class Press:
+class WeightPublisher:
     """One learner's publications of run `run`, in ascending order; `folder` gets the copies. For one thread.
 
     `announce` is called in threads of its uploads.
@@ -246,7 +246,7 @@ class Press:
         """
         start, _ = _start(base)
         parts: list[Part] = []
-        under_way: deque[Future[None]] = deque()
+        partial_payloads: deque[Future[None]] = deque()
         size = 0
         stored = InOrder(partial(self._tell, version, base))
         with ThreadPoolExecutor(UPLOADS) as pool:
@@ -256,12 +256,12 @@ class Press:
                 if size >= limit:
                     break
                 parts.append(part)
-                under_way.append(pool.submit(self._put, part.key, data))
+                partial_payloads.append(pool.submit(self._put, part.key, data))
                 if tell:
-                    stored.follow(part, under_way[-1])
-                if len(under_way) > UPLOADS:
-                    under_way.popleft().result()
-            for upload in under_way:
+                    stored.follow(part, partial_payloads[-1])
+                if len(partial_payloads) > UPLOADS:
+                    partial_payloads.popleft().result()
+            for upload in partial_payloads:
                 upload.result()
         if size < limit:
             return tuple(parts)

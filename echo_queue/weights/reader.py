@@ -17,7 +17,7 @@ from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.ciphers import plain
 from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, manifest_key, route_key, way
 from echo_queue.weights.paths import Edge, cheapest
-from echo_queue.weights.signatures import Forged, Verifier
+from echo_queue.weights.signatures import Forged, SignatureVerifier
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,22 +29,22 @@ STREAMS = 4
 ATTEMPTS = 3
 PAUSE_S = 0.1
 MANIFEST_MAX_BYTES = 256 << 20
-MEND = "the learner's next publication replaces it; check the disk"
+FIX = "the learner's next publication replaces it; check the disk"
 
 
 # Documents ------------------------------------------------------------------------------------------------------------
 
 
-def read_manifest(store: ObjectStore, published: Published, verifier: Verifier) -> Manifest:
+def read_manifest(store: ObjectStore, published: Published, verifier: SignatureVerifier) -> Manifest:
     """The manifest that `published` points to, and no other."""
     key = manifest_key(published.version)
     if published.manifest != key:
-        raise Damaged(Problem("published", f"version {published.version} cannot be {published.manifest!r:.200}", MEND))
+        raise Damaged(Problem("published", f"version {published.version} cannot be {published.manifest!r:.200}", FIX))
     envelope = _insist(key, lambda: _as_told(store.get(key, MANIFEST_MAX_BYTES), published.digest))
     return open_manifest(store, envelope, published.version, verifier)
 
 
-def open_manifest(store: ObjectStore, envelope: bytes, version: Version, verifier: Verifier) -> Manifest:
+def open_manifest(store: ObjectStore, envelope: bytes, version: Version, verifier: SignatureVerifier) -> Manifest:
     """Raises `Forged`, or `Damaged` for what is not the manifest of this very version of this run."""
     key = manifest_key(version)
     manifest = Manifest.decode(verifier.open(envelope, key), key)
@@ -53,7 +53,7 @@ def open_manifest(store: ObjectStore, envelope: bytes, version: Version, verifie
 
 
 def ways(
-    store: ObjectStore, have: tuple[Version, str] | None, target: Manifest, verifier: Verifier
+    store: ObjectStore, have: tuple[Version, str] | None, target: Manifest, verifier: SignatureVerifier
 ) -> tuple[Route, ...]:
     """The routes of fewest bytes from `have` (a version and its root), or from nothing, to `target`; empty if it is it.
 
@@ -71,7 +71,7 @@ def ways(
 class _Search:
     """Plans by what is listed, and again whenever a route turns out to be other than it looked."""
 
-    def __init__(self, store: ObjectStore, target: Manifest, verifier: Verifier) -> None:
+    def __init__(self, store: ObjectStore, target: Manifest, verifier: SignatureVerifier) -> None:
         self._store, self._target, self._verifier = store, target, verifier
         self._entries = catalogue(store, target.version.lineage)
         self._read: dict[tuple[Version, Version | None], Route | None] = {
@@ -94,7 +94,7 @@ class _Search:
                 else:
                     self._read[broken.version, broken.base] = None
         what = "no routes that are whole lead to it"
-        raise Damaged(Problem(manifest_key(self._target.version), what, MEND))
+        raise Damaged(Problem(manifest_key(self._target.version), what, FIX))
 
     def _edges(self) -> Iterator[Edge]:
         """As listed, and as signed where that is known."""
@@ -140,14 +140,14 @@ def _broken(routes: tuple[Route, ...], have: tuple[Version, str] | None, root: s
 
 def _belongs(key: str, store: ObjectStore, version: Version, run: str, found: Version) -> None:
     if (run, found) != (store.prefix.removesuffix("/"), version):
-        raise Damaged(Problem(key, f"is that of version {found} of run {run!r:.80}", MEND))
+        raise Damaged(Problem(key, f"is that of version {found} of run {run!r:.80}", FIX))
 
 
 # Weights --------------------------------------------------------------------------------------------------------------
 
 
 def fetch(
-    store: ObjectStore, published: Published, verifier: Verifier, chunk_key: bytes | None = None
+    store: ObjectStore, published: Published, verifier: SignatureVerifier, chunk_key: bytes | None = None
 ) -> "dict[str, Tensor]":
     """The tensors of a version on the CPU, each of the shape and type it was published with, from the store alone.
 
@@ -165,21 +165,21 @@ def fetch(
     for info in manifest.tensors:
         if not matches(tensors[info.name], info):
             what = f"tensor {info.name} is not what was published, although all of its parts are"
-            raise Damaged(Problem(published.manifest, what, MEND))
+            raise Damaged(Problem(published.manifest, what, FIX))
     return tensors
 
 
 def bring(store: ObjectStore, route: Route) -> Iterator[tuple[Part, memoryview]]:
     """The parts of a route, each verified, a few of them fetched ahead."""
-    under_way: deque[tuple[Part, Future[bytes]]] = deque()
+    partial_payloads: deque[tuple[Part, Future[bytes]]] = deque()
     with ThreadPoolExecutor(STREAMS) as pool:
         for part in route.parts:
-            if len(under_way) == STREAMS:
-                ready, fetched = under_way.popleft()
+            if len(partial_payloads) == STREAMS:
+                ready, fetched = partial_payloads.popleft()
                 yield ready, memoryview(fetched.result())
-            under_way.append((part, pool.submit(_part, store, part)))
-        while under_way:
-            ready, fetched = under_way.popleft()
+            partial_payloads.append((part, pool.submit(_part, store, part)))
+        while partial_payloads:
+            ready, fetched = partial_payloads.popleft()
             yield ready, memoryview(fetched.result())
 
 
@@ -219,4 +219,4 @@ def _insist(key: str, get: Callable[[], bytes]) -> bytes:
             return get()
         except _Wrong as error:
             what = str(error)
-    raise Damaged(Problem(key, f"{what} ({ATTEMPTS} tries)", MEND))
+    raise Damaged(Problem(key, f"{what} ({ATTEMPTS} tries)", FIX))

@@ -14,7 +14,7 @@ from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import NAME, ROUTE, digest, manifest_key
 from echo_queue.weights.reader import open_manifest
-from echo_queue.weights.signatures import Verifier
+from echo_queue.weights.signatures import SignatureVerifier
 
 KEEP = 3
 """The newest published versions that always stay: the latest, and those that slow readers are still fetching."""
@@ -45,7 +45,9 @@ def expendable(
     return [one for one in ours if one.lineage not in floors or one < floors[one.lineage]]
 
 
-def latest(store: ObjectStore, verifier: Verifier, forks: Mapping[int, Version] | None = None) -> Published | None:
+def latest(
+    store: ObjectStore, verifier: SignatureVerifier, forks: Mapping[int, Version] | None = None
+) -> Published | None:
     """The newest version that is whole and not abandoned, rebuilt by listing manifests; None if there is none.
 
     One that this run's key has not signed is none.

@@ -60,8 +60,8 @@ class Signer:
                 raise ServiceError(Problem(str(path), "others may read this private key", f"chmod 600 {path}"))
             return cls.parse(path.read_text(), str(path))
         except OSError as error:
-            mend = "let the learner's user, and nobody else, read and write it"
-            raise ServiceError(Problem(str(path), f"cannot be used: {error.strerror}", mend)) from None
+            fix = "let the learner's user, and nobody else, read and write it"
+            raise ServiceError(Problem(str(path), f"cannot be used: {error.strerror}", fix)) from None
 
     @property
     def public_key(self) -> str:
@@ -82,13 +82,13 @@ class Signer:
         return Ed25519PrivateKey.from_private_bytes(self.seed)
 
 
-class Verifier:
+class SignatureVerifier:
     """Opens envelopes that the holder of one key has signed."""
 
     def __init__(self, public_key: str) -> None:
         if not re.fullmatch(r"[0-9a-f]{64}", public_key):
-            what, mend = f"{public_key!r:.80} is no public key", "it must be 64 hexadecimal digits"
-            raise ServiceError(Problem("weights.public_key", what, mend))
+            what, fix = f"{public_key!r:.80} is no public key", "it must be 64 hexadecimal digits"
+            raise ServiceError(Problem("weights.public_key", what, fix))
         self.public_key = public_key
         self._key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
 
@@ -122,11 +122,11 @@ def _problem(where: str, what: str) -> Problem:
 
 def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-    write_whole(draft, Signer.generate().seed.hex().encode(), "key", mode=0o600)
+    partial_sample = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
+    write_whole(partial_sample, Signer.generate().seed.hex().encode(), "key", mode=0o600)
     try:
-        failpoints.take("link key", lambda: os.link(draft, path), path)
+        failpoints.step("link key", lambda: os.link(partial_sample, path), path)
     except FileExistsError:
         pass
     finally:
-        draft.unlink()
+        partial_sample.unlink()

@@ -39,11 +39,11 @@ def make(config: Config, say: Callable[[str], None] = print) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".base-", dir=folder.parent, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch) / "made"
-        failpoints.take("build base", lambda: build(config, warmup_examples(task, init.warmup_prompts), made, say))
-        failpoints.take("note recipe", lambda: (made / MADE_FROM).write_bytes(recipe))
+        failpoints.step("build base", lambda: build(config, warmup_examples(task, init.warmup_prompts), made, say))
+        failpoints.step("note recipe", lambda: (made / MADE_FROM).write_bytes(recipe))
         if folder.exists():
-            failpoints.take("set base aside", lambda: folder.rename(Path(scratch) / "replaced"))
-        failpoints.take("place base", lambda: made.rename(folder))
+            failpoints.step("set base aside", lambda: folder.rename(Path(scratch) / "replaced"))
+        failpoints.step("place base", lambda: made.rename(folder))
     say(f"the base model is made: {folder} ({time.monotonic() - began:.0f} s)")
     return folder
 

@@ -47,8 +47,8 @@ def task_of(config: Config) -> Task:
     source = config.prompts.source
     if not source.startswith((GENERATED, POKER)):
         what = f'"init" makes a model for a reasoning-gym task or for poker, and prompts.source is {source!r}'
-        mend = f"name a model folder or a hub model in model.base, or set prompts.source to {GENERATED}DATASET"
-        raise ConfigError(Problem("model.base", what, mend))
+        fix = f"name a model folder or a hub model in model.base, or set prompts.source to {GENERATED}DATASET"
+        raise ConfigError(Problem("model.base", what, fix))
     settings = {key: value for key, value in config.prompts.options.items() if key not in ("seed", "size")}
     package = "reasoning_gym" if source.startswith(GENERATED) else "open_spiel"
     return Task(source, settings, int(config.prompts.options.get("seed", 0)), (package,))

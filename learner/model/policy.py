@@ -114,8 +114,8 @@ def load_model(settings: config.Config) -> PreTrainedModel:
     except (OSError, ValueError) as error:
         missing = settings.model.base == "init" and not (Path(settings.base_model) / "config.json").exists()
         what = "has not been made yet" if missing else f"cannot be loaded: {str(error).splitlines()[0]}"
-        mend = (
+        fix = (
             "run `echo-queue init-model` first" if missing else "name a folder or hub model that transformers can load"
         )
-        raise ConfigError(Problem("model.base", f"{settings.base_model} {what}", mend)) from None
+        raise ConfigError(Problem("model.base", f"{settings.base_model} {what}", fix)) from None
     return prepare_model(model.eval())

@@ -80,8 +80,8 @@ class Publisher(threading.Thread):
                 deadline_s = max(self._deadline_s, USUAL * self.t_bcast_s)
                 if not self._changed.wait_for(lambda was=snapshot: self._has_left(was), deadline_s):  # type: ignore[misc]
                     what = f"version {snapshot.version} was not published within {deadline_s:.0f} s"
-                    mend = "see that the object store takes data; a restart publishes the newest version again"
-                    raise DeadlineError(Problem("publisher", what, mend))
+                    fix = "see that the object store takes data; a restart publishes the newest version again"
+                    raise DeadlineError(Problem("publisher", what, fix))
         self.check()
 
     def check(self) -> None:
@@ -132,7 +132,7 @@ class Publisher(threading.Thread):
     def observe(self, status: Status) -> None:
         """Looks whether the version on its way has arrived everywhere. May be called from any thread."""
         arriving = self._arriving
-        serving = [worker.beat.version for worker in status.workers if worker.beat is not None]
+        serving = [worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None]
         if arriving is not None and serving and min(serving) >= arriving.version:
             self._arriving = None
             self._measure(time.monotonic() - arriving.updated)

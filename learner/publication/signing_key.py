@@ -6,7 +6,7 @@ go on trusting what they were told then.
 
 from echo_queue import config
 from echo_queue.connections import secrets
-from echo_queue.queue import Trust
+from echo_queue.queue import RunKeys
 from echo_queue.weights.signatures import KEY_NAME, Signer
 
 
@@ -18,6 +18,6 @@ def signer(settings: config.Config) -> Signer:
     return Signer.kept_at(settings.run.dir / "keys" / KEY_NAME)
 
 
-def trust(signer: Signer) -> Trust:
+def trust(signer: Signer) -> RunKeys:
     """What the learner tells the workers."""
-    return Trust(signer.public_key, token_secret=signer.secret("tokens"), chunk_key=signer.secret("chunks"))
+    return RunKeys(signer.public_key, token_secret=signer.secret("tokens"), chunk_key=signer.secret("chunks"))

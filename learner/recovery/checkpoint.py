@@ -4,7 +4,7 @@
   damaged one is passed over with a warning, and the one before it counts.
 - Which one is newest is found by listing: highest lineage first, then highest version.
 - Each manifest holds the task ids trained since its parent; a lineage's first one holds none and marks where it began.
-  Pruning removes tensors and keeps manifests, so that `trained_ledger` can prove from storage alone that nothing was
+  Pruning removes tensors and keeps manifests, so that `trained_ids` can prove from storage alone that nothing was
   trained twice.
 """
 
@@ -91,12 +91,12 @@ def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
             log.warning("what %s trained after %s is not in these weights", ", ".join(damaged), manifest.name)
         return manifest, tensors
     if damaged:
-        mend = "restore the bucket; or remove its checkpoints/ and give the run another name, to begin again"
-        raise ServiceError(Problem(PREFIX, f"no checkpoint is whole: {', '.join(damaged)}", mend))
+        fix = "restore the bucket; or remove its checkpoints/ and give the run another name, to begin again"
+        raise ServiceError(Problem(PREFIX, f"no checkpoint is whole: {', '.join(damaged)}", fix))
     return None
 
 
-def trained_ledger(store: ObjectStore) -> list[str]:
+def trained_ids(store: ObjectStore) -> list[str]:
     """Ids trained by the surviving history, from its beginning, in order; from manifests alone."""
     return [task for manifest in reversed(list(history(store))) for task in manifest.trained]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Beat, Peer, Queue
+from echo_queue.queue import Heartbeat, Peer, Queue
 from echo_queue.queue.acl import rules
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer, User
@@ -38,8 +38,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         first, second, *_ = scene.lease(4, worker="worker-2")
         queue.fail("worker-2", first.id, "Traceback: the scorer broke")
         queue.bury(second.id, "Traceback: no such column 'answer'")
-        told = Beat("transformers", Version(0, 1), "generating", 5_000.0, 3.0, 12, 1, 34.5, 1_200, 3_400)
-        queue.beat("worker-1", told, every_s=60.0)
+        told = Heartbeat("transformers", Version(0, 1), "generating", 5_000.0, 3.0, 12, 1, 34.5, 1_200, 3_400)
+        queue.heartbeat("worker-1", told, every_s=60.0)
         for worker in ("worker-1", "worker-2"):
             queue.join(Peer(worker, "default", "10.0.0.7:4711"), "0000.00000001/from-0000.00000000")
         queue.report("worker-2", "worker-1", "bad")

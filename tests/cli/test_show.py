@@ -15,11 +15,11 @@ from echo_queue.cli.show import _queued
 from echo_queue.cli.transcript import Part, Transcript, draw, transcript
 from echo_queue.config import Config
 from echo_queue.queue import Queue
-from echo_queue.records import NOTHING, Draft, Drafts, Observed, Sample, Span, Tokens, Version
+from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
 from echo_queue.reporting.samples import TrainedGroups
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
-from tests.queue.scene import Scene, draft_of
+from tests.queue.scene import Scene, partial_of
 
 TABLE = ["bet", "check", "fold", "<end>", "They call.", "Public card: K.", "Your move?"]
 
@@ -42,7 +42,7 @@ def test_a_transcript_tells_who_said_what_and_which_weights_drew_it() -> None:
     parts = (Part("model", "bet", 2), Part("environment", "They call. Public card: K. Your move?", 3))
     told = transcript(GAME, words)
     assert told == Transcript((*parts, Part("model", "check", 2)), {3: 1, 4: 3}, -2.0, "stop")
-    begun = Draft(GAME.tokens[:5], GAME.logprobs[:5], GAME.spans, GAME.observed)
+    begun = PartialSample(GAME.tokens[:5], GAME.logprobs[:5], GAME.spans, GAME.observed)
     assert transcript(begun, words) == Transcript(parts, {3: 1, 4: 1}, None, None)
     assert transcript(NOTHING, words).drawn == {}
 
@@ -111,11 +111,11 @@ def test_without_a_server_a_group_that_is_not_kept_is_one_clear_error(run: Path)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "→" in done.stderr
 
 
-def test_groups_in_replay_drafts_and_the_dead_are_found(queue: Queue) -> None:
+def test_groups_in_replay_partials_and_the_dead_are_found(queue: Queue) -> None:
     scene = Scene(queue)
     made, begun, dead, idle = scene.lease(4)
     scene.complete((made,))
-    queue.progress("w1", [Drafts(begun.id, 0, (draft_of(0), replace(draft_of(0), finish="stop")))])
+    queue.progress("w1", [PartialGroup(begun.id, 0, (partial_of(0), replace(partial_of(0), finish="stop")))])
     queue.bury(dead.id, "no such column")
     waits, goes_on, over = (_queued(queue, task.id) for task in (made, begun, dead))
     assert waits is not None and "not trained yet; made by w1" in waits.where and len(waits.samples) == 2

@@ -4,15 +4,15 @@ import pytest
 from rich.console import Console
 
 from echo_queue.cli.live import view
-from echo_queue.cli.live.view import Picture
+from echo_queue.cli.live.view import RunView
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue.types import Beat, QueuePolicy, Status, WorkerStatus
+from echo_queue.queue.types import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.records import Published, Version
 from echo_queue.reporting.metrics import summarise
 from tests.synthetic import update
 
 UPDATES = [update(version) for version in range(1, 41)]
-BEAT = Beat(
+BEAT = Heartbeat(
     "transformers",
     Version(1, 40),
     "generating",
@@ -27,14 +27,14 @@ BEAT = Beat(
 STATUS = Status(
     learner=Version(1, 40),
     published=Published(Version(1, 39), "manifest", "digest"),
-    policy=QueuePolicy(s=4, batch=16),
+    rules=RunRules(s=4, batch=16),
     window=1.5,
     finished=False,
     submitted=2_560,
     backlog=1_152,
     tasks=32,
     retry=2,
-    flying=20,
+    in_flight=20,
     ready=12,
     drained=16,
     replay=28,
@@ -45,7 +45,7 @@ STATUS = Status(
     counts={},
     workers=(WorkerStatus("worker-1", 400, BEAT), WorkerStatus("spot-7", 31_000, None)),
 )
-PICTURE = Picture(
+PICTURE = RunView(
     name="quickstart",
     phase="training",
     elapsed_s=187,
@@ -60,7 +60,7 @@ PICTURE = Picture(
 )
 
 
-def drawn(picture: Picture, width: int = 100) -> str:
+def drawn(picture: RunView, width: int = 100) -> str:
     console = Console(width=width, force_terminal=False, color_system=None)
     with console.capture() as capture:
         console.print(view.draw(picture))
@@ -88,11 +88,11 @@ def test_bad_groups_are_shown_by_cause() -> None:
     assert "bad groups" not in drawn(PICTURE) + view.line(PICTURE)
 
 
-def test_what_became_of_drafts_is_shown_in_tokens() -> None:
-    moved = replace(PICTURE, status=replace(STATUS, counts={"tokens_continued": 12_345, "bad_draft": 1}))
+def test_what_became_of_partials_is_shown_in_tokens() -> None:
+    moved = replace(PICTURE, status=replace(STATUS, counts={"tokens_continued": 12_345, "bad_partial": 1}))
     for text in (drawn(moved), view.line(moved)):
-        assert "drafts: 12,345 tokens continued, 1 bad" in text
-    assert "drafts" not in drawn(PICTURE) + view.line(PICTURE)
+        assert "partial rollouts: 12,345 tokens continued, 1 bad" in text
+    assert "partials" not in drawn(PICTURE) + view.line(PICTURE)
 
 
 def test_a_picture_shows_where_weights_came_from_and_how_long_they_took() -> None:

@@ -13,11 +13,11 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue, QueuePolicy, Trust
+from echo_queue.queue import Queue, RunKeys, RunRules
 from echo_queue.records import Version
 from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights import Press, Signer
+from echo_queue.weights import Signer, WeightPublisher
 from tests.weights.scene import history, same
 
 TOML = """
@@ -46,16 +46,18 @@ class Shelf:
         self.publish()
 
     def publish(self) -> None:
-        Queue.connect(self.config, "admin").configure(QueuePolicy.of(self.config))
+        Queue.connect(self.config, "admin").configure(RunRules.of(self.config))
         queue, signer = Queue.connect(self.config, "learner"), Signer.generate()
         lineage = queue.resume().lineage
-        trust = Trust(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
-        queue.entrust(lineage, trust)
+        trust = RunKeys(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
+        queue.publish_keys(lineage, trust)
         folder = self.config.run.dir / "bases"
-        press = Press(self.store, "shelf", signer, self.config.weights, folder, chunk_key=trust.chunk_key)
+        weight_publisher = WeightPublisher(
+            self.store, "shelf", signer, self.config.weights, folder, chunk_key=trust.chunk_key
+        )
         for number, tensors in enumerate(VERSIONS):
-            queue.publish(lineage, press.publish(Version(lineage, number), tensors, "float32"))
-            press.further(Version(lineage, number))
+            queue.publish(lineage, weight_publisher.publish(Version(lineage, number), tensors, "float32"))
+            weight_publisher.further(Version(lineage, number))
 
     def ask(self, command: str, *words: str, code: int = 0) -> str:
         done = CliRunner().invoke(app, ["weights", command, str(self.path), *words], catch_exceptions=False)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from echo_queue.records import NOTHING, Draft, Tokens
+from echo_queue.records import NOTHING, PartialSample, Tokens
 from tests.engines.models import VOCABULARY
 from workers.engines import Engine, Key, Request
 
@@ -16,14 +16,16 @@ def prompt(length: int, seed: int) -> Tokens:
 
 
 def ask(
-    task: str, prompt: Tokens, limit: int, *, samples: int = 1, seed: int = 0, draft: Draft = NOTHING
+    task: str, prompt: Tokens, limit: int, *, samples: int = 1, seed: int = 0, partial_sample: PartialSample = NOTHING
 ) -> list[Request]:
-    return [Request(Key(task, sample), prompt, 1000 * seed + sample, limit, draft) for sample in range(samples)]
+    return [
+        Request(Key(task, sample), prompt, 1000 * seed + sample, limit, partial_sample) for sample in range(samples)
+    ]
 
 
-def finish(engine: Engine) -> dict[Key, Draft]:
+def finish(engine: Engine) -> dict[Key, PartialSample]:
     """Steps until nothing is under way; what ended."""
-    ended: dict[Key, Draft] = {}
+    ended: dict[Key, PartialSample] = {}
     for _ in range(MOST_STEPS):
         if not engine.running:
             return ended
@@ -31,29 +33,31 @@ def finish(engine: Engine) -> dict[Key, Draft]:
     raise AssertionError(f"{engine.running} samples are under way after {MOST_STEPS} steps")
 
 
-def run(engine: Engine, requests: Iterable[Request]) -> dict[Key, Draft]:
+def run(engine: Engine, requests: Iterable[Request]) -> dict[Key, PartialSample]:
     engine.add(list(requests))
     return finish(engine)
 
 
-def step_until(engine: Engine, tokens: int, key: Key) -> Draft:
+def step_until(engine: Engine, tokens: int, key: Key) -> PartialSample:
     """Steps until this sample has so many tokens at least."""
     for _ in range(MOST_STEPS):
-        draft = engine.drafts([key.task])[key]
-        if len(draft.tokens) >= tokens:
-            return draft
+        partial_sample = engine.partials([key.task])[key]
+        if len(partial_sample.tokens) >= tokens:
+            return partial_sample
         assert key not in engine.step(), f"{key} ended before its token {tokens}"
     raise AssertionError(f"{key} does not move on")
 
 
-def assert_same(left: Draft, right: Draft) -> None:
+def assert_same(left: PartialSample, right: PartialSample) -> None:
     """The same sample, up to rounding of its log-probabilities."""
     np.testing.assert_array_equal(left.tokens, right.tokens)
     np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-4, rtol=0)
     assert (left.spans, left.observed, left.finish) == (right.spans, right.observed, right.finish)
 
 
-def versions(draft: Draft) -> Sequence[int]:
+def versions(partial_sample: PartialSample) -> Sequence[int]:
     """Of each token."""
-    starts = [*(span.start for span in draft.spans), len(draft.tokens)]
-    return [span.version for span, end in zip(draft.spans, starts[1:], strict=True) for _ in range(span.start, end)]
+    starts = [*(span.start for span in partial_sample.spans), len(partial_sample.tokens)]
+    return [
+        span.version for span, end in zip(partial_sample.spans, starts[1:], strict=True) for _ in range(span.start, end)
+    ]

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from echo_queue.records import Draft, Tokens
+from echo_queue.records import PartialSample, Tokens
 
 CLOSE = 1e-4
 """Log-probabilities of engines and of the plain forward pass differ at most so much, in float32."""
@@ -30,17 +30,21 @@ def greedy(model: PreTrainedModel, prompt: Tokens, count: int) -> list[int]:
 
 @torch.inference_mode()
 def logprobs(
-    models: Mapping[int, PreTrainedModel], prompt: Tokens, draft: Draft, begun: int = 0, temperature: float = 1.0
+    models: Mapping[int, PreTrainedModel],
+    prompt: Tokens,
+    partial_sample: PartialSample,
+    begun: int = 0,
+    temperature: float = 1.0,
 ) -> torch.Tensor:
     """log_softmax(logits / temperature) [T - begun, V] at the tokens from place `begun` on.
 
     The model of the first of them reads all that comes before. Each later one goes on with the keys and values
     that the others have left.
     """
-    inputs = torch.from_numpy(np.concatenate([prompt, draft.tokens])[:-1]).long().unsqueeze(0)
+    inputs = torch.from_numpy(np.concatenate([prompt, partial_sample.tokens])[:-1]).long().unsqueeze(0)
     cache, said = DynamicCache(), []
-    ends = [*(span.start for span in draft.spans[1:]), len(draft.tokens)]
-    for span, end in zip(draft.spans, ends, strict=True):
+    ends = [*(span.start for span in partial_sample.spans[1:]), len(partial_sample.tokens)]
+    for span, end in zip(partial_sample.spans, ends, strict=True):
         if end <= begun:
             continue
         read = inputs[:, cache.get_seq_length() : len(prompt) - 1 + end]
@@ -49,16 +53,16 @@ def logprobs(
     return torch.log_softmax(torch.cat(said) / temperature, dim=-1)
 
 
-def _parts(draft: Draft) -> Iterator[Draft]:
+def _parts(partial_sample: PartialSample) -> Iterator[PartialSample]:
     """Up to the end of each span."""
-    for number, end in enumerate([*(span.start for span in draft.spans[1:]), len(draft.tokens)], 1):
-        yield Draft(draft.tokens[:end], draft.logprobs[:end], draft.spans[:number])
+    for number, end in enumerate([*(span.start for span in partial_sample.spans[1:]), len(partial_sample.tokens)], 1):
+        yield PartialSample(partial_sample.tokens[:end], partial_sample.logprobs[:end], partial_sample.spans[:number])
 
 
 def assert_drawn_by(
     models: Mapping[int, PreTrainedModel],
     prompt: Tokens,
-    draft: Draft,
+    partial_sample: PartialSample,
     begun: int = 0,
     *,
     temperature: float = 1.0,
@@ -69,9 +73,9 @@ def assert_drawn_by(
     `anew`: each version has read for itself what comes before its tokens.
     """
     if anew:
-        for part in _parts(draft):
+        for part in _parts(partial_sample):
             assert_drawn_by(models, prompt, part, part.spans[-1].start, temperature=temperature)
         return
-    tokens = torch.from_numpy(draft.tokens[begun:]).long().unsqueeze(1)
-    expected = logprobs(models, prompt, draft, begun, temperature).gather(1, tokens).squeeze(1)
-    np.testing.assert_allclose(draft.logprobs[begun:], expected.numpy(), atol=CLOSE, rtol=0)
+    tokens = torch.from_numpy(partial_sample.tokens[begun:]).long().unsqueeze(1)
+    expected = logprobs(models, prompt, partial_sample, begun, temperature).gather(1, tokens).squeeze(1)
+    np.testing.assert_allclose(partial_sample.logprobs[begun:], expected.numpy(), atol=CLOSE, rtol=0)

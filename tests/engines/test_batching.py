@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from echo_queue.records import NOTHING, Draft, Observed, Span
+from echo_queue.records import NOTHING, Observed, PartialSample, Span
 from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import BASE, IN_PROCESS, Opener
@@ -32,14 +32,14 @@ def test_samples_that_join_and_leave_at_random_are_what_they_are_alone(opener: O
         for sample in range(chance.randint(1, 4))
     ]
     alone = {request.key: run(engine, [request])[request.key] for request in requests}
-    waiting, together = deque(requests), dict[Key, Draft]()
+    waiting, together = deque(requests), dict[Key, PartialSample]()
     while waiting or engine.running:
         if waiting and (chance.random() < 0.2 or not engine.running):
             engine.add([waiting.popleft() for _ in range(min(len(waiting), chance.randint(1, 5)))])
         together |= engine.step()
     assert together.keys() == alone.keys()
-    for key, draft in together.items():
-        assert_same(draft, alone[key])
+    for key, partial_sample in together.items():
+        assert_same(partial_sample, alone[key])
 
 
 @DRAWN_HERE
@@ -49,14 +49,14 @@ def test_one_that_left_and_is_continued_elsewhere_is_what_it_would_have_been(ope
     requests = ask("a", tokens, 50, samples=3)
     engine.add([*requests, *ask("b", prompt(19, 3), 80)])
     step_until(engine, 20, Key("a", 0))
-    drafts = engine.drafts(["a"])
-    assert set(drafts) == {Key("a", sample) for sample in range(3)}
+    partials = engine.partials(["a"])
+    assert set(partials) == {Key("a", sample) for sample in range(3)}
     engine.abort(["a", "unheard of"])
-    assert engine.running == 1 and set(engine.drafts()) == {Key("b", 0)}
-    engine.add([request._replace(draft=drafts[request.key]) for request in requests])
+    assert engine.running == 1 and set(engine.partials()) == {Key("b", 0)}
+    engine.add([request._replace(partial_sample=partials[request.key]) for request in requests])
     ended = finish(engine)
     for request in requests:
-        assert len(drafts[request.key].tokens) >= 20 and drafts[request.key].finish is None
+        assert len(partials[request.key].tokens) >= 20 and partials[request.key].finish is None
         assert_same(ended[request.key], whole[request.key])
 
 
@@ -67,18 +67,18 @@ def test_one_that_was_begun_by_another_engine_is_what_it_would_have_been(opener:
     (whole,) = run(first, [request]).values()
     first.add([request])
     begun = step_until(first, 25, request.key)
-    (ended,) = run(opener(endless), [request._replace(draft=begun)]).values()
+    (ended,) = run(opener(endless), [request._replace(partial_sample=begun)]).values()
     assert_same(ended, whole)
 
 
-def test_the_draft_of_a_sample_that_was_not_begun_is_the_one_it_came_with(opener: Opener, endless: Path) -> None:
+def test_the_partial_of_a_sample_that_was_not_begun_is_the_one_it_came_with(opener: Opener, endless: Path) -> None:
     engine, tokens = opener(endless), prompt(7, 2)
     begun = next(iter(run(engine, ask("a", tokens, 5)).values()))
-    engine.add([*ask("b", tokens, 9), *ask("c", tokens, 9, draft=begun)])
+    engine.add([*ask("b", tokens, 9), *ask("c", tokens, 9, partial_sample=begun)])
     assert engine.running == 2
-    drafts = engine.drafts()
-    assert len(drafts[Key("b", 0)].tokens) == 0 and drafts[Key("b", 0)].spans == ()
-    np.testing.assert_array_equal(drafts[Key("c", 0)].tokens, begun.tokens)
+    partials = engine.partials()
+    assert len(partials[Key("b", 0)].tokens) == 0 and partials[Key("b", 0)].spans == ()
+    np.testing.assert_array_equal(partials[Key("c", 0)].tokens, begun.tokens)
     engine.abort(["b", "c"])
     assert engine.running == 0 and engine.step() == {}
 
@@ -87,24 +87,24 @@ def test_what_the_environment_wrote_is_read_and_kept_as_it_is(opener: Opener, en
     engine, tokens = opener(endless), prompt(6, 1)
     (turn,) = run(engine, ask("a", tokens, 8)).values()
     reply = prompt(5, 9)
-    draft = Draft(
+    partial_sample = PartialSample(
         np.concatenate([turn.tokens, reply]),
         np.concatenate([turn.logprobs, np.zeros(5, np.float32)]),
         turn.spans,
         (Observed(8, 13),),
     )
-    (ended,) = run(engine, ask("a", tokens, 30, draft=draft)).values()
-    np.testing.assert_array_equal(ended.tokens[:13], draft.tokens)
-    np.testing.assert_array_equal(ended.logprobs[:13], draft.logprobs)
+    (ended,) = run(engine, ask("a", tokens, 30, partial_sample=partial_sample)).values()
+    np.testing.assert_array_equal(ended.tokens[:13], partial_sample.tokens)
+    np.testing.assert_array_equal(ended.logprobs[:13], partial_sample.logprobs)
     assert (ended.observed, ended.spans, len(ended.tokens)) == ((Observed(8, 13),), (Span(0, 0),), 30)
     reference.assert_drawn_by({0: open_model(endless)}, tokens, ended, begun=13)
 
 
-def test_a_draft_of_older_weights_keeps_its_spans(opener: Opener, endless: Path) -> None:
+def test_a_partial_of_older_weights_keeps_its_spans(opener: Opener, endless: Path) -> None:
     engine, tokens = opener(endless), prompt(6, 1)
     (made,) = run(engine, ask("a", tokens, 8)).values()
-    draft = Draft(made.tokens, made.logprobs, (Span(0, -3), Span(5, -1)))
-    (ended,) = run(engine, ask("a", tokens, 9, draft=draft)).values()
+    partial_sample = PartialSample(made.tokens, made.logprobs, (Span(0, -3), Span(5, -1)))
+    (ended,) = run(engine, ask("a", tokens, 9, partial_sample=partial_sample)).values()
     assert ended.spans == (Span(0, -3), Span(5, -1), Span(8, 0))
 
 

@@ -60,12 +60,12 @@ MANY = ask("a", prompt(9, 1), LIMIT, samples=8)
 
 
 def assert_of_version_1(engine: Engine, newer: Path) -> None:
-    drafts = finish(engine)
-    assert {draft.spans for draft in drafts.values()} == {(Span(0, 1),)}
-    for draft in drafts.values():
-        assert len(draft.tokens) == LIMIT
-    for draft in list(drafts.values())[:4]:
-        reference.assert_drawn_by({1: open_model(newer)}, prompt(9, 1), draft)
+    partials = finish(engine)
+    assert {partial_sample.spans for partial_sample in partials.values()} == {(Span(0, 1),)}
+    for partial_sample in partials.values():
+        assert len(partial_sample.tokens) == LIMIT
+    for partial_sample in list(partials.values())[:4]:
+        reference.assert_drawn_by({1: open_model(newer)}, prompt(9, 1), partial_sample)
 
 
 @ON_HTTP
@@ -79,9 +79,9 @@ def test_a_server_that_was_killed_and_started_again_goes_on_with_the_weights_tha
     engine.add(MANY)
     begun = len(step_until(engine, 1, MANY[0].key).tokens)
     server.kill()
-    with pytest.raises(DeadlineError, match=r"not mended within 5 s"):
+    with pytest.raises(DeadlineError, match=r"not fixed within 5 s"):
         finish(engine)
-    kept = engine.drafts()[MANY[0].key]
+    kept = engine.partials()[MANY[0].key]
     assert begun <= len(kept.tokens) < LIMIT, "what was drawn for certain is there, for another worker to go on"
     server.start()
     server.wait_ready()
@@ -91,7 +91,7 @@ def test_a_server_that_was_killed_and_started_again_goes_on_with_the_weights_tha
 
 
 @ON_HTTP
-def test_tokens_of_a_server_that_forgot_its_weights_are_in_no_sample_and_in_no_draft(
+def test_tokens_of_a_server_that_forgot_its_weights_are_in_no_sample_and_in_no_partial(
     opener: Opener, endless: Path, newer: Path, servers: Servers
 ) -> None:
     """As after a restart that nobody noticed, but sooner: it serves its own weights, under the label of a fresh one."""
@@ -102,7 +102,7 @@ def test_tokens_of_a_server_that_forgot_its_weights_are_in_no_sample_and_in_no_d
     before = engine.sampled
     while engine.sampled == before:
         engine.step()
-    assert {len(draft.tokens) for draft in engine.drafts().values()} == {0}
+    assert {len(partial_sample.tokens) for partial_sample in engine.partials().values()} == {0}
     assert_of_version_1(engine, newer)
 
 
@@ -223,7 +223,7 @@ def test_what_is_no_vllm_server_is_refused_at_once(endless: Path, tmp_path: Path
 def test_a_server_that_does_not_answer_is_waited_for_and_then_refused(endless: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match=r"rollout\.http\.url: .*not mended within 1 s"):
+    with pytest.raises(ConfigError, match=r"rollout\.http\.url: .*not fixed within 1 s"):
         open_at(f"http://127.0.0.1:{port}", endless, tmp_path, deadline_s=1.0)
 
 

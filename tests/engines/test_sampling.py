@@ -17,9 +17,9 @@ DRAWS = 2_000
 def test_a_cold_engine_takes_the_likeliest_token_every_time(opener: Opener, endless: Path) -> None:
     model, engine = open_model(endless), opener(endless, temperature=0.01)
     prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 40)}
-    drafts = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 12)])
+    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 12)])
     for task, tokens in prompts.items():
-        assert drafts[Key(task, 0)].tokens.tolist() == reference.greedy(model, tokens, 12)
+        assert partials[Key(task, 0)].tokens.tolist() == reference.greedy(model, tokens, 12)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -29,24 +29,24 @@ def test_logprobs_equal_a_plain_forward_pass_for_prompts_of_different_lengths(
     folder = save_model(tmp_path, 1, tied=tied)
     models, engine = {0: open_model(folder)}, opener(folder, temperature=0.7)
     prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 9)}
-    drafts = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6)])
-    assert len(drafts) == 24
-    for key, draft in drafts.items():
-        reference.assert_drawn_by(models, prompts[key.task], draft, temperature=0.7)
+    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6)])
+    assert len(partials) == 24
+    for key, partial_sample in partials.items():
+        reference.assert_drawn_by(models, prompts[key.task], partial_sample, temperature=0.7)
 
 
 def test_tokens_are_drawn_as_often_as_the_model_says(opener: Opener, folder: Path) -> None:
     tokens = prompt(5, 1)
-    drafts = run(opener(folder, temperature=1.3), ask("a", tokens, 1, samples=DRAWS))
-    counts = np.bincount([draft.tokens[0] for draft in drafts.values()], minlength=VOCABULARY)
+    partials = run(opener(folder, temperature=1.3), ask("a", tokens, 1, samples=DRAWS))
+    counts = np.bincount([partial_sample.tokens[0] for partial_sample in partials.values()], minlength=VOCABULARY)
     assert chi_square(counts, reference.logits(open_model(folder), tokens)[-1].div(1.3).softmax(-1).numpy()) < 5
 
 
 def test_the_numbers_of_a_sample_are_independent_of_one_another(opener: Opener, endless: Path) -> None:
     """The second token, given the first: drawn with another number, it is as frequent as the model says."""
     tokens, model = prompt(5, 1), open_model(endless)
-    drafts = run(opener(endless, temperature=2.0), ask("a", tokens, 2, samples=DRAWS))
-    pairs = np.array([draft.tokens for draft in drafts.values()])
+    partials = run(opener(endless, temperature=2.0), ask("a", tokens, 2, samples=DRAWS))
+    pairs = np.array([partial_sample.tokens for partial_sample in partials.values()])
     first = np.bincount(pairs[:, 0]).argmax()
     counts = np.bincount(pairs[pairs[:, 0] == first, 1], minlength=VOCABULARY)
     after = reference.logits(model, np.append(tokens, np.int32(first)))[-1]
@@ -55,47 +55,54 @@ def test_the_numbers_of_a_sample_are_independent_of_one_another(opener: Opener, 
 
 def test_top_p_draws_from_the_nucleus_and_reports_its_renormalised_probability(opener: Opener, folder: Path) -> None:
     tokens = prompt(5, 1)
-    drafts = run(opener(folder, top_p=0.6), ask("a", tokens, 1, samples=400))
+    partials = run(opener(folder, top_p=0.6), ask("a", tokens, 1, samples=400))
     full = reference.logits(open_model(folder), tokens)[-1].softmax(-1).numpy()
     order = np.argsort(-full)
     nucleus = order[: int(np.searchsorted(np.cumsum(full[order]), 0.6)) + 1]
-    assert {int(draft.tokens[0]) for draft in drafts.values()} == set(nucleus.tolist())
-    for draft in drafts.values():
-        assert abs(np.exp(draft.logprobs[0]) - full[draft.tokens[0]] / full[nucleus].sum()) < reference.CLOSE
+    assert {int(partial_sample.tokens[0]) for partial_sample in partials.values()} == set(nucleus.tolist())
+    for partial_sample in partials.values():
+        assert (
+            abs(np.exp(partial_sample.logprobs[0]) - full[partial_sample.tokens[0]] / full[nucleus].sum())
+            < reference.CLOSE
+        )
 
 
 def test_a_sample_ends_with_its_first_stop_token_or_at_its_limit(opener: Opener, folder: Path) -> None:
-    drafts = run(opener(folder, temperature=1.5), ask("a", prompt(3, 4), 30, samples=64)).values()
-    stopped = [draft for draft in drafts if draft.finish == "stop"]
+    partials = run(opener(folder, temperature=1.5), ask("a", prompt(3, 4), 30, samples=64)).values()
+    stopped = [partial_sample for partial_sample in partials if partial_sample.finish == "stop"]
     assert len(stopped) > 4
-    assert all(draft.tokens[-1] == STOP and STOP not in draft.tokens[:-1] for draft in stopped)
-    whole = [draft for draft in drafts if draft.finish == "length"]
-    assert whole and all(len(draft.tokens) == 30 and STOP not in draft.tokens for draft in whole)
+    assert all(
+        partial_sample.tokens[-1] == STOP and STOP not in partial_sample.tokens[:-1] for partial_sample in stopped
+    )
+    whole = [partial_sample for partial_sample in partials if partial_sample.finish == "length"]
+    assert whole and all(
+        len(partial_sample.tokens) == 30 and STOP not in partial_sample.tokens for partial_sample in whole
+    )
     assert len(stopped) + len(whole) == 64
 
 
 def test_the_longest_prompt_there_may_be_is_continued_to_the_end_of_the_model(opener: Opener, endless: Path) -> None:
     tokens = prompt(MAX_PROMPT, 3)
-    (draft,) = run(opener(endless), ask("a", tokens, LONGEST - MAX_PROMPT)).values()
-    assert draft.finish == "length" and len(draft.tokens) == LONGEST - MAX_PROMPT
-    reference.assert_drawn_by({0: open_model(endless)}, tokens, draft)
+    (partial_sample,) = run(opener(endless), ask("a", tokens, LONGEST - MAX_PROMPT)).values()
+    assert partial_sample.finish == "length" and len(partial_sample.tokens) == LONGEST - MAX_PROMPT
+    reference.assert_drawn_by({0: open_model(endless)}, tokens, partial_sample)
 
 
 def test_another_seed_gives_another_sample_and_the_same_the_same(opener: Opener, endless: Path) -> None:
     engine, tokens = opener(endless), prompt(4, 1)
-    drafts = run(engine, [*ask("a", tokens, 20, samples=2), *ask("b", tokens, 20)])
+    partials = run(engine, [*ask("a", tokens, 20, samples=2), *ask("b", tokens, 20)])
     again = run(engine, ask("a", tokens, 20, samples=2))
-    assert drafts[Key("a", 0)].tokens.tolist() == drafts[Key("b", 0)].tokens.tolist()
-    assert drafts[Key("a", 0)].tokens.tolist() != drafts[Key("a", 1)].tokens.tolist()
-    for key, draft in again.items():
-        np.testing.assert_array_equal(draft.tokens, drafts[key].tokens)
+    assert partials[Key("a", 0)].tokens.tolist() == partials[Key("b", 0)].tokens.tolist()
+    assert partials[Key("a", 0)].tokens.tolist() != partials[Key("a", 1)].tokens.tolist()
+    for key, partial_sample in again.items():
+        np.testing.assert_array_equal(partial_sample.tokens, partials[key].tokens)
 
 
 def test_what_was_sampled_is_counted(opener: Opener, folder: Path) -> None:
     engine = opener(folder)
     before = engine.sampled
-    drafts = run(engine, ask("a", prompt(6, 1), 12, samples=5))
-    assert engine.sampled - before == sum(len(draft.tokens) for draft in drafts.values())
+    partials = run(engine, ask("a", prompt(6, 1), 12, samples=5))
+    assert engine.sampled - before == sum(len(partial_sample.tokens) for partial_sample in partials.values())
 
 
 def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:

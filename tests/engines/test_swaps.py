@@ -32,10 +32,10 @@ def test_after_a_swap_the_new_weights_serve(opener: Opener, tmp_path: Path, tied
     for name, tensor in tensors.items():
         assert torch.equal(engine.weight(name).cpu(), tensor), name
     prompts = {"b": prompt(4, 2), "c": prompt(11, 3)}
-    drafts = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 16, samples=4)])
-    for key, draft in drafts.items():
-        assert set(versions(draft)) == {1}
-        reference.assert_drawn_by({1: open_model(new)}, prompts[key.task], draft)
+    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 16, samples=4)])
+    for key, partial_sample in partials.items():
+        assert set(versions(partial_sample)) == {1}
+        reference.assert_drawn_by({1: open_model(new)}, prompts[key.task], partial_sample)
 
 
 def test_a_sample_under_way_goes_on_with_the_new_weights_and_its_own_cache(
@@ -46,31 +46,33 @@ def test_a_sample_under_way_goes_on_with_the_new_weights_and_its_own_cache(
     engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, LONG, samples=2)])
     step_until(engine, 10, Key("b", 1))
     engine.load(Version(1, 1), parameters(newer))
-    ends = {key: [len(draft.tokens)] for key, draft in engine.drafts().items()}
+    ends = {key: [len(partial_sample.tokens)] for key, partial_sample in engine.partials().items()}
     step_until(engine, ends[Key("a", 0)][0] + 20, Key("a", 0))
     engine.load(Version(1, 2), parameters(endless))
-    for key, draft in engine.drafts().items():
-        ends[key].append(len(draft.tokens))
-    drafts = finish(engine)
-    for key, draft in drafts.items():
+    for key, partial_sample in engine.partials().items():
+        ends[key].append(len(partial_sample.tokens))
+    partials = finish(engine)
+    for key, partial_sample in partials.items():
         first, second = ends[key]
-        assert draft.spans == (Span(0, 0), Span(first, 1), Span(second, 2))
-        reference.assert_drawn_by(models, prompts[key.task], draft, anew=opener.reads_anew)
+        assert partial_sample.spans == (Span(0, 0), Span(first, 1), Span(second, 2))
+        reference.assert_drawn_by(models, prompts[key.task], partial_sample, anew=opener.reads_anew)
 
 
 def test_weights_that_made_no_token_are_named_by_no_span(opener: Opener, endless: Path, newer: Path) -> None:
     engine, tokens = opener(endless), prompt(6, 1)
     engine.add(ask("a", tokens, LONG))
     engine.load(Version(1, 1), parameters(newer))
-    assert engine.drafts()[Key("a", 0)].spans == ()
+    assert engine.partials()[Key("a", 0)].spans == ()
     step_until(engine, 5, Key("a", 0))
     engine.load(Version(1, 2), parameters(endless))
-    begun = len(engine.drafts()[Key("a", 0)].tokens)
+    begun = len(engine.partials()[Key("a", 0)].tokens)
     engine.load(Version(1, 3), parameters(newer))
-    assert engine.drafts()[Key("a", 0)].spans == (Span(0, 1),)
-    (draft,) = finish(engine).values()
-    assert draft.spans == (Span(0, 1), Span(begun, 3))
-    reference.assert_drawn_by({1: open_model(newer), 3: open_model(newer)}, tokens, draft, anew=opener.reads_anew)
+    assert engine.partials()[Key("a", 0)].spans == (Span(0, 1),)
+    (partial_sample,) = finish(engine).values()
+    assert partial_sample.spans == (Span(0, 1), Span(begun, 3))
+    reference.assert_drawn_by(
+        {1: open_model(newer), 3: open_model(newer)}, tokens, partial_sample, anew=opener.reads_anew
+    )
 
 
 def test_what_comes_after_a_swap_reads_nothing_of_the_old_weights(opener: Opener, endless: Path, newer: Path) -> None:
@@ -81,11 +83,11 @@ def test_what_comes_after_a_swap_reads_nothing_of_the_old_weights(opener: Opener
     step_until(engine, 3, Key("under way", 0))
     engine.load(Version(1, 1), parameters(newer))
     engine.add(ask("after", tokens, 20, samples=3))
-    drafts = finish(engine)
+    partials = finish(engine)
     models = {0: open_model(endless), 1: open_model(newer)}
-    for draft in drafts.values():
-        reference.assert_drawn_by(models, tokens, draft, anew=opener.reads_anew)
-    assert len(drafts[Key("under way", 0)].spans) == 2
+    for partial_sample in partials.values():
+        reference.assert_drawn_by(models, tokens, partial_sample, anew=opener.reads_anew)
+    assert len(partials[Key("under way", 0)].spans) == 2
 
 
 def test_a_sample_aborted_before_a_swap_and_continued_after_it_is_read_anew(
@@ -94,14 +96,14 @@ def test_a_sample_aborted_before_a_swap_and_continued_after_it_is_read_anew(
     engine, tokens = opener(endless), prompt(40, 1)
     (request,) = ask("a", tokens, LONG)
     engine.add([request])
-    draft = step_until(engine, 12, request.key)
+    partial_sample = step_until(engine, 12, request.key)
     engine.abort(["a"])
     engine.load(Version(1, 1), parameters(newer))
-    engine.add([request._replace(draft=draft)])
+    engine.add([request._replace(partial_sample=partial_sample)])
     (ended,) = finish(engine).values()
-    begun = len(draft.tokens)
+    begun = len(partial_sample.tokens)
     assert ended.spans == (Span(0, 0), Span(begun, 1))
-    np.testing.assert_array_equal(ended.logprobs[:begun], draft.logprobs)
+    np.testing.assert_array_equal(ended.logprobs[:begun], partial_sample.logprobs)
     reference.assert_drawn_by({1: open_model(newer)}, tokens, ended, begun=begun)
 
 
@@ -125,8 +127,8 @@ def test_a_bad_load_names_every_tensor_and_leaves_the_old_weights_serving(opener
     }
     assert engine.version == BASE
     assert all(torch.equal(engine.weight(name).cpu(), tensor) for name, tensor in good.items())
-    for draft in finish(engine).values():
-        reference.assert_drawn_by({0: open_model(folder)}, tokens, draft)
+    for partial_sample in finish(engine).values():
+        reference.assert_drawn_by({0: open_model(folder)}, tokens, partial_sample)
 
 
 def test_tied_names_are_given_once_or_equal(opener: Opener, folder: Path) -> None:
@@ -154,9 +156,9 @@ def test_two_hundred_swaps_take_no_memory(opener: Opener, tmp_path: Path) -> Non
             before = resident()
     assert resident() - before < MOST_GROWTH
     tokens = prompt(9, 1)
-    engine.abort([key.task for key in engine.drafts()])
-    drafts = run(engine, ask("last", tokens, 8))
-    reference.assert_drawn_by({SWAPS: open_model(folders[SWAPS % 2])}, tokens, drafts[Key("last", 0)])
+    engine.abort([key.task for key in engine.partials()])
+    partials = run(engine, ask("last", tokens, 8))
+    reference.assert_drawn_by({SWAPS: open_model(folders[SWAPS % 2])}, tokens, partials[Key("last", 0)])
 
 
 def stir(engine: Engine, number: int) -> None:

@@ -31,8 +31,8 @@ def test_other_architectures_are_served_by_their_own_forward_pass(tmp_path: Path
     model.save_pretrained(tmp_path)
     prompts = {f"p{length}": prompt(length, length) for length in (2, 17, 9)}
     requests = [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6)]
-    for key, draft in run(open_engine(tmp_path), requests).items():
-        reference.assert_drawn_by({0: model.eval()}, prompts[key.task], draft)
+    for key, partial_sample in run(open_engine(tmp_path), requests).items():
+        reference.assert_drawn_by({0: model.eval()}, prompts[key.task], partial_sample)
 
 
 def test_prompts_that_are_too_much_for_one_pass_are_read_in_portions(
@@ -43,16 +43,16 @@ def test_prompts_that_are_too_much_for_one_pass_are_read_in_portions(
     read: list[tuple[int, ...]] = []
     prefill = engine._prefill
     monkeypatch.setattr(engine, "_prefill", lambda some: read.append(tuple(map(len, some))) or prefill(some))
-    drafts = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 6, samples=2)])
+    partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 6, samples=2)])
     assert read == [(0, 2, 3), (16,), (29,), (89,)], "the last token of each is read by the first step"
-    for key, draft in drafts.items():
-        reference.assert_drawn_by({0: open_model(endless)}, prompts[key.task], draft)
+    for key, partial_sample in partials.items():
+        reference.assert_drawn_by({0: open_model(endless)}, prompts[key.task], partial_sample)
 
 
 def test_the_room_of_a_long_sample_is_given_back_after_it(endless: Path) -> None:
     engine = open_engine(endless)
     engine.add([*ask("long", prompt(200, 1), 100), *ask("short", prompt(3, 2), 300)])
-    (long,) = (draft for draft in steps_until_one_ends(engine).values())
+    (long,) = (partial_sample for partial_sample in steps_until_one_ends(engine).values())
     assert len(long.tokens) == 100
     for _ in range(150):
         engine.step()

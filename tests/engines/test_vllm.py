@@ -34,12 +34,12 @@ def test_a_sample_moves_between_engines_and_is_what_it_would_have_been(
     there = opener(endless)
     there.add(requests)
     step_until(there, 20, Key("a", 0))
-    drafts = there.drafts()
+    partials = there.partials()
     there.abort(["a"])
-    back = run(transformers(endless), [request._replace(draft=drafts[request.key]) for request in requests])
-    for key, draft in back.items():
-        assert 20 <= len(drafts[key].tokens) < 60
-        assert_same(draft, whole[key])
+    back = run(transformers(endless), [request._replace(partial_sample=partials[request.key]) for request in requests])
+    for key, partial_sample in back.items():
+        assert 20 <= len(partials[key].tokens) < 60
+        assert_same(partial_sample, whole[key])
 
 
 @ON_VLLM
@@ -49,12 +49,12 @@ def test_prompts_that_are_too_much_for_one_step_are_read_in_parts(opener: Opener
     engine = opener(endless)
     engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, 6)])
     engine.step()
-    begun = [key for key, draft in engine.drafts().items() if len(draft.tokens)]
+    begun = [key for key, partial_sample in engine.partials().items() if len(partial_sample.tokens)]
     assert 0 < len(begun) < len(prompts)
     model = open_model(endless)
-    for key, draft in finish(engine).items():
-        assert len(draft.tokens) == 6
-        reference.assert_drawn_by({0: model}, prompts[key.task], draft)
+    for key, partial_sample in finish(engine).items():
+        assert len(partial_sample.tokens) == 6
+        reference.assert_drawn_by({0: model}, prompts[key.task], partial_sample)
 
 
 @ON_VLLM
@@ -110,9 +110,9 @@ def test_vllm_opens_after_numba_was_used(opener: Opener, endless: Path) -> None:
 
 def open_alone() -> None:
     opener = Opener("vllm", Path(sys.argv[1]))
-    (draft,) = run(opener(Path(sys.argv[1])), ask("a", prompt(5, 1), 3)).values()
+    (partial_sample,) = run(opener(Path(sys.argv[1])), ask("a", prompt(5, 1), 3)).values()
     opener.close()
-    assert draft.finish == "length"
+    assert partial_sample.finish == "length"
 
 
 class Fused(nn.Module):

@@ -21,13 +21,13 @@ import torch
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
-from echo_queue.queue import Beat, Peer, Queue, library
+from echo_queue.queue import Heartbeat, Peer, Queue, library
 from echo_queue.queue.acl import rules
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights import Announcement, Press, Verifier, read_manifest
+from echo_queue.weights import Announcement, SignatureVerifier, WeightPublisher, read_manifest
 from learner.publication import signing_key
 from learner.recovery import checkpoint
 from learner.recovery.checkpoint import Manifest
@@ -92,7 +92,7 @@ class Site:
             "queue": {"stall_deadline_s": 20.0, "lease_s": LEASE_S, "inline_max_bytes": 1, "max_attempts": 6},
             "submission": {"reconcile_s": 0.05, "deadline_s": 20.0},
             "telemetry": {"heartbeat_s": HEARTBEAT_S},
-            # Several parts of several chunks to a version; anchors and longer differences soon; a spool that overflows.
+            # Several parts of several chunks to a version; anchors and longer differences soon; a cache that overflows.
             "weights": {"part_bytes": 40_000, "chunk_bytes": 4_096, "anchor_every": 3, "skips": [2]},
         }
         for section, changes in sections.items():
@@ -197,8 +197,8 @@ class Committer(Other):
         self._queue, self._store, self._ghost = queue, store, ghost
         self._tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         signer = signing_key.signer(config)
-        self._verifier = Verifier(signer.public_key)
-        self._press = Press(
+        self._verifier = SignatureVerifier(signer.public_key)
+        self._weight_publisher = WeightPublisher(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
             chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
             announce=self._announce,
@@ -209,7 +209,7 @@ class Committer(Other):
         self._most = most
         self._saved: Manifest | None = None
         self.lineage = queue.resume().lineage
-        queue.entrust(self.lineage, signing_key.trust(signer))
+        queue.publish_keys(self.lineage, signing_key.trust(signer))
         self._version = 0
         self._publish()
         for _ in range(ahead):
@@ -241,13 +241,13 @@ class Committer(Other):
 
     def _publish(self) -> None:
         version = Version(self.lineage, self._version)
-        published = self._press.publish(version, self._tensors, "float32")
+        published = self._weight_publisher.publish(version, self._tensors, "float32")
         if self._ghost:
             route = read_manifest(self._store, published, self._verifier).route
-            self._queue.beat(self._ghost, Beat("engine", version, "idle"), every_s=60.0)
+            self._queue.heartbeat(self._ghost, Heartbeat("engine", version, "idle"), every_s=60.0)
             self._queue.join(Peer(self._ghost, "default", "127.0.0.1:1"), route.name)
         self._queue.publish(self.lineage, published)
-        self._press.further(version)
+        self._weight_publisher.further(version)
         for tensor in self._tensors.values():
             tensor.view(-1)[:: self._version + 2] += 1e-3
 

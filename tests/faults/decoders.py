@@ -16,15 +16,15 @@ import orjson
 from blake3 import blake3
 
 from echo_queue.errors import PromptError, ServiceError
-from echo_queue.queue import Beat, replies
-from echo_queue.queue.partial_payloads import UnderWay, folder
+from echo_queue.queue import Heartbeat, replies
+from echo_queue.queue.partial_payloads import PartialPayloads, folder
 from echo_queue.queue.payloads import Payloads, reference, told_of
 from echo_queue.queue.types import Kept
 from echo_queue.records import (
-    Draft,
-    Drafts,
     Group,
     Observed,
+    PartialGroup,
+    PartialSample,
     PromptRow,
     Sample,
     Shard,
@@ -42,7 +42,7 @@ from echo_queue.submission import shards
 from echo_queue.submission.shards import BadShard, ShardReader
 from echo_queue.submission.sources import rows
 from echo_queue.submission.sources.jsonl import place_in_file
-from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, Signer, TensorInfo, Verifier
+from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, SignatureVerifier, Signer, TensorInfo
 from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner.recovery import checkpoint
 from tests.faults import delta_shards
@@ -58,7 +58,7 @@ LIMITS = validation.Limits(
 )
 NEWEST = Version(2, 9)
 SIGNER = Signer(bytes(32))
-VERIFIER = Verifier(SIGNER.public_key)
+VERIFIER = SignatureVerifier(SIGNER.public_key)
 
 
 @dataclass(frozen=True)
@@ -105,40 +105,44 @@ def take_header(data: bytes) -> None:
     take_group(group_codec.PREFIX.pack(group_codec.FORMAT, len(data)) + data + bytes(body))
 
 
-def small_drafts() -> Drafts:
+def small_partials() -> PartialGroup:
     first, second = small_group().samples
-    going_on = Draft(first.tokens, first.logprobs, first.spans, first.observed)
-    return Drafts("set/0/1", 2, (going_on, Draft(second.tokens, second.logprobs, second.spans, finish="stop")))
+    going_on = PartialSample(first.tokens, first.logprobs, first.spans, first.observed)
+    return PartialGroup(
+        "set/0/1", 2, (going_on, PartialSample(second.tokens, second.logprobs, second.spans, finish="stop"))
+    )
 
 
-def take_drafts(data: bytes) -> None:
+def take_partials(data: bytes) -> None:
     """The bytes, then what a worker asks of them that is to go on with them."""
     with suppress(CodecError):
         found = partial_codec.decode(data, CAP_BYTES)
         assert partial_codec.encode(found) == data, "what was accepted is not what we would write"
         partial_codec.check(found, LIMITS)
-        for draft in found.samples:
-            assert len(draft.tokens) == len(draft.logprobs) <= LIMITS.new_tokens
-            assert max(draft.tokens, default=0) < LIMITS.vocabulary and np.isfinite(draft.logprobs).all()
-            assert all(span.version >= partial_codec.versions(found)[0] for span in draft.spans)
+        for partial_sample in found.samples:
+            assert len(partial_sample.tokens) == len(partial_sample.logprobs) <= LIMITS.new_tokens
+            assert (
+                max(partial_sample.tokens, default=0) < LIMITS.vocabulary and np.isfinite(partial_sample.logprobs).all()
+            )
+            assert all(span.version >= partial_codec.versions(found)[0] for span in partial_sample.spans)
 
 
-def take_drafts_header(data: bytes) -> None:
+def take_partials_header(data: bytes) -> None:
     """The same behind a prefix that is right, with arrays of the lengths that the header announces."""
     body = 0
     with suppress(orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-        lengths = [draft[0] for draft in orjson.loads(data)["samples"]]
+        lengths = [partial_sample[0] for partial_sample in orjson.loads(data)["samples"]]
         body = min(8 * sum(lengths), 4096) if all(type(length) is int and length >= 0 for length in lengths) else 0
-    take_drafts(group_codec.PREFIX.pack(partial_codec.FORMAT, len(data)) + data + bytes(body))
+    take_partials(group_codec.PREFIX.pack(partial_codec.FORMAT, len(data)) + data + bytes(body))
 
 
 def take_kept(data: bytes) -> None:
-    """What the hash `drafts` says of a task, as if a worker had written it by hand: kind, NUL, payload."""
+    """What the hash `partials` says of a task, as if a worker had written it by hand: kind, NUL, payload."""
     kind, _, payload = data.partition(b"\0")
-    under_way = UnderWay(Held(data), 0, CAP_BYTES)
-    under_way.limits = LIMITS
-    told = Kept(*partial_codec.versions(small_drafts()), 2, 4, kind.decode("utf-8", "replace"), payload)
-    found, bad = under_way.drafts_of({"set/0/1": told})
+    partial_payloads = PartialPayloads(HeldPayloads(data), 0, CAP_BYTES)
+    partial_payloads.limits = LIMITS
+    told = Kept(*partial_codec.versions(small_partials()), 2, 4, kind.decode("utf-8", "replace"), payload)
+    found, bad = partial_payloads.partials_of({"set/0/1": told})
     assert [*found, *bad] == ["set/0/1"]
 
 
@@ -168,9 +172,9 @@ def take_fields(data: bytes) -> None:
 def take_entry(data: bytes) -> None:
     """A replay entry: NUL-separated words, as if a worker had written into the stream by hand."""
     words = data.split(b"\0")
-    held = Held(data)
+    held = HeldPayloads(data)
     payloads = Payloads(held, 0, CAP_BYTES)
-    payloads.vetting = validation.Vetting(LIMITS, NEWEST)
+    payloads.validator = validation.GroupValidator(LIMITS, NEWEST)
     with suppress(CodecError):
         payloads.group(dict(zip(words[::2], words[1::2], strict=False)) | {b"group": encode(small_group())})
     with suppress(CodecError):
@@ -180,7 +184,7 @@ def take_entry(data: bytes) -> None:
 
 
 @dataclass
-class Held:
+class HeldPayloads:
     """A store that holds one object under every name."""
 
     data: bytes
@@ -213,7 +217,7 @@ def take_beat(data: bytes) -> None:
     """Name, then words in pairs, as Redis hands out a hash."""
     name, *words = data.split(b"\0")
     status = replies.worker_of([name, 5, words[: len(words) // 2 * 2], 0])
-    assert status.beat is None or isinstance(status.beat, Beat)
+    assert status.heartbeat is None or isinstance(status.heartbeat, Heartbeat)
 
 
 def take_dead(data: bytes) -> None:
@@ -226,7 +230,7 @@ def take_dead(data: bytes) -> None:
 def take_shard(data: bytes) -> None:
     """A shard as it lies in the store, whose key its writer chose."""
     key = f"prompts/s/00000000-{blake3(data).hexdigest()[: shards.DIGEST_CHARACTERS]}.jsonl"
-    reader = ShardReader(Held(data))
+    reader = ShardReader(HeldPayloads(data))
     for index in range(3):
         with suppress(BadShard):
             row = reader.row(Task(f"s/0/{index}", "s", 0, index, Shard(key, 0, 3), 0, 0, 0, 0, 0, "tasks", "0-1"))
@@ -249,8 +253,8 @@ def take_ticket(data: bytes) -> None:
     chunk = replies.waiting_chunk_of(7, b"waiting 1 2 digest " + text.encode())
     assert chunk is not None and chunk.ticket == text
     words = {"source": text, "chunks": "1", "prompts": "2"}
-    ledger = replies.ledger_of(text, words, {b"7": b"failed 1 2 digest " + text.encode()})
-    assert ledger.failed[0].reason == text
+    submission_status = replies.submission_status_of(text, words, {b"7": b"failed 1 2 digest " + text.encode()})
+    assert submission_status.failed[0].reason == text
 
 
 def take_manifest(data: bytes) -> None:
@@ -328,14 +332,14 @@ def _header() -> bytes:
     return raw[group_codec.PREFIX.size : group_codec.PREFIX.size + group_codec.PREFIX.unpack_from(raw)[1]]
 
 
-def _drafts_header() -> bytes:
-    raw = partial_codec.encode(small_drafts())
+def _partials_header() -> bytes:
+    raw = partial_codec.encode(small_partials())
     return raw[group_codec.PREFIX.size : group_codec.PREFIX.size + group_codec.PREFIX.unpack_from(raw)[1]]
 
 
 def kept_words() -> list[bytes]:
     ref = f"{folder('set/0/1')}{'ab' * 20} {'cd' * 32}".encode()
-    return [b"draft\0" + partial_codec.encode(small_drafts()), b"ref\0" + ref]
+    return [b"partial rollout\0" + partial_codec.encode(small_partials()), b"ref\0" + ref]
 
 
 def _route(root: str) -> Route:
@@ -370,7 +374,7 @@ def _metrics() -> bytes:
 
 
 def _beat() -> bytes:
-    words = replies.beat_words(Beat("transformers", Version(1, 2), "generating", 5.0, 0.1, 3))
+    words = replies.heartbeat_words(Heartbeat("transformers", Version(1, 2), "generating", 5.0, 0.1, 3))
     return b"\0".join([b"w1", *(str(word).encode() for word in words)])
 
 
@@ -392,7 +396,7 @@ HEADER_WORDS = (
     b"[[0,7],[2,9]]",
     b"[[1,2]]",
 )
-DRAFT_WORDS = (b'"samples":[[3,null,[[0,7],[2,9]],[[2,3]]]', b'"lineage":2', b"null", b'"stop"', b"[[0,7]]", b"[]")
+PARTIALS_WORDS = (b'"samples":[[3,null,[[0,7],[2,9]],[[2,3]]]', b'"lineage":2', b"null", b'"stop"', b"[[0,7]]", b"[]")
 DELTA_WORDS = (b"EQD1", b'"names":', b'"start":', b'"count":27', b'"kind":"ranked"', b'"streams":[[3,3],', b'"I16"')
 JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800"', b"[[[[", b'{"a":', b"1.0")
 
@@ -431,11 +435,11 @@ DECODERS: dict[str, Decoder] = {
     "group": Decoder(take_group, lambda: [encode(small_group())], HEADER_WORDS),
     "header": Decoder(take_header, lambda: [_header()], HEADER_WORDS + JSON_WORDS),
     "fields": Decoder(take_fields, lambda: [FIELDS.pack(2, 1, 7, 9, 2, 3, 5, 4, -0.5, -1.0, 1.0) + b"w1"]),
-    "drafts": Decoder(take_drafts, lambda: [partial_codec.encode(small_drafts())], DRAFT_WORDS),
-    "drafts_header": Decoder(take_drafts_header, lambda: [_drafts_header()], DRAFT_WORDS + JSON_WORDS),
-    "kept": Decoder(take_kept, kept_words, (b"draft\0", b"ref\0", b"drafts/")),
+    "partials": Decoder(take_partials, lambda: [partial_codec.encode(small_partials())], PARTIALS_WORDS),
+    "partials_header": Decoder(take_partials_header, lambda: [_partials_header()], PARTIALS_WORDS + JSON_WORDS),
+    "kept": Decoder(take_kept, kept_words, (b"partial rollout\0", b"ref\0", b"partials/")),
     "entry": Decoder(take_entry, entry_words, (b"group\0", b"ref\0", b"replay/", b"worker\0", b"id\0", b"tokens\0")),
-    "beat": Decoder(
+    "heartbeat": Decoder(
         take_beat, lambda: [_beat(), b"w1"], (b"version\0", b"tokens_per_s\0", b"1.2", b"nan", b"groups\0")
     ),
     "dead": Decoder(take_dead, lambda: [b"the lease ran out\0w1"]),
@@ -478,7 +482,7 @@ DECODERS: dict[str, Decoder] = {
             b'["Ready",{}]',
             b'["Failed",{"traceback":"x"}]',
         ],
-        (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","mend":"c"}', *JSON_WORDS),
+        (b'"Unfit",{"problems":[', b'{"where":"a","what":"b","fix":"c"}', *JSON_WORDS),
     ),
     "delta": Decoder(delta_shards.take, delta_shards.shards, DELTA_WORDS),
     "delta_header": Decoder(delta_shards.take_header, delta_shards.headers, DELTA_WORDS + JSON_WORDS),

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from echo_queue.errors import Problem
-from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
-from echo_queue.records import NOTHING, Drafts, Published, Shard, Task, Version
+from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, Queue, RunKeys
+from echo_queue.records import NOTHING, PartialGroup, Published, Shard, Task, Version
 from echo_queue.records.group_codec import CodecError
-from tests.queue.scene import POLICY, Scene, draft_of, group_of
+from tests.queue.scene import RULES, Scene, group_of, partial_of
 
 Meet = Callable[[Callable[[], Any]], Any]
 """Makes a move while it meets a fault, and returns its answer."""
@@ -16,9 +16,9 @@ Meet = Callable[[Callable[[], Any]], Any]
 
 def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     """`queue` leads straight to the server, `spoiled` through a proxy; both are of one run, not configured yet."""
-    policy = replace(POLICY, s=4, max_attempts=1)
-    meet(lambda: spoiled.configure(policy))
-    scene = Scene(queue, policy, prompts=0)
+    rules = replace(RULES, s=4, max_attempts=1)
+    meet(lambda: spoiled.configure(rules))
+    scene = Scene(queue, rules, prompts=0)
     meet(lambda: spoiled.declare(PromptSet("a", "source"), [Chunk(0, 0, 8)]))
     meet(lambda: spoiled.reject("a", Chunk(0, 0, 8), "unreadable"))
     meet(lambda: spoiled.submit("a", 0, Shard("shard", 0, 8)))
@@ -33,16 +33,16 @@ def _work(queue: Queue, spoiled: Queue, meet: Meet, version: Version) -> tuple[T
     tasks = meet(lambda: spoiled.lease("w1", version, 6)).tasks
     assert len(tasks) == 6
     assert meet(lambda: spoiled.renew("w1", {task.id: 0 for task in tasks})) == []
-    under_way = [Drafts(task.id, 0, (draft_of(0), NOTHING)) for task in tasks]
-    assert meet(lambda: spoiled.progress("w1", under_way)) == []
+    partial_payloads = [PartialGroup(task.id, 0, (partial_of(0), NOTHING)) for task in tasks]
+    assert meet(lambda: spoiled.progress("w1", partial_payloads)) == []
     assert meet(lambda: spoiled.release("w1", [tasks[5].id])) == 1
     assert meet(lambda: spoiled.fail("w1", tasks[4].id, "reason"))
     meet(spoiled.reclaim)
     assert (queue.status().counts["released"], queue.audit().dead) == (1, 1)
     again = meet(lambda: spoiled.lease("w2", version, 1))
-    assert [one.task for one in again.drafts.values()] == [tasks[5].id]
+    assert [one.task for one in again.partials.values()] == [tasks[5].id]
     meet(lambda: spoiled.discard("w2", [tasks[5].id]))
-    assert queue.client.hexists(queue.keys.drafts, tasks[5].id) == 0
+    assert queue.client.hexists(queue.keys.partials, tasks[5].id) == 0
     assert meet(lambda: spoiled.release("w2", [tasks[5].id])) == 1
     meet(spoiled.reclaim)
     done = [group_of(task, "w1", version) for task in tasks[:4]]
@@ -54,24 +54,24 @@ def _learn(queue: Queue, spoiled: Queue, meet: Meet, completed: Sequence[str]) -
     """What learners, peers and operators do."""
     lineage = meet(spoiled.resume).lineage
     assert lineage == 1
-    trust = Trust("key", b"secret", b"")
-    meet(lambda: spoiled.entrust(lineage, trust))
-    assert spoiled.trust() == trust
+    trust = RunKeys("key", b"secret", b"")
+    meet(lambda: spoiled.publish_keys(lineage, trust))
+    assert spoiled.run_keys() == trust
     drained = [group.task for group in meet(lambda: spoiled.drain(lineage, 2)).groups]
     assert len(set(drained)) == 2
     left, bad = (task for task in completed if task not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
     meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
     assert meet(lambda: spoiled.announce(lineage, Version(lineage, 1), "0001.00000001/full", 0, b"document"))
-    announced = queue.news().announced
+    announced = queue.latest_weights().announced
     assert announced and queue.announced(announced, 0) == {0: b"document"}
     meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
     meet(lambda: spoiled.commit(lineage, "1/1", drained))
     entry = queue.client.hget(queue.keys.open, bad).split()[1]  # type: ignore[union-attr]
-    meet(lambda: spoiled.condemn(lineage, bad.encode(), entry, CodecError(Problem("a group", "bad", ""))))
+    meet(lambda: spoiled.bury_bad_group(lineage, bad.encode(), entry, CodecError(Problem("a group", "bad", ""))))
     meet(lambda: spoiled.bury(left, "by hand"))
     meet(lambda: spoiled.revive([left]))
-    meet(lambda: spoiled.beat("w1", Beat("engine", Version(1, 1), "idle")))
+    meet(lambda: spoiled.heartbeat("w1", Heartbeat("engine", Version(1, 1), "idle")))
     for worker in ("w1", "w2"):
         joined = meet(lambda worker=worker: spoiled.join(Peer(worker, "here", "127.0.0.1:1"), "0001.00000001/full"))
     assert [upstream.worker for upstream in joined.upstreams] == ["w1"]
@@ -84,6 +84,6 @@ def _learn(queue: Queue, spoiled: Queue, meet: Meet, completed: Sequence[str]) -
 
     status = queue.status()
     assert (status.trained, status.uncommitted, status.learner, status.finished) == (2, 0, Version(1, 1), True)
-    assert (status.flying, status.dead, status.counts.get("duplicate", 0)) == (0, 2, 0)
+    assert (status.in_flight, status.dead, status.counts.get("duplicate", 0)) == (0, 2, 0)
     meet(lambda: spoiled.uncommit(lineage, "1/1", "", drained))
     assert meet(spoiled.audit).trained == 0

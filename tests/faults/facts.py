@@ -1,6 +1,6 @@
 """What an operation is about, and what was answered, as `history` writes it down: one function for each step.
 
-Groups and drafts are told apart by a print of their content, so that both can be traced to who made them.
+Groups and partial rollouts are told apart by a print of their content, so that both can be traced to who made them.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +11,12 @@ from blake3 import blake3
 
 from echo_queue.queue import replies
 from echo_queue.queue.types import Kept
-from echo_queue.records import Drafts, Group
-from echo_queue.records import partial_codec as draft_codec
+from echo_queue.records import Group, PartialGroup, partial_codec
 from echo_queue.records.group_codec import CodecError, decode
 from tests.faults import stamps
 
 
-class Made(NamedTuple):
+class Generated(NamedTuple):
     """A group as its content tells: `mark` is the print of that content, `oldest` counts over its tokens' spans."""
 
     id: str
@@ -35,7 +34,7 @@ class Made(NamedTuple):
     """How often its environment answered."""
 
     @classmethod
-    def of(cls, group: Group) -> "Made":
+    def of(cls, group: Group) -> "Generated":
         print_ = blake3(f"{group.task} {group.worker} {group.attempt} {group.lineage}".encode())
         for sample in group.samples:
             print_.update(sample.tokens.tobytes() + sample.logprobs.tobytes() + repr(sample.spans).encode())
@@ -47,7 +46,7 @@ class Made(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """How far a task was, as its draft tells: `mark` is the print of its bytes."""
+    """How far a task was, as its partial rollout tells: `mark` is the print of its bytes."""
 
     id: str
     mark: str
@@ -56,19 +55,19 @@ class Begun(NamedTuple):
     newest: int = 0
     lineage: int = 0
     highest: int = 0
-    """Its largest token, as far as known: a lease tells only where the draft lies."""
+    """Its largest token, as far as known: a lease tells only where the partial rollout lies."""
 
     @classmethod
-    def of(cls, drafts: Drafts) -> "Begun":
-        highest = max((int(one.tokens.max(initial=0)) for one in drafts.samples), default=0)
-        tokens = draft_codec.tokens(drafts)
-        made_by = (*(draft_codec.versions(drafts) if tokens else (0, 0)), drafts.lineage)
-        return cls(drafts.task, blake3(draft_codec.encode(drafts)).hexdigest(), tokens, *made_by, highest)
+    def of(cls, partials: PartialGroup) -> "Begun":
+        highest = max((int(one.tokens.max(initial=0)) for one in partials.samples), default=0)
+        tokens = partial_codec.tokens(partials)
+        made_by = (*(partial_codec.versions(partials) if tokens else (0, 0)), partials.lineage)
+        return cls(partials.task, blake3(partial_codec.encode(partials)).hexdigest(), tokens, *made_by, highest)
 
     @classmethod
     def told(cls, task: str, kept: Kept) -> "Begun":
         """What a lease says of it: its bytes, or where they lie and their print."""
-        mark = blake3(kept.payload).hexdigest() if kept.kind == "draft" else _text(kept.payload).rpartition(" ")[2]
+        mark = blake3(kept.payload).hexdigest() if kept.kind == "partial" else _text(kept.payload).rpartition(" ")[2]
         return cls(task, mark, kept.tokens, kept.oldest, kept.newest, kept.lineage)
 
 
@@ -85,8 +84,8 @@ class Facts:
     """What an operation is about, or what was answered; each step fills in what it has."""
 
     ids: tuple[str, ...] = ()
-    groups: tuple[Made, ...] = ()
-    drafts: tuple[Begun, ...] = ()
+    groups: tuple[Generated, ...] = ()
+    partials: tuple[Begun, ...] = ()
     outcomes: tuple[str, ...] = ()
     """Of a completion, group by group."""
     set: str = ""
@@ -143,11 +142,11 @@ def _lease(args: Sequence[Any]) -> Facts:
 
 
 def _complete(about: tuple[str, Sequence[Group]]) -> Facts:
-    return Facts(groups=tuple(map(Made.of, about[1])))
+    return Facts(groups=tuple(map(Generated.of, about[1])))
 
 
-def _progress(about: tuple[str, Sequence[Drafts]]) -> Facts:
-    return Facts(drafts=tuple(map(Begun.of, about[1])))
+def _progress(about: tuple[str, Sequence[PartialGroup]]) -> Facts:
+    return Facts(partials=tuple(map(Begun.of, about[1])))
 
 
 def _fail(args: Sequence[Any]) -> Facts:
@@ -199,7 +198,7 @@ ATTEMPTS: dict[str, Callable[[Any], Facts]] = {
     "uncommit": _learners,
     "publish": _publish,
     "bury": _bury,
-    "condemn": _condemn,
+    "bury_bad_group": _condemn,
     "revive": _named,
     "finish": lambda _: Facts(),
     "put checkpoints/manifest.json": _key,
@@ -219,9 +218,9 @@ def _said(about: Any, answer: Any) -> Facts:
 def _leased(about: Any, answer: Any) -> Facts:
     """Of which version the learner was then, too."""
     lease = replies.lease_of(answer[0])
-    drafts = tuple(Begun.told(*kept) for kept in replies.kept_of(answer[0]).items())
+    partials = tuple(Begun.told(*kept) for kept in replies.kept_of(answer[0]).items())
     lineage, version = lease.learner_version
-    return Facts(ids=tuple(task.id for task in lease.tasks), drafts=drafts, lineage=lineage, version=version)
+    return Facts(ids=tuple(task.id for task in lease.tasks), partials=partials, lineage=lineage, version=version)
 
 
 def _completed(about: Any, answer: Any) -> Facts:
@@ -247,9 +246,9 @@ def _read_back(about: Any, answer: Any) -> Facts:
     return Facts(groups=(made,) if made else ())
 
 
-def _made(data: bytes) -> Made | None:
+def _made(data: bytes) -> Generated | None:
     try:
-        return Made.of(decode(data))
+        return Generated.of(decode(data))
     except CodecError:
         return None  # the learner will say so itself
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from tests.faults.facts import ANSWERS, ATTEMPTS, Begun, Facts, Made, Part
+from tests.faults.facts import ANSWERS, ATTEMPTS, Begun, Facts, Generated, Part
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ def _lines(path: Path) -> Iterable[Event]:
 def _filled(facts: Facts) -> dict[str, Any]:
     known = {field.name: getattr(facts, field.name) for field in fields(Facts)}
     words = {name: value for name, value in known.items() if value is not None and value not in ((), "")}
-    return words | {name: list(map(tuple, words[name])) for name in ("groups", "drafts", "parts") if name in words}
+    return words | {name: list(map(tuple, words[name])) for name in ("groups", "partials", "parts") if name in words}
 
 
 def _facts(words: dict[str, Any]) -> Facts:
     known = {field.name: words[field.name] for field in fields(Facts) if field.name in words}
     for name in ("ids", "outcomes"):
         known[name] = tuple(known.get(name, ()))
-    known["groups"] = tuple(Made(*group) for group in known.get("groups", ()))
-    known["drafts"] = tuple(Begun(*draft) for draft in known.get("drafts", ()))
+    known["groups"] = tuple(Generated(*group) for group in known.get("groups", ()))
+    known["partials"] = tuple(Begun(*partial_sample) for partial_sample in known.get("partials", ()))
     known["parts"] = tuple(Part(*part) for part in known.get("parts", ()))
     return Facts(**known)

@@ -33,7 +33,7 @@ from tests.faults.forked import Forked
 from workers import leaser
 from workers.environments import child
 from workers.environments.scorer import Scorer
-from workers.shutdown import Leaving, on_signals
+from workers.shutdown import Shutdown, on_signals
 from workers.worker import work
 
 REFUSED = 2
@@ -83,7 +83,7 @@ def celery(config: Config) -> None:
 
 
 def worker(config: Config, name: str = "w1") -> None:
-    leaving = Leaving()
+    leaving = Shutdown()
     on_signals(leaving)
     leaser.IDLE_S = 0.05  # no event tells of a task that came back
     scorer = ForkedScorer(config.environment)

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from echo_queue.errors import FencedError, SetBackError
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
 from echo_queue.queue.caller import Caller
-from echo_queue.records import BASE, Drafts, Published, Shard, Task, Version, partial_codec
+from echo_queue.records import BASE, PartialGroup, Published, Shard, Task, Version, partial_codec
 from echo_queue.services.redis_server import RedisServer
 from tests.faults.picture import expected, look
-from tests.faults.reference import FENCED, SET_BACK, Draft, Reference, Refused
-from tests.queue.scene import draft_of, group_of
+from tests.faults.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
+from tests.queue.scene import group_of, partial_of
 
 _runs = count()
 CHUNKS = ((0, 2), (2, 2))
@@ -77,7 +77,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class Work:
-    """`oldest`: of the draft that the worker went on with."""
+    """`oldest`: of the partial rollout that the worker went on with."""
 
     worker: str
     task: Task
@@ -115,10 +115,10 @@ class Machine(RuleBasedStateMachine):
         self, *, s: int, batch: int, pace: bool, late: str, shuffled: bool, epochs: int, longest_first: bool
     ) -> None:
         rules: Any = {"late": late, "longest_first": longest_first}
-        policy = QueuePolicy(s=s, batch=batch, pace=pace, max_attempts=2, **rules)
+        rules = RunRules(s=s, batch=batch, pace=pace, max_attempts=2, **rules)
         self.name = f"machine-{os.getpid()}-{next(_runs)}"
-        self.queue, self.run = self._connect(), Reference(policy)
-        self.queue.configure(policy)
+        self.queue, self.run = self._connect(), Reference(rules)
+        self.queue.configure(rules)
         self.store: dict[str, Checkpoint] = {}
         self.damaged: set[str] = set()
         self.work: list[Work] = []
@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         before = self.run.abandoned(version)
         real = self._real(lost, lambda: self.queue.lease(worker, version, size))
         mine = self._model(lost, lambda: self.run.lease(worker, version, size, token))
-        begun = {task: partial_codec.versions(one) for task, one in real.drafts.items()}
+        begun = {task: partial_codec.versions(one) for task, one in real.partials.items()}
         assert [(task.id, task.min_pv, begun.get(task.id)) for task in real.tasks] == mine
         assert (real.abandoned, real.published and real.published.version) == (before, self.run.published)
         for task in real.tasks:
@@ -179,8 +179,8 @@ class Machine(RuleBasedStateMachine):
         """By whoever leased it once."""
         one = self.work[which % len(self.work)]
         oldest, (lineage, newest) = one.begun(begun), one.version
-        kept = Drafts(one.task.id, lineage, (draft_of(oldest), draft_of(newest, 2 + further)))
-        mine = Draft(oldest, newest, lineage, 4 + further)
+        kept = PartialGroup(one.task.id, lineage, (partial_of(oldest), partial_of(newest, 2 + further)))
+        mine = PartialSample(oldest, newest, lineage, 4 + further)
         self._both(
             lost,
             lambda: self.queue.progress(one.worker, [kept]),
@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
         ids = [group.task for group in real.groups]
         assert (ids, real.seats, real.late, real.abandoned, real.outside) == mine
         for group in real.groups:
-            assert self.run.v - group.oldest <= self.run.policy.s
+            assert self.run.v - group.oldest <= self.run.rules.s
         me.hand += ids
 
     @precondition(lambda self: self._alive())
@@ -399,7 +399,7 @@ class Machine(RuleBasedStateMachine):
             self.lease("w1", 100)
             while self.work:
                 self.complete(0)
-            self.drain(self.run.policy.batch)
+            self.drain(self.run.rules.batch)
             if not me.hand and self.run.trained == self.run.submitted:
                 break
             for step in (self.update, self.publish, self.save):
@@ -472,7 +472,7 @@ class Machine(RuleBasedStateMachine):
         stream = "retry" if task in self.run.retry else "tasks"
         key, client = getattr(self.queue.keys, stream), self.queue.client
         entry = client.hget(self.queue.keys.open, task).split()[1]  # type: ignore[union-attr]
-        worker, lease_ms = self.run.leases[task].worker, self.run.policy.lease_ms
+        worker, lease_ms = self.run.leases[task].worker, self.run.rules.lease_ms
         client.xclaim(key, "workers", worker, 0, [entry], idle=lease_ms, justid=True)
         self.run.run_out(task)
 

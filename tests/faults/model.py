@@ -22,14 +22,14 @@ NOBODY = -1
 @dataclass(frozen=True)
 class Protocol:
     """The size of the instance, S, how many things may go wrong, whether a takeover is one of them, whether workers
-    keep drafts; and the rules."""
+    keep partial rollouts; and the rules."""
 
     tasks: tuple[str, ...] = ("a", "b")
     workers: int = 2
     s: int = 0
     faults: int = 1
     takeover: bool = True
-    drafts: bool = False
+    partials: bool = False
     checkpoint_before_commit: bool = True
     dedupe: bool = True
     check_at_drain: bool = True
@@ -45,8 +45,8 @@ class Protocol:
     pending_on_resume: bool = True
     checkpoint_on_resume: bool = True
     publish_what_was_forgotten: bool = True
-    check_drafts_at_lease: bool = True
-    drafts_end_with_their_task: bool = True
+    check_partials_at_lease: bool = True
+    partials_end_with_their_task: bool = True
     progress_of_holders: bool = True
 
 
@@ -54,8 +54,8 @@ RULES = tuple(field.name for field in fields(Protocol))[6:]
 
 
 def without(rule: str) -> Protocol:
-    drafts = rule in RULES[-3:]
-    changes: dict[str, Any] = {rule: False, "drafts": drafts, "takeover": not drafts}
+    partials = rule in RULES[-3:]
+    changes: dict[str, Any] = {rule: False, "partials": partials, "takeover": not partials}
     return replace(Protocol(), **changes)
 
 
@@ -104,7 +104,7 @@ class Queue(NamedTuple):
     backlog: tuple[str, ...]
     tasks: frozenset[tuple[str, int]]
     """Each with the worker that leases it, counted from 1; 0 if none does."""
-    drafts: frozenset[Group]
+    partials: frozenset[Group]
     """How far tasks are: by which weights their oldest token was made."""
     replay: tuple[Entry, ...]
     trained: tuple[str, ...]
@@ -164,8 +164,8 @@ def broken(protocol: Protocol, state: State) -> str:
     places = [*queue.backlog, *(task for task, _ in queue.tasks), *(entry.group.task for entry in queue.replay)]
     if sorted([*places, *queue.trained]) != list(protocol.tasks):
         return "the identity: submitted ≠ backlog + tasks + replay + trained"
-    if not {draft.task for draft in queue.drafts} <= {task for task, _ in queue.tasks}:
-        return "a draft outlives its task"
+    if not {partial_sample.task for partial_sample in queue.partials} <= {task for task, _ in queue.tasks}:
+        return "a partial rollout outlives its task"
     history = surviving(state.store)
     return "trained twice in the surviving checkpoints" if len(set(history)) < len(history) else ""
 
@@ -230,16 +230,16 @@ def admit(queue: Queue) -> Queue:
 
 
 def lease(protocol: Protocol, task: str, worker: int) -> Move:
-    """The answer: what is generated from here on, or was by whoever kept a draft of it."""
+    """The answer: what is generated from here on, or was by whoever kept a partial rollout of it."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
-        kept = {draft for draft in queue.drafts if draft.task == task}
-        if protocol.check_drafts_at_lease:
-            kept = {draft for draft in kept if not unfit(protocol, queue, draft.made_by)}
-        rest = frozenset(draft for draft in queue.drafts if draft.task != task)
-        begun = next((draft.made_by for draft in kept), queue.published)
+        kept = {partial_sample for partial_sample in queue.partials if partial_sample.task == task}
+        if protocol.check_partials_at_lease:
+            kept = {partial_sample for partial_sample in kept if not unfit(protocol, queue, partial_sample.made_by)}
+        rest = frozenset(partial_sample for partial_sample in queue.partials if partial_sample.task != task)
+        begun = next((partial_sample.made_by for partial_sample in kept), queue.published)
         held = (queue.tasks - {(task, 0)}) | {(task, worker)}
-        return queue._replace(tasks=held, drafts=rest | kept), begun
+        return queue._replace(tasks=held, partials=rest | kept), begun
 
     return move
 
@@ -250,16 +250,16 @@ def progress(protocol: Protocol, worker: int, group: Group) -> Move:
     def move(queue: Queue) -> tuple[Queue, Any]:
         if protocol.progress_of_holders and (group.task, worker) not in queue.tasks:
             return queue, "lost"
-        rest = frozenset(draft for draft in queue.drafts if draft.task != group.task)
-        return queue._replace(drafts=rest | {group}), "kept"
+        rest = frozenset(partial_sample for partial_sample in queue.partials if partial_sample.task != group.task)
+        return queue._replace(partials=rest | {group}), "kept"
 
     return move
 
 
 def forget(protocol: Protocol, queue: Queue, tasks: Collection[str]) -> frozenset[Group]:
-    """The drafts that are left once these tasks are no longer under way."""
-    ended = tasks if protocol.drafts_end_with_their_task else ()
-    return frozenset(draft for draft in queue.drafts if draft.task not in ended)
+    """The partial rollouts that are left once these tasks are no longer under way."""
+    ended = tasks if protocol.partials_end_with_their_task else ()
+    return frozenset(partial_sample for partial_sample in queue.partials if partial_sample.task not in ended)
 
 
 def complete(protocol: Protocol, worker: int, group: Group) -> Move:
@@ -272,7 +272,7 @@ def complete(protocol: Protocol, worker: int, group: Group) -> Move:
             back = {(group.task, 0)} if (group.task, worker) in place else place
             return queue._replace(tasks=rest | back), "late"
         replay = (*queue.replay, Entry(group, drained=False))
-        return queue._replace(tasks=rest, drafts=forget(protocol, queue, (group.task,)), replay=replay), "accepted"
+        return queue._replace(tasks=rest, partials=forget(protocol, queue, (group.task,)), replay=replay), "accepted"
 
     return move
 
@@ -320,7 +320,7 @@ def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
         return queue._replace(
             backlog=tuple(task for task in queue.backlog if task not in new),
             tasks=frozenset(place for place in queue.tasks if place[0] not in new),
-            drafts=forget(protocol, queue, new),
+            partials=forget(protocol, queue, new),
             replay=tuple(entry for entry in queue.replay if entry.group.task not in new),
             trained=tuple(sorted([*queue.trained, *new])),
             committed=name,

@@ -19,7 +19,7 @@ INSTANCES = (
     Protocol(takeover=False),
     Protocol(s=1, takeover=False),
     Protocol(workers=1),
-    Protocol(takeover=False, drafts=True),
+    Protocol(takeover=False, partials=True),
 )
 """What is searched whole in each test run."""
 LARGE = (Protocol(s=1, workers=1), Protocol(), Protocol(s=1))
@@ -89,7 +89,7 @@ def _trace(came: list[tuple[int, str]], at: int) -> tuple[str, ...]:
 def main() -> None:
     for protocol in INSTANCES + LARGE * ("--large" in sys.argv):
         size = f"{len(protocol.tasks)} tasks × {protocol.workers} workers × 1 learner × {protocol.faults} fault"
-        more = ("" if protocol.takeover else ", no takeover") + (", drafts" if protocol.drafts else "")
+        more = ("" if protocol.takeover else ", no takeover") + (", partial rollouts" if protocol.partials else "")
         _tell(f"S = {protocol.s}, {size}{more}", protocol, search)
     for rule in RULES:
         _tell(f"without {rule.replace('_', ' ')}", without(rule), smallest)

@@ -77,7 +77,7 @@ def work(protocol: Protocol, state: State) -> Iterator[Step]:
         if group is not None:
             what = f"worker {worker} completes {group.task}, made by {group.made_by}"
             yield from call(state, what, complete(protocol, worker, group), _busy(worker, lambda _: None))
-            if protocol.drafts and group not in state.queue.drafts:
+            if protocol.partials and group not in state.queue.partials:
                 what = f"worker {worker} keeps how far it is with {group.task}, made by {group.made_by}"
                 yield from call(state, what, progress(protocol, worker, group), lambda after, _: after)
         elif worker in holders or not fresh:

@@ -9,19 +9,19 @@ from tests.faults.reference import Reference, Task
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Streams are lists in the order of their entries; `leases`: task → worker, version and deliveries; `drafts`: task
+class Snapshot:
+    """Streams are lists in their order; `leases`: task → worker, version and deliveries; `partials`: task
     → oldest, newest, lineage and tokens."""
 
     learner: tuple[int, int, int, str, str]
     published: Version | None
     cursors: list[tuple[str, int, int]]
     redo: list[str]
-    ledger: set[str]
+    submission_status: set[str]
     tasks: list[Task]
     retry: list[Task]
     leases: dict[str, tuple[str, int, int]]
-    drafts: dict[str, list[int]]
+    partials: dict[str, list[int]]
     replay: list[tuple[Task, str, int, int]]
     ready: set[str]
     dead: list[tuple[str, int]]
@@ -31,13 +31,13 @@ class Picture:
     submitted: int
     trained: int
 
-    def unlike(self, other: "Picture") -> str:
+    def unlike(self, other: "Snapshot") -> str:
         """What differs, one line a field."""
         pairs = [(field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
         return "\n".join(f"{name}: Redis has {mine}, not {theirs}" for name, mine, theirs in pairs if mine != theirs)
 
 
-def look(queue: Queue) -> Picture:
+def look(queue: Queue) -> Snapshot:
     """From one transaction."""
     keys, client = queue.keys, queue.client
     names = [word.decode() for word in client.zrange(keys.backlog, 0, -1)]
@@ -46,30 +46,32 @@ def look(queue: Queue) -> Picture:
         pipe.xrange(key)
     for key in (keys.tasks, keys.retry):
         pipe.xpending_range(key, "workers", "-", "+", 1000)
-    for key in (keys.state, keys.published, keys.open, keys.waits, keys.failures, keys.stats, keys.drafts):
+    for key in (keys.state, keys.published, keys.open, keys.waits, keys.failures, keys.stats, keys.partials):
         pipe.hgetall(key)
-    for key in (keys.flying, keys.ready):
+    for key in (keys.in_flight, keys.ready):
         pipe.zrange(key, 0, -1, withscores=True)
     pipe.lrange(keys.redo, 0, -1)
-    pipe.smembers(keys.ledger)
+    pipe.smembers(keys.submission_status)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
-    state, published, places, waits, failures, stats, drafts, flying, ready, redo, ledger, *cursors = rest
-    versions = {task.decode(): int(version) for task, version in flying}
+    state, published, places, waits, failures, stats, partials, in_flight, ready, redo, submission_status, *cursors = (
+        rest
+    )
+    versions = {task.decode(): int(version) for task, version in in_flight}
     holders = _holders(tasks, held) | _holders(retry, held_again)
     now, told = _words(state), _words(published)
-    return Picture(
+    return Snapshot(
         learner=(int(now["lineage"]), int(now["v"]), int(now["uncommitted"]), now.get("turn", "0 resume"),
                  now.get("committed", "")),
         published=Version(int(told["lineage"]), int(told["number"])) if told else None,
         cursors=[(name, int(epoch), int(at)) for name, (epoch, at) in zip(names, cursors, strict=True)],
         redo=[task.decode() for task in redo],
-        ledger={task.decode() for task in ledger},
+        submission_status={task.decode() for task in submission_status},
         tasks=[_task(row) for row in tasks],
         retry=[_task(row) for row in retry],
         leases={task: (worker, versions.get(task, -1), count) for task, (worker, count) in holders.items()},
-        drafts={task: [int(word) for word in text.split(" ")[:4]] for task, text in _words(drafts).items()},
+        partials={task: [int(word) for word in text.split(" ")[:4]] for task, text in _words(partials).items()},
         replay=[
             (_task(row), row[1][b"worker"].decode(), int(row[1][b"oldest"]), int(row[1][b"newest"])) for row in replay
         ],
@@ -83,19 +85,19 @@ def look(queue: Queue) -> Picture:
     )  # fmt: skip
 
 
-def expected(run: Reference) -> Picture:
+def expected(run: Reference) -> Snapshot:
     streams = {"tasks": run.tasks, "retry": run.retry, "replay": run.replay, "dead": run.dead}
     turn, move = run.turn
-    return Picture(
+    return Snapshot(
         learner=(run.lineage, run.v, run.uncommitted, f"{turn} {move}", run.committed),
         published=run.published,
         cursors=[(one.rules.name, one.epoch, one.next) for one in run.backlog],
         redo=run.redo,
-        ledger=run.ledger,
+        submission_status=run.submission_status,
         tasks=list(run.tasks.values()),
         retry=list(run.retry.values()),
         leases={task: (one.worker, one.version, one.deliveries) for task, one in run.leases.items()},
-        drafts={task: [one.oldest, one.newest, one.lineage, one.tokens] for task, one in run.drafts.items()},
+        partials={task: [one.oldest, one.newest, one.lineage, one.tokens] for task, one in run.partials.items()},
         replay=[(one.task, one.worker, one.oldest, one.newest) for one in run.replay.values()],
         ready={task for task, one in run.replay.items() if not one.drained},
         dead=[(task.id, task.attempt) for task in run.dead.values()],

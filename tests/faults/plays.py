@@ -1,7 +1,7 @@
 """How each role's cases go: what there is before, what the others do, how a life is led, and the verdict.
 
 A play is set up once and then gives case after case. In a case the role lives, dies at a point, lives again …; before
-its last life nothing is mended by hand, and after it `verdict` must hold.
+its last life nothing is fixed by hand, and after it `verdict` must hold.
 """
 
 import os
@@ -18,7 +18,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.failpoints import CRASHED
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
 from echo_queue.records import PromptRow, Shard, Task
 from echo_queue.reporting import metrics
 from echo_queue.submission import shards
@@ -91,7 +91,7 @@ class LearnerCase(Case):
         self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
         self.config = self.site.config(self.name, weights={"anchor_every": 1} if prunes else {})
         self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
-        self.queue.configure(QueuePolicy.of(self.config))
+        self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
         self.queue.submit("set", 0, Shard("nowhere", 0, self.prompts))
         self.ends.enter_context(Maker(self.queue, spoiled="set/0/0"))
@@ -119,7 +119,7 @@ class LearnerCase(Case):
         audit, status = self.queue.audit(), self.queue.status()
         assert audit.ok, audit
         assert status.finished
-        assert sorted(checkpoint.trained_ledger(self.store)) == ids("set", range(1, self.prompts))
+        assert sorted(checkpoint.trained_ids(self.store)) == ids("set", range(1, self.prompts))
         assert [task.id for task in self.queue.dead()] == ["set/0/0"]
         updates = metrics.read(self.config.run.dir / "metrics.jsonl")
         assert max(int(lag) for update in updates for lag in update.lags) <= self.config.staleness.s
@@ -166,10 +166,10 @@ class WorkerCase(Case):
             rollout={"group_size": 2, "concurrent_groups": 2, "grace_s": 2.0, "progress_s": 0.1},
             environment={"kind": "function", "function": "tests.faults.lives:reward", "timeout_s": 20.0},
             queue={"stall_deadline_s": 20.0, "lease_s": 0.3, "max_attempts": 4, "inline_max_bytes": 1},
-            weights={"spool_max_bytes": 30_000},
+            weights={"cache_max_bytes": 30_000},
         )
         self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
-        self.queue.configure(QueuePolicy.of(self.config))
+        self.queue.configure(RunRules.of(self.config))
         self.store.upload_folder(self.site.base, "base")
         kinds = {self.POISON: "poison", self.SLOW: "slow"}
         rows = [
@@ -184,7 +184,7 @@ class WorkerCase(Case):
         return self
 
     def prepare(self, point: str) -> None:
-        if point == "get drafts":  # of another life
+        if point == "get partial rollouts":  # of another life
             assert self.live("progress") == CRASHED
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
@@ -206,7 +206,7 @@ class WorkerCase(Case):
         if point in ("release", "withdraw", "leave"):
             life.signal(signal.SIGTERM)
             until(life.over.is_set, "the worker's leaving", self.told)
-        if point in ("progress", "put drafts"):  # while it waits for the reward
+        if point in ("progress", "put partial rollouts"):  # while it waits for the reward
             until(life.over.is_set, "the worker's death", self.told)
         if point == "delete replay":  # somebody else was faster
             shard = Shard("", 0, self.PROMPTS)
@@ -221,7 +221,7 @@ class WorkerCase(Case):
         assert audit.ok, audit
         expected = ids("set", range(self.PROMPTS))
         expected.remove(f"set/0/{self.POISON}")
-        assert sorted(checkpoint.trained_ledger(self.store)) == expected
+        assert sorted(checkpoint.trained_ids(self.store)) == expected
         assert [task.id for task in self.queue.dead()] == [f"set/0/{self.POISON}"]
         assert self.queue.status().finished
         seen = served.read(self.config.run.dir)
@@ -243,7 +243,7 @@ class Submissions:
         self._ends = ExitStack()
 
     def __enter__(self) -> Self:
-        self.queue.configure(QueuePolicy.of(self.config))
+        self.queue.configure(RunRules.of(self.config))
         tensors = load_file(self.site.base / "model.safetensors")
         self.committer = self._ends.enter_context(Committer(self.queue, self.store, tensors, self.config))
         self._ends.enter_context(Maker(self.queue))
@@ -291,8 +291,8 @@ class SubmitterCase(Case):
         expected = ids(self.name, range(self.PROMPTS))
         until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", self.told)
         assert self.run.trained(self.name) == expected
-        ledger, audit = self.run.queue.ledger(self.name), self.run.queue.audit()
-        assert ledger and ledger.complete
+        submission_status, audit = self.run.queue.submission_status(self.name), self.run.queue.audit()
+        assert submission_status and submission_status.complete
         assert audit.ok, audit
 
 
@@ -323,15 +323,19 @@ class CeleryCase(Case):
         return life.wait() if life.over.is_set() else min(0, life.end() + signal.SIGKILL)
 
     def _settled(self) -> bool:
-        arrival = self.run.queue.arrival(self.name)
+        arrival = self.run.queue.submission_counts(self.name)
         return arrival is not None and arrival.settled
 
     def verdict(self) -> None:
         expected = ids(self.name, range(self.GOOD))
         until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", self.told)
         assert self.run.trained(self.name) == expected
-        ledger, audit = self.run.queue.ledger(self.name), self.run.queue.audit()
-        assert ledger and not ledger.waiting and [chunk.number for chunk in ledger.failed] == [2]
+        submission_status, audit = self.run.queue.submission_status(self.name), self.run.queue.audit()
+        assert (
+            submission_status
+            and not submission_status.waiting
+            and [chunk.number for chunk in submission_status.failed] == [2]
+        )
         assert audit.ok, audit
 
 
@@ -416,7 +420,7 @@ class ServicesCase(Case):
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
         with Committer(queue, store, tensors, self.config) as committer, Maker(queue):
             until(lambda: len(committer.trained) >= len(expected), "all groups", self.told)
-        assert sorted(checkpoint.trained_ledger(store)) == expected
+        assert sorted(checkpoint.trained_ids(store)) == expected
         audit = queue.audit()
         assert audit.ok and audit.trained == len(expected), audit
         life.signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("echo_queue", "workers", "learner")
 QUEUE, STORE = "echo_queue/queue/client.py", "echo_queue/storage/object_store.py"
-PAYLOADS, UNDER_WAY = "echo_queue/queue/payloads.py", "echo_queue/queue/partial_payloads.py"
+PAYLOADS, PARTIALS = "echo_queue/queue/payloads.py", "echo_queue/queue/partial_payloads.py"
 CONNECT = "echo_queue/connections/connect.py"
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +83,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     CONNECT: {"check": ("the bucket",)},
     "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},
     PAYLOADS: {"put": ("replay",), "get": ("replay",), "delete": ("replay",)},
-    UNDER_WAY: {"put": ("drafts",), "get": ("drafts",)},
+    PARTIALS: {"put": ("partials",), "get": ("partials",)},
 }
 """The kinds of object (`object_store.kind_of`) that each file's requests concern, by the store's method."""
 
@@ -192,8 +192,8 @@ def _queue_steps(method: str) -> frozenset[str]:
                     for inner in _methods(PAYLOADS, "Payloads", attribute.attr):
                         steps |= set(_steps_of(PAYLOADS, inner))
                 case "under_way":
-                    for inner in _methods(UNDER_WAY, "UnderWay", attribute.attr):
-                        steps |= set(_steps_of(UNDER_WAY, inner))
+                    for inner in _methods(PARTIALS, "PartialPayloads", attribute.attr):
+                        steps |= set(_steps_of(PARTIALS, inner))
     return frozenset(steps)
 
 

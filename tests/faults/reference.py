@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from echo_queue.queue import PromptSet, QueuePolicy, staleness
+from echo_queue.queue import PromptSet, RunRules, staleness
 from echo_queue.records import Version
 
 FENCED, SET_BACK = "fenced", "set back"
@@ -45,7 +45,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Draft:
+class PartialSample:
     """How far a task is, and of which weights its oldest and its newest token are."""
 
     oldest: int
@@ -144,7 +144,7 @@ def measure(tokens: float) -> int:
 class Reference:
     """One run. Streams are dictionaries by task id, in the order of their entries."""
 
-    policy: QueuePolicy
+    rules: RunRules
     lineage: int = 0
     v: int = 0
     window: float = 2.0
@@ -155,11 +155,11 @@ class Reference:
     forks: dict[int, Version] = field(default_factory=dict)
     sets: dict[str, Cursor] = field(default_factory=dict)
     redo: list[str] = field(default_factory=list)
-    ledger: set[str] = field(default_factory=set)
+    submission_status: set[str] = field(default_factory=set)
     tasks: dict[str, Task] = field(default_factory=dict)
     retry: dict[str, Task] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
-    drafts: dict[str, Draft] = field(default_factory=dict)
+    partials: dict[str, PartialSample] = field(default_factory=dict)
     replay: dict[str, Scored] = field(default_factory=dict)
     dead: dict[str, Task] = field(default_factory=dict)
     waits: set[str] = field(default_factory=set)
@@ -203,7 +203,7 @@ class Reference:
         known = set(self.tasks)
         self._admit(self.published.number)
         new = {task: self.tasks.pop(task) for task in list(self.tasks) if task not in known}
-        if self.policy.longest_first and len(new) > 1:
+        if self.rules.longest_first and len(new) > 1:
             likely = {task: self._likely_length(list(new), task) for task in new}
             usual = sum(likely.values()) / len(likely)
             order = sorted(new, key=likely.__getitem__, reverse=True)
@@ -230,15 +230,15 @@ class Reference:
         sources = [lambda: self.redo.pop(0) if self.redo else None, *(cursor.take for cursor in self.backlog)]
         for source in sources:
             while True:
-                min_pv = max(0, self.v + n // self.policy.batch - self.policy.s)
-                paced = self.policy.pace and n >= self.window * self.policy.batch
+                min_pv = max(0, self.v + n // self.rules.batch - self.rules.s)
+                paced = self.rules.pace and n >= self.window * self.rules.batch
                 if min_pv > published or paced:
                     return
                 task = source()
                 if task is None:
                     break
-                if task in self.ledger:
-                    self.ledger.remove(task)
+                if task in self.submission_status:
+                    self.submission_status.remove(task)
                     self.trained += 1
                 else:
                     self.tasks[task] = Task(task, 0, 0, 0, 0, self.v, min_pv, self.lineage)
@@ -249,7 +249,7 @@ class Reference:
     def lease(
         self, worker: str, version: Version, size: int, token: str
     ) -> list[tuple[str, int, tuple[int, int] | None]]:
-        """Task ids, each with the oldest version that may generate it, and with the versions of the draft to go on
+        """Task ids, each with the oldest version that may generate it, and with the versions of the partial to go on
         with."""
         if self.published is None:
             return []
@@ -271,20 +271,20 @@ class Reference:
     def _begin(
         self, worker: str, version: Version, task: str, published: int
     ) -> tuple[str, int, tuple[int, int] | None]:
-        need = min(published, max(self.task(task).min_pv, self.v - self.policy.s))
+        need = min(published, max(self.task(task).min_pv, self.v - self.rules.s))
         by = published if self.abandoned(version) else max(version.number, need)
-        draft = self.drafts.get(task)
-        if draft is not None and not self._may_continue(draft, published):
-            del self.drafts[task]
-            draft = None
-        if draft is not None:
-            need, by = max(need, draft.newest), draft.oldest
+        partial_sample = self.partials.get(task)
+        if partial_sample is not None and not self._may_continue(partial_sample, published):
+            del self.partials[task]
+            partial_sample = None
+        if partial_sample is not None:
+            need, by = max(need, partial_sample.newest), partial_sample.oldest
         self.leases[task] = replace(self.leases.get(task, Lease(worker, by)), version=by)
-        return task, need, (draft.oldest, draft.newest) if draft else None
+        return task, need, (partial_sample.oldest, partial_sample.newest) if partial_sample else None
 
-    def _may_continue(self, draft: Draft, published: int) -> bool:
-        fresh = self.v - draft.oldest <= self.policy.s and draft.newest <= published
-        return fresh and not self.abandoned(Version(draft.lineage, draft.newest))
+    def _may_continue(self, partial_sample: PartialSample, published: int) -> bool:
+        fresh = self.v - partial_sample.oldest <= self.rules.s and partial_sample.newest <= published
+        return fresh and not self.abandoned(Version(partial_sample.lineage, partial_sample.newest))
 
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
         """Those no longer held."""
@@ -293,11 +293,11 @@ class Reference:
                 self.leases[task] = replace(self.leases[task], version=version, over=False)
         return [task for task in held if not self._holds(worker, task)]
 
-    def progress(self, worker: str, task: str, draft: Draft) -> list[str]:
+    def progress(self, worker: str, task: str, partial_sample: PartialSample) -> list[str]:
         """Likewise."""
         if not self._holds(worker, task):
             return [task]
-        self.drafts[task] = draft
+        self.partials[task] = partial_sample
         return []
 
     def release(self, worker: str, ids: Sequence[str]) -> int:
@@ -310,7 +310,7 @@ class Reference:
         if not self._holds(worker, task):
             return False
         self.failures[task] = self.task(task).attempt
-        self.drafts.pop(task, None)
+        self.partials.pop(task, None)
         self.leases[task] = replace(self.leases[task], deliveries=1, over=True)
         return True
 
@@ -324,7 +324,7 @@ class Reference:
             return "accepted" if (first.worker, first.attempt) == (worker, attempt) else "duplicate"
         if not self.is_open(task):
             return "unknown"
-        if self.v - oldest > self.policy.s or self.abandoned(version):
+        if self.v - oldest > self.rules.s or self.abandoned(version):
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=oldest, deliveries=0, over=True)
             return "late"
@@ -361,7 +361,7 @@ class Reference:
         self._take_turn(lineage, turn, "drain")
         causes = {"late": 0, "abandoned": 0}
         for one in sorted((one for one in self.replay.values() if not one.drained), key=lambda one: one.oldest):
-            if one.oldest < self.v - self.policy.s:
+            if one.oldest < self.v - self.rules.s:
                 causes[self._return_if_unfit(one)] += 1
         seats = self._seats()
         if self.handed[0] != turn:
@@ -379,7 +379,7 @@ class Reference:
         if version <= self.v:
             return 0
         self.v, self.uncommitted, self.window = version, self.uncommitted + trained, window
-        cancelled = self._cancel(lambda lease: lease.version < version - self.policy.s, late=True)
+        cancelled = self._cancel(lambda lease: lease.version < version - self.rules.s, late=True)
         self.admit()
         return cancelled
 
@@ -391,7 +391,7 @@ class Reference:
         for task in opened:
             self._take(task)
             self.failures.pop(task, None)
-        self.ledger |= set(ids) - set(opened)
+        self.submission_status |= set(ids) - set(opened)
         self.trained += len(opened)
         self.committed, self.uncommitted = name, max(0, self.uncommitted - len(opened))
         return len(opened)
@@ -400,8 +400,8 @@ class Reference:
         self._take_turn(lineage, turn, "uncommit")
         if self.committed != name:
             return 0
-        undone = [task for task in ids if task not in self.ledger]
-        self.ledger -= set(ids)
+        undone = [task for task in ids if task not in self.submission_status]
+        self.submission_status -= set(ids)
         self.redo = undone + self.redo
         self.trained -= len(undone)
         self.committed = parent
@@ -457,21 +457,21 @@ class Reference:
     def _take(self, task: str) -> Task:
         """Out of its place."""
         found = self.task(task)
-        for place in (self.tasks, self.retry, self.replay, self.dead, self.leases, self.drafts):
+        for place in (self.tasks, self.retry, self.replay, self.dead, self.leases, self.partials):
             place.pop(task, None)
         self.waits.discard(task)
         return found
 
     def _send_back(self, task: str, **changes: int) -> None:
         floor = self.published.number if self.published else self.v
-        draft, was = self.drafts.get(task), self._take(task)
-        if draft is not None:
-            self.drafts[task] = draft
+        partial_sample, was = self.partials.get(task), self._take(task)
+        if partial_sample is not None:
+            self.partials[task] = partial_sample
         self.retry[task] = replace(was, pv=self.v, min_pv=floor, lineage=self.lineage, **changes)
 
     def _return_if_unfit(self, one: Scored) -> str:
         """The cause, if it goes back; "" if it is fit to be trained."""
-        if self.v - one.oldest > self.policy.s:
+        if self.v - one.oldest > self.rules.s:
             self._send_back(one.task.id, late=one.task.late + 1)
             return "late"
         if self.abandoned(one.made_by):
@@ -495,8 +495,8 @@ class Reference:
         return self.replay[task].oldest, list(self.replay).index(task)
 
     def _seats(self) -> int:
-        wanted = [task for task, lease in self.leases.items() if lease.version <= self.v - self.policy.s]
-        kept = [task for task in wanted if self.policy.late == "wait" or self.task(task).late > 0]
+        wanted = [task for task, lease in self.leases.items() if lease.version <= self.v - self.rules.s]
+        kept = [task for task in wanted if self.rules.late == "wait" or self.task(task).late > 0]
         self.waits |= set(kept)
         return len(kept)
 
@@ -510,12 +510,12 @@ class Reference:
         lease, was = self.leases[task], self.task(task)
         failed = self.failures.get(task) == was.attempt
         if lease.deliveries == 0:
-            late = lease.version < self.v - self.policy.s
+            late = lease.version < self.v - self.rules.s
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
-        tokens = self.drafts[task].tokens if task in self.drafts else 0
+        tokens = self.partials[task].tokens if task in self.partials else 0
         attempt = was.attempt + (failed or tokens <= was.kept)
-        if attempt < self.policy.max_attempts:
+        if attempt < self.rules.max_attempts:
             self._send_back(task, attempt=attempt, kept=tokens)
             return "failed" if failed else "expired"
         self.dead[task] = replace(self._take(task), attempt=attempt)

@@ -13,8 +13,8 @@ from typing import Any
 
 from echo_queue.weights import Manifest, Route
 from echo_queue.weights.tensors import matches
-from workers.weights.peers.exchange import Brought, Courier
-from workers.weights.swap import Gate
+from workers.weights.peers.exchange import Brought, PeerExchange
+from workers.weights.swap import WeightSwap
 
 SWAPS, ROUTES = "served", "brought"
 AS_PUBLISHED = "as published"
@@ -40,8 +40,8 @@ class Served:
 
 def watch(directory: Path) -> None:
     """From now on this process notes all swaps and routes in files of `directory`."""
-    Gate.swap = partialmethod(_swap, directory / SWAPS, Gate.swap)  # type: ignore[assignment]
-    Courier.bring = partialmethod(_bring, directory / ROUTES, Courier.bring)  # type: ignore[assignment]
+    WeightSwap.swap = partialmethod(_swap, directory / SWAPS, WeightSwap.swap)  # type: ignore[assignment]
+    PeerExchange.bring = partialmethod(_bring, directory / ROUTES, PeerExchange.bring)  # type: ignore[assignment]
 
 
 def read(directory: Path) -> Served:
@@ -58,13 +58,13 @@ def read(directory: Path) -> Served:
     )
 
 
-def _swap(self: Gate, file: Path, swap: Callable[..., None], manifest: Manifest, tensors: Any) -> None:
+def _swap(self: WeightSwap, file: Path, swap: Callable[..., None], manifest: Manifest, tensors: Any) -> None:
     swap(self, manifest, tensors)
     wrong = [info.name for info in manifest.tensors if not matches(self.engine.weight(info.name), info)]
     _note(file, f"{manifest.version} " + (f"differs in {', '.join(wrong)}" if wrong else AS_PUBLISHED))
 
 
-def _bring(self: Courier, file: Path, bring: Callable[..., Brought], route: Route, deadline_s: float) -> Brought:
+def _bring(self: PeerExchange, file: Path, bring: Callable[..., Brought], route: Route, deadline_s: float) -> Brought:
     brought = bring(self, route, deadline_s)
     if brought.store_bytes or brought.peer_bytes:
         _note(file, f"{brought.route} {brought.store_bytes} {brought.peer_bytes}")

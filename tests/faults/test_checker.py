@@ -10,12 +10,12 @@ import pytest
 from echo_queue.queue import Audit
 from tests.faults import served
 from tests.faults.checker import Evidence, Link, Snapshot, Update, Verdict, judge, keeps
-from tests.faults.facts import Begun, Facts, Made, Part
+from tests.faults.facts import Begun, Facts, Generated, Part
 from tests.faults.history import Event
 from tests.faults.served import Served
 
 FINAL = Audit(
-    submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1, flying=0, leased=0, lost=0
+    submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1, in_flight=0, leased=0, lost=0
 )  # fmt: skip
 IDS = ("a/0/0", "a/0/1", "a/0/2")
 
@@ -43,8 +43,8 @@ class Writer:
         return number
 
 
-def made(task: str, oldest: int = 0, mark: str = "", lineage: int = 1) -> Made:
-    return Made(task, mark or f"mark of {task}", "w", 0, oldest, oldest, lineage, f"{lineage}.{oldest}")
+def made(task: str, oldest: int = 0, mark: str = "", lineage: int = 1) -> Generated:
+    return Generated(task, mark or f"mark of {task}", "w", 0, oldest, oldest, lineage, f"{lineage}.{oldest}")
 
 
 def a_good_run() -> Evidence:
@@ -359,51 +359,53 @@ def test_no_token_of_abandoned_weights_may_be_trained() -> None:
     assert "abandoned weights" not in kinds(evidence)
 
 
-DRAFT = Begun(IDS[0], "mark", 5, oldest=1, newest=1, lineage=1)
+PARTIALS = Begun(IDS[0], "mark", 5, oldest=1, newest=1, lineage=1)
 
 
-def with_a_draft(evidence: Evidence, stored: Begun, leased: Begun) -> Evidence:
+def with_a_partial(evidence: Evidence, stored: Begun, leased: Begun) -> Evidence:
     """One worker stores how far it is with a task, and another is handed it."""
     written = Writer()
-    written.both("w.1", "progress", drafts=(stored,))
-    answer = {"ids": (leased.id,), "drafts": (leased,), "lineage": 1, "version": 2}
+    written.both("w.1", "progress", partials=(stored,))
+    answer = {"ids": (leased.id,), "partials": (leased,), "lineage": 1, "version": 2}
     written.both("w.2", "lease", answer, lineage=1, version=0)
     return replace(evidence, events=(*evidence.events, *written.events))
 
 
 def test_nobody_goes_on_from_what_was_never_stored() -> None:
-    evidence = with_a_draft(a_good_run(), DRAFT, DRAFT)
+    evidence = with_a_partial(a_good_run(), PARTIALS, PARTIALS)
     assert not kinds(evidence) and judge(evidence).continued == 5
-    assert kinds(with_a_draft(a_good_run(), DRAFT, DRAFT._replace(mark="other"))) == {"unheard of"}
-    assert kinds(with_a_draft(a_good_run(), DRAFT._replace(id=IDS[1]), DRAFT)) == {"unheard of"}, "of another task"
-    later = changed(evidence, "progress", False, lambda facts: replace(facts, drafts=()))
+    assert kinds(with_a_partial(a_good_run(), PARTIALS, PARTIALS._replace(mark="other"))) == {"unheard of"}
+    assert kinds(with_a_partial(a_good_run(), PARTIALS._replace(id=IDS[1]), PARTIALS)) == {"unheard of"}, (
+        "of another task"
+    )
+    later = changed(evidence, "progress", False, lambda facts: replace(facts, partials=()))
     assert kinds(later) == {"unheard of"}
 
 
 def test_nobody_goes_on_from_what_is_too_old_or_left_behind() -> None:
-    old = DRAFT._replace(oldest=0)
-    assert kinds(with_a_draft(a_good_run(), old, old)) == {"stale draft"}
-    other = DRAFT._replace(newest=1, lineage=2)
-    assert kinds(with_a_draft(a_good_run(), other, other)) == {"abandoned weights"}
-    evidence = with_a_draft(a_good_run(), other, other)
+    old = PARTIALS._replace(oldest=0)
+    assert kinds(with_a_partial(a_good_run(), old, old)) == {"stale partial rollout"}
+    other = PARTIALS._replace(newest=1, lineage=2)
+    assert kinds(with_a_partial(a_good_run(), other, other)) == {"abandoned weights"}
+    evidence = with_a_partial(a_good_run(), other, other)
     unknown = changed(evidence, "lease", True, lambda facts: replace(facts, lineage=3))
     assert not kinds(unknown), "a learner that died before it could write down where it began"
 
 
 def test_what_a_worker_goes_on_from_itself_is_not_continued_by_another() -> None:
-    evidence = with_a_draft(a_good_run(), DRAFT, DRAFT)
-    mine = tuple(replace(event, life="w.1") if event.facts.drafts else event for event in evidence.events)
+    evidence = with_a_partial(a_good_run(), PARTIALS, PARTIALS)
+    mine = tuple(replace(event, life="w.1") if event.facts.partials else event for event in evidence.events)
     assert judge(replace(evidence, events=mine)).continued == 0
 
 
-def test_a_spoiled_draft_is_dropped_before_its_task_is_completed() -> None:
-    spoiled = DRAFT._replace(highest=40)
-    evidence = with_a_draft(a_good_run(), spoiled, DRAFT)
+def test_a_spoiled_partial_is_dropped_before_its_task_is_completed() -> None:
+    spoiled = PARTIALS._replace(highest=40)
+    evidence = with_a_partial(a_good_run(), spoiled, PARTIALS)
     assert not kinds(evidence), "who was handed it may have died of something else"
     written = Writer()
     written.both("w.2", "complete", {"outcomes": ("duplicate",)}, groups=(made(IDS[0]),))
     believed = replace(evidence, events=(*evidence.events, *written.events))
-    assert kinds(believed) == {"bad draft"}
+    assert kinds(believed) == {"bad partial rollout"}
     written.both("w.2", "discard", {"note": "1"}, ids=IDS[:1])
     dropped = judge(replace(evidence, events=(*evidence.events, *written.events)))
     assert dropped.ok and (dropped.dropped, dropped.continued) == (1, 0)
@@ -456,7 +458,7 @@ def test_what_was_committed_is_trained_unless_it_was_taken_back() -> None:
         {"submitted": 5},
         {"trained": 2},
         {"open": 2},
-        {"flying": 1},
+        {"in_flight": 1},
         {"lost": 1},
         {"backlog": 1},
     ],

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from echo_queue.records import group_codec
 from echo_queue.records.group_codec import CodecError, decode, encode
-from echo_queue.records.partial_codec import decode as decode_drafts
-from echo_queue.records.partial_codec import encode as encode_drafts
+from echo_queue.records.partial_codec import decode as decode_partials
+from echo_queue.records.partial_codec import encode as encode_partials
 from tests.faults import fuzz
-from tests.faults.decoders import CAP_BYTES, DECODERS, HEADER_WORDS, JSON_WORDS, small_drafts, small_group
+from tests.faults.decoders import CAP_BYTES, DECODERS, HEADER_WORDS, JSON_WORDS, small_group, small_partials
 
 ROOM = 4
 NAMES = sorted(DECODERS)
@@ -109,11 +109,11 @@ def largest() -> bytes:
     return encode(replace(group, samples=(long, group.samples[1])))
 
 
-def largest_drafts() -> bytes:
-    drafts = small_drafts()
-    count = (CAP_BYTES - len(encode_drafts(drafts)) - 64) // 8
-    long = replace(drafts.samples[1], tokens=np.zeros(count, np.int32), logprobs=np.zeros(count, np.float32))
-    return encode_drafts(replace(drafts, samples=(drafts.samples[0], long)))
+def largest_partials() -> bytes:
+    partials = small_partials()
+    count = (CAP_BYTES - len(encode_partials(partials)) - 64) // 8
+    long = replace(partials.samples[1], tokens=np.zeros(count, np.int32), logprobs=np.zeros(count, np.float32))
+    return encode_partials(replace(partials, samples=(partials.samples[0], long)))
 
 
 GREEDY: list[Callable[[], tuple[str, bytes]]] = [
@@ -132,13 +132,13 @@ GREEDY: list[Callable[[], tuple[str, bytes]]] = [
     lambda: ("group", bytes(64 * CAP_BYTES)),
     lambda: ("group", largest()),
     *[
-        lambda piece=piece: ("drafts", behind_a_prefix(filled(piece, HEADER_ROOM, b'{"samples":[', b"]}")))  # type: ignore[misc]
+        lambda piece=piece: ("partials", behind_a_prefix(filled(piece, HEADER_ROOM, b'{"samples":[', b"]}")))  # type: ignore[misc]
         for piece in PIECES
     ],
-    lambda: ("drafts", largest_drafts()),
-    lambda: ("kept", b"draft\0" + largest_drafts()),
+    lambda: ("partials", largest_partials()),
+    lambda: ("kept", b"partial rollout\0" + largest_partials()),
     lambda: ("answer", b'["Rewards",{"values":' + filled(b"1.0", CAP_BYTES // 8) + b"}]"),
-    lambda: ("beat", b"\0" * (CAP_BYTES // 64)),
+    lambda: ("heartbeat", b"\0" * (CAP_BYTES // 64)),
 ]
 
 
@@ -158,8 +158,8 @@ def test_no_input_takes_more_than_4_times_the_cap(number: int) -> None:
 def test_the_largest_group_is_a_good_one() -> None:
     assert CAP_BYTES - 128 < len(largest()) <= CAP_BYTES
     assert len(decode(largest(), CAP_BYTES).samples[0].tokens) > 100_000
-    assert CAP_BYTES - 128 < len(largest_drafts()) <= CAP_BYTES
-    assert len(decode_drafts(largest_drafts(), CAP_BYTES).samples[1].tokens) > 100_000
+    assert CAP_BYTES - 128 < len(largest_partials()) <= CAP_BYTES
+    assert len(decode_partials(largest_partials(), CAP_BYTES).samples[1].tokens) > 100_000
     with pytest.raises(CodecError, match=r"more than queue.group_max_bytes"):
         decode(largest() + bytes(128), CAP_BYTES)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from echo_queue import failpoints
-from echo_queue.queue.partial_payloads import UnderWay
+from echo_queue.queue.partial_payloads import PartialPayloads
 from echo_queue.queue.types import Kept
-from echo_queue.records import NOTHING, Draft, Drafts, Group, Sample, Span
+from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, Sample, Span
 from echo_queue.records.group_codec import decode, encode
-from tests.faults.facts import Begun, Made, Part
+from tests.faults.facts import Begun, Generated, Part
 from tests.faults.history import Recorder, read
 
 
@@ -21,17 +21,17 @@ def group(version: int = 3) -> Group:
 
 
 def test_a_group_keeps_its_mark_on_its_way_and_another_has_another() -> None:
-    there = Made.of(group())
-    assert Made.of(decode(encode(group()))) == there
+    there = Generated.of(group())
+    assert Generated.of(decode(encode(group()))) == there
     assert (there.oldest, there.newest) == (3, 4)
-    assert Made.of(group(version=2)).mark != there.mark
+    assert Generated.of(group(version=2)).mark != there.mark
 
 
-def test_a_draft_keeps_its_mark_from_who_stores_it_to_who_goes_on() -> None:
+def test_a_partial_keeps_its_mark_from_who_stores_it_to_who_goes_on() -> None:
     tokens = np.arange(4, dtype=np.int32)
-    draft = Draft(tokens, np.full(4, -1.0, np.float32), (Span(0, 3),))
-    stored = Begun.of(Drafts("a/0/0", 1, (draft, NOTHING)))
-    task, *words = UnderWay(None, 10**6).keep("w", Drafts("a/0/0", 1, (draft, NOTHING)))
+    partial_sample = PartialSample(tokens, np.full(4, -1.0, np.float32), (Span(0, 3),))
+    stored = Begun.of(PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
+    task, *words = PartialPayloads(None, 10**6).keep("w", PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
     leased = Begun.told(task, Kept(*words))
     assert stored == leased._replace(highest=3) and stored.tokens == 4
 
@@ -45,9 +45,9 @@ def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
         assert [(event.step, event.answered) for event in read(tmp_path)] == [("complete", False)]
         return [b"accepted"]
 
-    failpoints.take("complete", send, ("worker-1", [group()]))
+    failpoints.step("complete", send, ("worker-1", [group()]))
     attempt, answer = read(tmp_path)
-    assert attempt.facts.groups == (Made.of(group()),)
+    assert attempt.facts.groups == (Generated.of(group()),)
     assert (answer.answered, answer.number, answer.facts.outcomes) == (True, attempt.number, ("accepted",))
     assert answer.role == "worker-1"
 
@@ -55,14 +55,14 @@ def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
 def test_what_fails_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "observer", Recorder(tmp_path, "submit"))
     with pytest.raises(OSError, match="away"):
-        failpoints.take("submit", _away, ("a", 0, 0, 4, "shards/a", b""))
+        failpoints.step("submit", _away, ("a", 0, 0, 4, "shards/a", b""))
     assert [(event.step, event.answered) for event in read(tmp_path)] == [("submit", False)]
 
 
 def test_a_torn_last_line_is_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "observer", Recorder(tmp_path, "submit"))
     for _ in range(2):
-        failpoints.take("submit", lambda: [1], ("a", 0, 0, 4, "shards/a", b""))
+        failpoints.step("submit", lambda: [1], ("a", 0, 0, 4, "shards/a", b""))
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-5])
     assert [event.answered for event in read(tmp_path)] == [False, True, False]

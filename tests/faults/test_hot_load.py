@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from safetensors.torch import load_file
 
-from echo_queue.queue import Chunk, PromptSet, QueuePolicy
+from echo_queue.queue import Chunk, PromptSet, RunRules
 from echo_queue.records import PromptRow
 from echo_queue.submission import shards
 from learner.recovery import checkpoint
@@ -49,7 +49,7 @@ def test_whatever_is_killed_only_published_weights_generate(
         weights={"encrypt": encrypt, "chunk_deadline_s": 0.5},
     )
     queue, store = site.queue(config), site.store(config)
-    queue.configure(QueuePolicy.of(config))
+    queue.configure(RunRules.of(config))
     rows = [PromptRow("w1", {"kind": "plain", "directory": ""}) for _ in range(PROMPTS)]
     queue.declare(PromptSet("set", "test"), [Chunk(0, 0, PROMPTS)])
     queue.submit("set", 0, shards.write(store, "set", 0, 0, rows))
@@ -75,10 +75,12 @@ def test_whatever_is_killed_only_published_weights_generate(
         queue.finish(learner.lineage)
         until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
     seen = served.read(config.run.dir)
-    assert list((config.run.dir / "spool").iterdir()) == [], "each worker removes its own spool, and those of the dead"
+    assert list((config.run.dir / "part cache").iterdir()) == [], (
+        "each worker removes its own part cache, and those of the dead"
+    )
     assert not seen.wrong, told()
     assert learner.generated <= seen.swaps.keys(), "nothing else has generated"
-    assert sorted(checkpoint.trained_ledger(store)) == sorted(f"set/0/{index}" for index in range(PROMPTS))
+    assert sorted(checkpoint.trained_ids(store)) == sorted(f"set/0/{index}" for index in range(PROMPTS))
     assert queue.audit().ok
     with capsys.disabled():
         print(f" [{seen.swaps.total()} swaps, {len(learner.generated)} versions generated, CRASH_SEED={SEED}]", end="")

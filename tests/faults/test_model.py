@@ -8,7 +8,7 @@ from tests.faults.model_search import INSTANCES, STUCK, search, smallest
 IDENTITY = "the identity: submitted ≠ backlog + tasks + replay + trained"
 BEYOND = "trained beyond S"
 ABANDONED = "trained on what abandoned weights made"
-OUTLIVES = "a draft outlives its task"
+OUTLIVES = "a partial rollout outlives its task"
 TWICE = "trained twice in the surviving checkpoints"
 
 BREAKS = {
@@ -27,15 +27,17 @@ BREAKS = {
     "pending_on_resume": (STUCK, ("drain", "the learner dies")),
     "checkpoint_on_resume": (STUCK, ("ghost: save checkpoint 2.1: a",)),
     "publish_what_was_forgotten": (STUCK, ("publish 1.0; Redis forgets it again",)),
-    "check_drafts_at_lease": (STUCK, ("worker 1 keeps how far it is with b, made by 1.0", "train a, lag 0")),
-    "drafts_end_with_their_task": (OUTLIVES, ("worker 1 keeps how far it is with a", "worker 1 completes a")),
+    "check_partials_at_lease": (STUCK, ("worker 1 keeps how far it is with b, made by 1.0", "train a, lag 0")),
+    "partials_end_with_their_task": (OUTLIVES, ("worker 1 keeps how far it is with a", "worker 1 completes a")),
     "progress_of_holders": (OUTLIVES, ("worker 1 completes a", "worker 2 keeps how far it is with a")),
 }
 """Without the rule: the promise that breaks, and what happens on the shortest way there."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", INSTANCES, ids=lambda one: f"s={one.s} workers={one.workers} drafts={one.drafts}")
+@pytest.mark.parametrize(
+    "protocol", INSTANCES, ids=lambda one: f"s={one.s} workers={one.workers} partial rollouts={one.partials}"
+)
 def test_no_interleaving_with_one_fault_breaks_a_promise(protocol: Protocol) -> None:
     verdict = search(protocol)
     assert not verdict.broken, "\n".join((verdict.broken, *verdict.trace))

@@ -19,7 +19,7 @@ from echo_queue.connections import connect
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.errors import DeadlineError, ServiceError
-from echo_queue.queue import Queue, QueuePolicy, acl, caller, client, library
+from echo_queue.queue import Queue, RunRules, acl, caller, client, library
 from echo_queue.reporting import metrics
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -158,7 +158,7 @@ def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_on
     source = tmp_path / "prompts.jsonl"
     source.write_bytes(b"".join(orjson.dumps({"prompt": f"w{index}"}) + b"\n" for index in range(PROMPTS)))
     site, config = behind.site(), load(behind.path)
-    behind.admin.configure(QueuePolicy.of(config))
+    behind.admin.configure(RunRules.of(config))
     behind.spoil(seed)
 
     site.celery()
@@ -177,7 +177,7 @@ def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_on
     audit = behind.admin.audit()
     assert audit.ok and audit.trained == PROMPTS, audit
     ids = [f"prompts/0/{index}" for index in range(PROMPTS)]
-    assert sorted(checkpoint.trained_ledger(behind.store)) == sorted(ids)
+    assert sorted(checkpoint.trained_ids(behind.store)) == sorted(ids)
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
     for before, server in zip(behind.proxies, ("Redis", "the store"), strict=True):

@@ -74,7 +74,7 @@ def test_every_move_survives_every_fault(fault: Fault, queue: Queue, before_redi
         before_redis.choose = choose
         answer = move()
         assert met.left == 0
-        if queue.client.exists(queue.keys.policy):
+        if queue.client.exists(queue.keys.rules):
             assert queue.audit().ok, queue.audit()
         return answer
 
@@ -93,7 +93,7 @@ def test_a_fault_that_never_ends_is_one_clear_sentence_by_the_deadline(fault: Fa
         Queue(client_of(before_redis.port, SILENCE_S), "run", deadline_s=0.05).lease("w1", Version(0, 0), 1)
     assert time.monotonic() - began < 2.0
     (problem,) = caught.value.problems
-    assert problem.mend and problem.where == "queue of run run"
+    assert problem.fix and problem.where == "queue of run run"
 
 
 def test_a_fault_in_a_pipeline_meets_one_request_only(before_redis: Proxy, run_name: str) -> None:
@@ -162,9 +162,11 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
 
     tensors = {"weight": torch.arange(64, dtype=torch.float32)}
     signer = weights.Signer.generate()
-    press = weights.Press(store, store.prefix.removesuffix("/"), signer, Weights(), folder / "bases")
-    published = press.publish(Version(1, 1), tensors, "float32")
-    verifier = weights.Verifier(signer.public_key)
+    weight_publisher = weights.WeightPublisher(
+        store, store.prefix.removesuffix("/"), signer, Weights(), folder / "bases"
+    )
+    published = weight_publisher.publish(Version(1, 1), tensors, "float32")
+    verifier = weights.SignatureVerifier(signer.public_key)
     assert torch.equal(weights.fetch(store, published, verifier)["weight"], tensors["weight"])
     weights.prune(store, Version(1, 1), 1)
 
@@ -178,7 +180,7 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
     assert torch.equal(found[1]["weight"], tensors["weight"])
     assert saved is not None
     checkpoint.prune(store, saved, keep=1)
-    assert checkpoint.trained_ledger(store) == ["set/0/1", "set/0/2"]
+    assert checkpoint.trained_ids(store) == ["set/0/1", "set/0/2"]
 
 
 STORE_FAULTS = (*proxy.QUICK, *http.FAILURES, *proxy.HANGING)
@@ -232,4 +234,4 @@ def test_a_stores_fault_that_never_ends_is_one_clear_sentence_by_the_deadline(
             operation()
         assert time.monotonic() - began < 2.0
         (problem,) = caught.value.problems
-        assert problem.mend and problem.where == "store.url"
+        assert problem.fix and problem.where == "store.url"

@@ -23,7 +23,7 @@ from echo_queue.queue import Outcome, Queue
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.serving import Services
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import RULES, Scene, group_of
 from tests.servers.redis import KINDS, start_redis
 from tests.services.conftest import configure, small_disk  # noqa: F401
 
@@ -79,7 +79,7 @@ class Worker(threading.Thread):
 
 @pytest.mark.slow
 def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged(server: RedisServer) -> None:
-    scene = Scene(queue_at(server), replace(POLICY, s=100_000), prompts=100_000)
+    scene = Scene(queue_at(server), replace(RULES, s=100_000), prompts=100_000)
     with server.client() as client:
         client.mset({f"ballast:{number}": "x" for number in range(BALLAST_KEYS)})
     worker = Worker(queue_at(server))
@@ -108,7 +108,7 @@ def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged
 
 def test_a_log_that_is_torn_anywhere_at_its_end_is_a_consistent_past(server: RedisServer) -> None:
     """More is cut off than a crash could take: whole moves are forgotten, but none by half."""
-    scene = Scene(queue_at(server), replace(POLICY, s=100), prompts=200)
+    scene = Scene(queue_at(server), replace(RULES, s=100), prompts=200)
     draw, forgotten = random.Random(0), 0
     for _ in range(6):
         scene.complete(scene.lease(4))
@@ -125,7 +125,7 @@ def test_a_log_that_is_torn_anywhere_at_its_end_is_a_consistent_past(server: Red
 
 
 def test_a_server_out_of_memory_is_drained_and_then_the_run_goes_on(server: RedisServer) -> None:
-    scene = Scene(queue_at(server), replace(POLICY, s=100_000), prompts=60)
+    scene = Scene(queue_at(server), replace(RULES, s=100_000), prompts=60)
     worker = Worker(queue_at(server))
     worker.start()
     wait_until(lambda: len(worker.done) >= 10, "ten completions")
@@ -170,7 +170,7 @@ def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        scene = Scene(Queue(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(POLICY, s=1000), 10_000)
+        scene = Scene(Queue(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(RULES, s=1000), 10_000)
         ballast = fill(small_disk)
         acknowledged = 0
         with pytest.raises(ServiceError, match="no answer within"):

@@ -17,7 +17,7 @@ from echo_queue.config.checks import contradictions
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.errors import ServiceError, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
 from echo_queue.queue.caller import Replicas
 from echo_queue.records import Shard, Version
 from echo_queue.reporting import metrics
@@ -27,7 +27,7 @@ from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.replicated import Replicated
 from tests.learner.stage import MadeUpWorker, make_base, wait_until
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import RULES, Scene, group_of
 from tests.servers.redis import KINDS
 
 ONE = Replicas(1, wait_ms=100)
@@ -48,7 +48,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replicated]
 
 
 def test_a_move_counts_only_once_enough_replicas_hold_it(pair: Replicated) -> None:
-    scene = Scene(Queue(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(POLICY, s=9))
+    scene = Scene(Queue(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
     (task, other) = scene.lease(2)
     groups = [group_of(task, "w1", scene.version)]
     pair.stall()
@@ -68,7 +68,7 @@ def test_a_move_counts_only_once_enough_replicas_hold_it(pair: Replicated) -> No
 
 
 def test_a_completion_of_many_groups_waits_once(pair: Replicated) -> None:
-    scene = Scene(Queue(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(POLICY, s=9))
+    scene = Scene(Queue(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
     waits: list[str] = []
     pair.front.choose = lambda request: waits.append(request.name) if request.name == "WAIT" else None  # type: ignore[func-returns-value]
     tasks = scene.lease(8)
@@ -80,7 +80,7 @@ def test_a_completion_of_many_groups_waits_once(pair: Replicated) -> None:
 @pytest.mark.parametrize("waits", [True, False], ids=["with WAIT", "without"])
 def test_what_a_fail_over_forgets(pair: Replicated, waits: bool) -> None:
     replicas = ONE if waits else Replicas()
-    scene = Scene(Queue(pair.client(), "run", deadline_s=0.3, replicas=replicas), replace(POLICY, s=1000), prompts=400)
+    scene = Scene(Queue(pair.client(), "run", deadline_s=0.3, replicas=replicas), replace(RULES, s=1000), prompts=400)
     acknowledged: list[str] = []
     for number in range(12):
         if number == 4:
@@ -141,7 +141,7 @@ def run_at(pair: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         }
         config = Config.model_validate(values)
         queue = Queue.connect(config, "submitter")
-        queue.configure(QueuePolicy.of(config))
+        queue.configure(RunRules.of(config))
         queue.declare(PromptSet("set", "made up"), CHUNKS)
         return config
 
@@ -203,7 +203,7 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
     assert learner.set_back == (0 if wait else 1)
     audit = Queue(pair.client(), "run", deadline_s=10.0).audit()
     assert audit.ok and audit.trained == PROMPTS, audit
-    ledger = checkpoint.trained_ledger(connect_store(config))
-    assert sorted(ledger) == sorted(f"set/0/{index}" for index in range(PROMPTS))
+    submission_status = checkpoint.trained_ids(connect_store(config))
+    assert sorted(submission_status) == sorted(f"set/0/{index}" for index in range(PROMPTS))
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Beat, Chunk, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, Heartbeat, PromptSet, Queue, RunRules
 from echo_queue.records import Group, Sample, Shard, Span, Task, Version
 from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
@@ -68,7 +68,7 @@ class Stage:
     def submit(self, config: Config, prompts: int) -> None:
         """A set of that many prompts; nobody reads them."""
         queue = self.queue(config)
-        queue.configure(QueuePolicy.of(config))
+        queue.configure(RunRules.of(config))
         queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
         queue.submit("set", 0, Shard("nowhere", 0, prompts))
 
@@ -115,7 +115,7 @@ class MadeUpWorker(threading.Thread):
             try:
                 lease = self._queue.lease(self.name, version, PER_LEASE)
                 version = lease.published.version if lease.published else version
-                self._queue.beat(self.name, Beat("made up", version, "generating"))
+                self._queue.heartbeat(self.name, Heartbeat("made up", version, "generating"))
                 if lease.tasks:
                     time.sleep(self._generation_s)
                     self._queue.complete(self.name, [self._group(task, version) for task in lease.tasks])

@@ -44,8 +44,8 @@ def announcer(queue: Queue) -> Iterator[Announcer]:
 def test_workers_see_what_is_announced_in_its_order(queue: Queue, announcer: Announcer) -> None:
     for place in range(9):
         announcer.announce(announcement(place), f"document {place}".encode())
-    until(lambda: (found := queue.news().announced) and found.last == 8, "the last of them")
-    found = queue.news().announced
+    until(lambda: (found := queue.latest_weights().announced) and found.last == 8, "the last of them")
+    found = queue.latest_weights().announced
     assert found and list(queue.announced(found, 0).values()) == [f"document {place}".encode() for place in range(9)]
 
 
@@ -55,8 +55,8 @@ def test_after_one_that_was_not_taken_its_route_is_given_up_and_the_next_is_not(
     announcer.announce(announcement(0), bytes(1 << 20))
     announcer.announce(announcement(1), b"after a gap")
     announcer.announce(announcement(0, number=8), b"the next")
-    until(lambda: queue.news().announced, "the next route")
-    found = queue.news().announced
+    until(lambda: queue.latest_weights().announced, "the next route")
+    found = queue.latest_weights().announced
     assert found and queue.announced(found, 0) == {0: b"the next"}
 
 
@@ -69,7 +69,7 @@ def test_a_learner_that_was_taken_over_announces_nothing(
             announcer.announce(announcement(place), b"document")
         until(lambda: caplog.records, "a word about it")
         time.sleep(0.2)
-    assert queue.news().announced is None
+    assert queue.latest_weights().announced is None
     assert [record.levelname for record in caplog.records] == ["INFO"], "publishing itself will say it louder"
 
 

@@ -26,7 +26,7 @@ def damage(store: ObjectStore, manifest: Manifest) -> None:
 
 def test_there_is_none_before_the_first(store: ObjectStore) -> None:
     assert checkpoint.newest(store) is None
-    assert checkpoint.trained_ledger(store) == []
+    assert checkpoint.trained_ids(store) == []
 
 
 def test_what_was_saved_comes_back(store: ObjectStore) -> None:
@@ -130,13 +130,13 @@ def test_pruning_keeps_the_newest_tensors_and_every_id_ever_trained(store: Objec
     assert parent is not None
     checkpoint.prune(store, parent, keep=2)
     assert [store.exists(manifest.state) for manifest in history] == [False, False, False, True, True]
-    assert checkpoint.trained_ledger(store) == [f"a/0/{number}" for number in range(1, 6)]
+    assert checkpoint.trained_ids(store) == [f"a/0/{number}" for number in range(1, 6)]
 
 
 def test_the_ledger_leaves_out_what_a_fork_left_behind(store: ObjectStore) -> None:
     first = save(store, 10, ids=("kept",))
     lost = save(store, 20, first, ids=("lost",))
     fork = save(store, 15, first, lineage=2, ids=("again",))
-    assert checkpoint.trained_ledger(store) == ["kept", "again"]
+    assert checkpoint.trained_ids(store) == ["kept", "again"]
     checkpoint.prune(store, fork, keep=5)
     assert not store.exists(lost.state)

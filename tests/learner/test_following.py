@@ -8,7 +8,7 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, FencedError, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
 from echo_queue.records import Published, Shard, Version
 from learner.recovery import checkpoint
 from learner.recovery.checkpoint import Manifest
@@ -24,8 +24,8 @@ IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
 
 def trained_once(stage: Stage, config: Config) -> bool:
     audit = stage.queue(config).audit()
-    ledger = sorted(checkpoint.trained_ledger(stage.store(config)))
-    return audit.ok and audit.trained == PROMPTS and ledger == IDS
+    submission_status = sorted(checkpoint.trained_ids(stage.store(config)))
+    return audit.ok and audit.trained == PROMPTS and submission_status == IDS
 
 
 def a_run_that_ended(stage: Stage) -> Config:
@@ -63,7 +63,7 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -
     stage.submit(config, PROMPTS)
     store = stage.store(config)
     first, second, third = (stage.queue(config) for _ in range(3))
-    worker = Scene(first, replace(QueuePolicy.of(config), pace=False))
+    worker = Scene(first, replace(RunRules.of(config), pace=False))
     for queue, lineage in ((first, 1), (second, 2)):
         assert resume(queue, store, None) == (lineage, None)
         for number in range(3):
@@ -90,7 +90,7 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -
 def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
     config = stage.config()
     store, queue = stage.store(config), stage.queue(config)
-    queue.configure(QueuePolicy.of(config))
+    queue.configure(RunRules.of(config))
     made = checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
     queue.reclaim()  # as a learner's housekeeper does
     with pytest.raises(EchoQueueError, match="learner: lives"):
@@ -128,14 +128,14 @@ def test_a_redis_that_lost_everything_is_told_what_is_trained(stage: Stage) -> N
     store, queue = stage.store(config), stage.queue(config)
     lineage = queue.status().learner.lineage
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
-    queue.configure(QueuePolicy.of(config))
+    queue.configure(RunRules.of(config))
     newest = manifests(stage, config)[0]
     assert resume(queue, store, newest)[0] == lineage + 1
     stage.submit(config, PROMPTS + 2)
     train(config, threading.Event())
     audit = queue.audit()
     assert (audit.ok, audit.trained) == (True, PROMPTS + 2)
-    assert sorted(checkpoint.trained_ledger(store)) == sorted([*IDS, "set/0/42", "set/0/43"])
+    assert sorted(checkpoint.trained_ids(store)) == sorted([*IDS, "set/0/42", "set/0/43"])
 
 
 def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(stage: Stage) -> None:
@@ -168,7 +168,7 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(s
 def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(stage: Stage) -> None:
     config = stage.config()
     store, queue = stage.store(config), stage.queue(config)
-    queue.configure(QueuePolicy.of(config))
+    queue.configure(RunRules.of(config))
     queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, 4)])
     parent: Manifest | None = None
     for version in (1, 2):

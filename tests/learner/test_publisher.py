@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from echo_queue.errors import DeadlineError
-from echo_queue.queue import Beat, QueuePolicy, Status, WorkerStatus
+from echo_queue.queue import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.records import Version
 from learner.publication.publish_thread import Publish, Publisher, publication_period
 
 WEIGHTS = {"weight": torch.zeros(3)}
 STATUS = Status(
-    learner=Version(1, 0), published=None, policy=QueuePolicy(s=1, batch=1), window=1.0, finished=False, submitted=0,
-    backlog=0, tasks=0, retry=0, flying=0, ready=0, drained=0, replay=0, uncommitted=0, trained=0, dead=0,
+    learner=Version(1, 0), published=None, rules=RunRules(s=1, batch=1), window=1.0, finished=False, submitted=0,
+    backlog=0, tasks=0, retry=0, in_flight=0, ready=0, drained=0, replay=0, uncommitted=0, trained=0, dead=0,
     learner_silent_ms=0, counts={}, workers=(),
 )  # fmt: skip
 
 
 def serving(*versions: int | None) -> Status:
     """A status in which workers serve these versions; None has gone silent."""
-    beats = (None if number is None else Beat("engine", Version(1, number), "generating") for number in versions)
-    workers = tuple(WorkerStatus(f"w{n}", 0, beat) for n, beat in enumerate(beats))
+    beats = (None if number is None else Heartbeat("engine", Version(1, number), "generating") for number in versions)
+    workers = tuple(WorkerStatus(f"w{n}", 0, heartbeat) for n, heartbeat in enumerate(beats))
     return replace(STATUS, workers=workers)
 
 
@@ -44,17 +44,17 @@ def started(publish: Publish) -> Publisher:
 
 def test_training_goes_on_while_a_copy_is_published_and_the_newest_follows() -> None:
     seen: list[tuple[int, float]] = []
-    under_way, may_go = threading.Event(), threading.Event()
+    partial_payloads, may_go = threading.Event(), threading.Event()
 
     def publish(version: Version, weights: Mapping[str, Tensor]) -> None:
-        under_way.set()
+        partial_payloads.set()
         may_go.wait(10)
         seen.append((version.number, float(weights["weight"].sum())))
 
     weights = {"weight": torch.zeros(3)}
     publisher = started(publish)
     publisher.hand_over(Version(1, 1), weights)
-    under_way.wait(10)
+    partial_payloads.wait(10)
     for number in (2, 3):
         weights["weight"] += 1
         publisher.hand_over(Version(1, number), weights)
@@ -107,18 +107,18 @@ def test_a_publication_that_is_stuck_is_named() -> None:
 
 def test_what_follows_a_publication_is_told_that_a_newer_one_waits() -> None:
     told: list[bool] = []
-    under_way, may_go = threading.Event(), threading.Event()
+    partial_payloads, may_go = threading.Event(), threading.Event()
 
     def follow(version: Version, hurried: Callable[[], bool]) -> None:
         told.append(hurried())
-        under_way.set()
+        partial_payloads.set()
         may_go.wait(10)
         told.append(hurried())
 
     publisher = Publisher(lambda version, weights: None, follow, 20.0)
     publisher.start()
     publisher.hand_over(Version(1, 1), WEIGHTS)
-    assert under_way.wait(10)
+    assert partial_payloads.wait(10)
     publisher.hand_over(Version(1, 2), WEIGHTS)
     may_go.set()
     publisher.wait()

@@ -28,7 +28,7 @@ def finished(stage: Stage, config: Config) -> None:
     audit, status = queue.audit(), queue.status()
     assert audit.ok, audit
     assert status.finished and audit.trained == PROMPTS
-    assert sorted(checkpoint.trained_ledger(stage.store(config))) == IDS
+    assert sorted(checkpoint.trained_ids(stage.store(config))) == IDS
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
 
@@ -149,7 +149,7 @@ def test_max_updates_ends_a_run_in_the_middle_of_its_backlog(stage: Stage) -> No
     stage.submit(config, PROMPTS)
     stage.work(config)
     train(config, threading.Event())
-    assert len(checkpoint.trained_ledger(stage.store(config))) == 16
+    assert len(checkpoint.trained_ids(stage.store(config))) == 16
     assert stage.queue(config).status().finished
     assert stage.queue(config).audit().ok
 
@@ -173,13 +173,13 @@ def test_sigterm_keeps_what_was_trained_and_a_second_start_goes_on(stage: Stage)
     learner.terminate()
     learner.join(30)
     assert learner.exitcode == 0
-    kept = checkpoint.trained_ledger(stage.store(config))
+    kept = checkpoint.trained_ids(stage.store(config))
     assert 8 <= len(kept) == queue.audit().trained < PROMPTS
     learner = stage.learn(config)
     learner.join(60)
     assert learner.exitcode == 0
     finished(stage, config)
-    assert checkpoint.trained_ledger(stage.store(config))[: len(kept)] == kept
+    assert checkpoint.trained_ids(stage.store(config))[: len(kept)] == kept
 
 
 @pytest.mark.slow

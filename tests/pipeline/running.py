@@ -16,7 +16,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Status
 from echo_queue.reporting import metrics
 from echo_queue.services.serving import Services
-from learner.recovery.checkpoint import trained_ledger
+from learner.recovery.checkpoint import trained_ids
 
 TINY = Path(__file__).with_name("tiny.toml")
 PROMPTS, UPDATES = 80, 20
@@ -129,7 +129,7 @@ def submitted(run: Running) -> bool:
 def leased(run: Running) -> bool:
     """A worker holds its first tasks."""
     status = run.status()
-    return status is not None and status.flying > 0
+    return status is not None and status.in_flight > 0
 
 
 def trained(version: int) -> Moment:
@@ -181,7 +181,7 @@ def assert_every_prompt_was_trained_once(run: Running) -> None:
     services = Services(run.config)
     services.start()
     try:
-        trained = trained_ledger(connect_store(run.config))
+        trained = trained_ids(connect_store(run.config))
         audit = monitor(run.config).audit()
     finally:
         services.stop()

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from echo_queue.queue import Chunk, Drained, Lease, Order, Outcome, PromptSet, Queue, QueuePolicy
-from echo_queue.records import Draft, Group, Published, Sample, Shard, Span, Task, Version
+from echo_queue.queue import Chunk, Drained, Lease, Order, Outcome, PromptSet, Queue, RunRules
+from echo_queue.records import Group, PartialSample, Published, Sample, Shard, Span, Task, Version
 
-POLICY = QueuePolicy(s=1, batch=2, lease_ms=60_000, max_attempts=3, pace=False)
+RULES = RunRules(s=1, batch=2, lease_ms=60_000, max_attempts=3, pace=False)
 
 
 def group_of(task: Task, worker: str, version: Version, oldest: int | None = None, length: int = 3) -> Group:
@@ -27,20 +27,20 @@ def group_of(task: Task, worker: str, version: Version, oldest: int | None = Non
     return Group(task.id, task.set, task.epoch, task.index, task.attempt, worker, version.lineage, prompt, samples)
 
 
-def draft_of(version: int, length: int = 2) -> Draft:
+def partial_of(version: int, length: int = 2) -> PartialSample:
     """A sample under way: its first tokens, by one version."""
-    return Draft(np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), (Span(0, version),))
+    return PartialSample(np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), (Span(0, version),))
 
 
 class Scene:
     """Prompt set "a" of `prompts` prompts in one chunk, submitted; base weights published by lineage 0."""
 
-    def __init__(self, queue: Queue, policy: QueuePolicy = POLICY, prompts: int = 40) -> None:
+    def __init__(self, queue: Queue, rules: RunRules = RULES, prompts: int = 40) -> None:
         self.queue = queue
-        self.policy = policy
+        self.rules = rules
         self.version = Version(0, 0)
         self.checkpoints = 0
-        queue.configure(policy)
+        queue.configure(rules)
         if prompts:
             self.submit("a", prompts)
         self.publish(0)
@@ -80,7 +80,7 @@ class Scene:
 
     def update(self, need: int | None = None, publish: bool = True) -> Drained:
         """Drains a batch, trains on it, publishes, and commits it."""
-        drained = self.drain(self.policy.batch if need is None else need)
+        drained = self.drain(self.rules.batch if need is None else need)
         self.advance(len(drained.groups))
         if publish:
             self.publish(self.learner_version)
@@ -106,10 +106,10 @@ class Scene:
 
     def expire(self, limit: int = 64) -> None:
         """Lets every lease run out, then sweeps once."""
-        self.queue.configure(replace(self.policy, lease_ms=1))
+        self.queue.configure(replace(self.rules, lease_ms=1))
         time.sleep(0.005)
         self.queue.reclaim(limit)
-        self.queue.configure(self.policy)
+        self.queue.configure(self.rules)
         self.check()
 
     def check(self) -> None:

@@ -11,16 +11,16 @@ from redis.exceptions import NoPermissionError
 
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Beat, Chunk, Outcome, Peer, PromptSet, Queue, Trust
+from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, Queue, RunKeys
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
-from echo_queue.records import Drafts, Published, Shard, Version
+from echo_queue.records import PartialGroup, Published, Shard, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
-from tests.queue.scene import POLICY, Scene, draft_of, group_of
+from tests.queue.scene import RULES, Scene, group_of, partial_of
 
 CELERY = "eq-celery"
-TRUST = Trust("ab" * 32, b"tokens", b"chunks")
+TRUST = RunKeys("ab" * 32, b"tokens", b"chunks")
 As = Callable[[Role], Queue]
 
 
@@ -64,7 +64,7 @@ def _refused(what: Callable[[], Any]) -> bool:
 
 def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     submitter, worker, learner, monitor = (acting(role) for role in ("submitter", "worker", "learner", "monitor"))
-    learner.configure(POLICY)
+    learner.configure(RULES)
     lineage = learner.resume().lineage
     version = Version(lineage, 0)
 
@@ -72,8 +72,8 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert submitter.declare(PromptSet("a", "source", order="shuffled"), [chunk])
     assert submitter.reject("a", chunk, "unreadable")
     assert submitter.submit("a", 0, Shard("shard", 0, 9), bytes(range(1, 10)))
-    assert submitter.ledger("a")
-    assert submitter.arrival("a")
+    assert submitter.submission_status("a")
+    assert submitter.submission_counts("a")
     assert submitter.unserved() == ["a"]
     assert submitter.waiting_chunk("a", 0) is None
     learner.publish(lineage, Published(version, "manifest", "digest"))
@@ -82,7 +82,7 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
 
     tasks = worker.lease("w1", version, 4).tasks
     assert worker.renew("w1", {task.id: 0 for task in tasks}) == []
-    worker.beat("w1", Beat("engine", version, "idle"))
+    worker.heartbeat("w1", Heartbeat("engine", version, "idle"))
     assert worker.release("w1", [tasks[3].id]) == 1
     assert worker.fail("w1", tasks[2].id, "reason")
     assert worker.complete("w1", [group_of(task, "w1", version) for task in tasks[:2]]) == [Outcome.accepted] * 2
@@ -93,8 +93,8 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     worker.withdraw("w1")
     worker.wait("0-0", 0.1)
     assert worker.published()
-    learner.entrust(lineage, TRUST)
-    assert worker.trust() == learner.trust() == TRUST
+    learner.publish_keys(lineage, TRUST)
+    assert worker.run_keys() == learner.run_keys() == TRUST
 
     assert learner.reclaim().failed == 1
     ids = [group.task for group in learner.drain(lineage, 2).groups]
@@ -114,21 +114,21 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert monitor.dead() == []
     assert monitor.published()
     assert learner.unserved() == monitor.unserved() == ["a"]  # for whoever asks who holds the run up
-    assert learner.ledger("a") == monitor.ledger("a") == submitter.ledger("a")
+    assert learner.submission_status("a") == monitor.submission_status("a") == submitter.submission_status("a")
     acting("admin").install()
 
 
-def test_a_worker_keeps_continues_and_discards_drafts_and_leaves(queue: Queue, acting: As) -> None:
+def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Queue, acting: As) -> None:
     scene = Scene(queue)
     worker = acting("worker")
     tasks = worker.lease("w1", scene.version, 2).tasks
-    assert worker.progress("w1", [Drafts(task.id, 0, (draft_of(0),)) for task in tasks]) == []
+    assert worker.progress("w1", [PartialGroup(task.id, 0, (partial_of(0),)) for task in tasks]) == []
     scene.expire()
-    assert set(worker.lease("w2", scene.version, 2).drafts) == {task.id for task in tasks}
+    assert set(worker.lease("w2", scene.version, 2).partials) == {task.id for task in tasks}
     assert worker.discard("w2", [tasks[0].id]) == 1
     assert worker.complete("w2", [group_of(tasks[1], "w2", scene.version)]) == [Outcome.accepted]
-    assert acting("monitor").client.hkeys(queue.keys.drafts) == []
-    worker.beat("w2", Beat("engine", scene.version, "idle"))
+    assert acting("monitor").client.hkeys(queue.keys.partials) == []
+    worker.heartbeat("w2", Heartbeat("engine", scene.version, "idle"))
     worker.leave("w2")
     assert not queue.client.exists(queue.keys.worker("w2"))
 
@@ -137,12 +137,12 @@ def test_workers_and_monitors_read_what_the_learner_announces(queue: Queue, acti
     Scene(queue)
     assert acting("learner").announce(0, Version(0, 1), "0000.00000001/full", 0, b"document")
     for role in ("worker", "monitor"):
-        announced = acting(role).news().announced
+        announced = acting(role).latest_weights().announced
         assert announced and acting(role).announced(announced, 0) == {0: b"document"}
 
 
 def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Queue, acting: As) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     worker = acting("worker")
     task = worker.lease("w1", Version(0, 0), 1).tasks[0]
     late = group_of(task, "w1", Version(0, 0))
@@ -166,8 +166,8 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         lambda: worker.announce(0, Version(0, 9), "0000.00000009/full", 0, b"mine"),
         lambda: worker.client.hset(keys.coming, "route", "mine"),
         lambda: worker.client.delete(keys.coming),
-        lambda: worker.entrust(0, TRUST),
-        lambda: worker.client.hset(keys.trust, "public_key", "mine"),
+        lambda: worker.publish_keys(0, TRUST),
+        lambda: worker.client.hset(keys.run_keys, "public_key", "mine"),
         lambda: worker.advance(0, 1, 0, 1.0),
         lambda: worker.drain(0, 1),
         lambda: worker.pending(0),
@@ -175,9 +175,9 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
         worker.resume,
         lambda: worker.bury("a/0/0", "spite"),
         lambda: worker.finish(1),
-        lambda: worker.condemn(1, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
+        lambda: worker.bury_bad_group(1, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
         worker.install,
-        lambda: worker.configure(POLICY),
+        lambda: worker.configure(RULES),
         *[lambda key=key: worker.client.xadd(key, entry) for key in (keys.tasks, keys.retry, keys.dead)],
         lambda: worker.client.xrange(keys.replay),
         lambda: worker.client.xread({keys.replay: "0"}),
@@ -197,9 +197,9 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
 
 def test_only_learner_and_workers_see_the_runs_secrets(queue: Queue, acting: As) -> None:
     Scene(queue)
-    queue.entrust(0, TRUST)
+    queue.publish_keys(0, TRUST)
     roles: list[Role] = ["submitter", "monitor", "celery"]
-    assert all(_refused(acting(role).trust) for role in roles)
+    assert all(_refused(acting(role).run_keys) for role in roles)
 
 
 def _hostile(keys: Keys) -> list[list[str]]:
@@ -209,8 +209,8 @@ def _hostile(keys: Keys) -> list[list[str]]:
             f"FCALL eq1_{name} 1 {keys.prefix}"
             for name in ("reclaim", "revive", "uncommit", "audit", "reject", "admit")
         ),
-        *(f"FCALL eq1_{name} 1 {keys.tasks}" for name in ("lease", "complete", "beat")),
-        *(f"FCALL eq1_{name} 0" for name in ("drain", "bury", "condemn")),
+        *(f"FCALL eq1_{name} 1 {keys.tasks}" for name in ("lease", "complete", "heartbeat")),
+        *(f"FCALL eq1_{name} 0" for name in ("drain", "bury", "bury_bad_group")),
         f"FCALL_RO eq1_status 1 {keys.prefix}",
         "FUNCTION LIST",
         "FUNCTION DUMP",
@@ -256,14 +256,14 @@ def _hostile(keys: Keys) -> list[list[str]]:
         f"XSETID {keys.tasks} 9-9",
         f"HDEL {keys.open} a/0/0",
         f"HSET {keys.state} v 99",
-        f"HSET {keys.policy} s 99",
+        f"HSET {keys.rules} s 99",
         f"HINCRBY {keys.stats} trained 1",
         f"HINCRBY {keys.stats} submitted 1",
         f"HGETALL {keys.stats}",
         f"HSET {keys.forks} 1 0",
         f"ZADD {keys.backlog} 0 mine",
         f"LPUSH {keys.redo} a/0/0",
-        f"SADD {keys.ledger} a/0/0",
+        f"SADD {keys.submission_status} a/0/0",
         f"ZREM {keys.ready} x",
         f"HGETALL {keys.failures}",
         f"HGETALL {keys.worker('w2')}",
@@ -294,7 +294,7 @@ def tampering(keys: Keys) -> list[tuple[str, list[str]]]:
         ("a task deleted", ["XDEL", keys.tasks, "{task}"]),
         ("an entry added to replay", ["XADD", keys.replay, "*", "id", "a/0/0"]),
         ("an id made up", ["HSET", keys.open, "a/0/99", "tasks 0-1"]),
-        ("a lease forgotten", ["ZREM", keys.flying, "a/0/0"]),
+        ("a lease forgotten", ["ZREM", keys.in_flight, "a/0/0"]),
         ("a lease acknowledged", ["XACK", keys.tasks, "workers", "{task}"]),
     ]
 
@@ -346,7 +346,7 @@ def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Queu
         f"FCALL eq1_finish 1 {keys.prefix}",
         "CONFIG GET *",
         "FLUSHALL",
-        "SLOWLOG GET 1",  # it shows the arguments of slow calls, what `entrust` was told among them
+        "SLOWLOG GET 1",  # it shows the arguments of slow calls, what `publish_keys` was told among them
         "KEYS *",
         "GET elsewhere",
     ):

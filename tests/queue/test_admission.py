@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, staleness
+from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, staleness
 from echo_queue.records import Shard, Version
-from tests.queue.scene import POLICY, Scene
+from tests.queue.scene import RULES, Scene
 
 
 def test_nothing_is_admitted_before_weights_are_published(queue: Queue) -> None:
-    queue.configure(POLICY)
+    queue.configure(RULES)
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 10)])
     queue.submit("a", 0, Shard("shard", 0, 10))
     assert queue.admit() == 0
@@ -22,7 +22,7 @@ def test_nothing_is_admitted_before_weights_are_published(queue: Queue) -> None:
 
 
 def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=0, batch=3, pace=False), prompts=12)
+    scene = Scene(queue, RunRules(s=0, batch=3, pace=False), prompts=12)
     for version in range(4):
         tasks = scene.lease(1000)
         assert len(tasks) == 3
@@ -34,7 +34,7 @@ def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Queue) ->
 
 
 def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=0, batch=2, pace=False))
+    scene = Scene(queue, RunRules(s=0, batch=2, pace=False))
     scene.complete(scene.lease(2))
     scene.update(publish=False)
     assert scene.lease(2) == ()
@@ -43,7 +43,7 @@ def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queu
 
 
 def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=8, batch=4, pace=True), prompts=100)
+    scene = Scene(queue, RunRules(s=8, batch=4, pace=True), prompts=100)
     assert queue.status().tasks == 8  # two batches until the learner says otherwise
     scene.complete(scene.lease(4))
     groups = scene.drain(4).groups
@@ -55,7 +55,7 @@ def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
 
 
 def test_a_window_of_any_size_keeps_all_its_tasks(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=1000, batch=10, pace=False), prompts=2500)
+    scene = Scene(queue, RunRules(s=1000, batch=10, pace=False), prompts=2500)
     while queue.admit():
         pass
     scene.check()
@@ -69,7 +69,7 @@ def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.Data
     queue = Queue(queue.client, queue.run)
     s, batch = data.draw(st.integers(0, 4), "s"), data.draw(st.integers(1, 4), "batch")
     pace, window = data.draw(st.booleans(), "pace"), data.draw(st.floats(1, 6), "window")
-    scene = Scene(queue, QueuePolicy(s=s, batch=batch, pace=pace), prompts=0)
+    scene = Scene(queue, RunRules(s=s, batch=batch, pace=pace), prompts=0)
     v = data.draw(st.integers(1, 6), "v")
     queue.advance(0, v, 0, window)
     published = data.draw(st.integers(0, v), "published")
@@ -105,18 +105,22 @@ def test_a_set_declared_differently_is_refused(queue: Queue) -> None:
 
 
 def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
-    queue.configure(POLICY)
+    queue.configure(RULES)
     chunks = [Chunk(0, 0, 4), Chunk(1, 4, 4), Chunk(2, 8, 2)]
-    assert queue.ledger("a") is None
+    assert queue.submission_status("a") is None
     queue.declare(PromptSet("a", "source"), chunks)
     queue.submit("a", 1, Shard("shard", 4, 4))
-    ledger = queue.ledger("a")
-    assert ledger is not None
-    assert (ledger.prompts, ledger.waiting, ledger.complete) == (10, (chunks[0], chunks[2]), False)
+    submission_status = queue.submission_status("a")
+    assert submission_status is not None
+    assert (submission_status.prompts, submission_status.waiting, submission_status.complete) == (
+        10,
+        (chunks[0], chunks[2]),
+        False,
+    )
 
 
 def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=50, batch=1, pace=False), prompts=0)
+    scene = Scene(queue, RunRules(s=50, batch=1, pace=False), prompts=0)
     queue.declare(PromptSet("a", "source", epochs=2), [Chunk(0, 0, 2), Chunk(1, 2, 3)])
     queue.submit("a", 1, Shard("second", 2, 3))
     assert [(task.epoch, task.index, task.shard.object) for task in scene.lease(99)] == [
@@ -129,7 +133,7 @@ def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(qu
 
 
 def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=500, batch=1, pace=False), prompts=0)
+    scene = Scene(queue, RunRules(s=500, batch=1, pace=False), prompts=0)
     scene.submit("a", 101, chunk=10, order="shuffled", epochs=2, seed=5)
     tasks = scene.lease(1000)
     first, second = tasks[:101], tasks[101:]
@@ -155,8 +159,8 @@ def test_a_shuffled_set_waits_for_all_its_chunks(queue: Queue) -> None:
 
 
 def test_higher_priority_is_served_first_then_older_sets(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=1, batch=2, pace=False), prompts=0)
-    queue.configure(replace(POLICY, s=0))
+    scene = Scene(queue, RunRules(s=1, batch=2, pace=False), prompts=0)
+    queue.configure(replace(RULES, s=0))
     for name, priority in (("plain", 0), ("later", 0), ("urgent", 5)):
         scene.submit(name, 4, priority=priority)
     order = []
@@ -167,7 +171,7 @@ def test_higher_priority_is_served_first_then_older_sets(queue: Queue) -> None:
 
 
 def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, s=3), prompts=0)
+    scene = Scene(queue, replace(RULES, s=3), prompts=0)
     for name, prompts in (("small", 1000), ("huge", 100_000_000)):
         scene.submit(name, prompts, chunk=prompts // 10, order="shuffled", epochs=3)
     entries = sum(queue.client.zcard(queue.keys.shards(name)) for name in ("small", "huge"))

@@ -20,7 +20,7 @@ def learner(queue: Queue) -> Queue:
 
 
 def announced(queue: Queue) -> Announced:
-    found = queue.news().announced
+    found = queue.latest_weights().announced
     assert found is not None
     return found
 
@@ -30,7 +30,7 @@ def document(place: int) -> bytes:
 
 
 def test_workers_read_documents_in_order_from_where_they_are(learner: Queue) -> None:
-    assert learner.news().announced is None
+    assert learner.latest_weights().announced is None
     for place in range(5):
         assert learner.announce(1, VERSION, DELTA, place, document(place))
     assert announced(learner) == Announced(DELTA, 4)
@@ -57,17 +57,17 @@ def test_another_route_takes_its_place(learner: Queue) -> None:
 def test_it_is_gone_when_the_pointer_moves_and_does_not_come_back(learner: Queue) -> None:
     learner.announce(1, VERSION, DELTA, 0, document(0))
     learner.publish(1, Published(VERSION, "manifest", "digest"))
-    assert learner.news().announced is None
+    assert learner.latest_weights().announced is None
     assert not learner.announce(1, VERSION, DELTA, 1, document(1)), "it came late"
     assert not learner.announce(1, Version(1, 6), DELTA, 1, document(1))
-    assert learner.news().announced is None and learner.client.exists(learner.keys.coming) == 0
+    assert learner.latest_weights().announced is None and learner.client.exists(learner.keys.coming) == 0
     assert learner.announce(1, Version(1, 8), "0001.00000008/full", 0, document(0))
 
 
 def test_a_new_lineage_forgets_it_and_an_older_learner_announces_nothing_more(learner: Queue) -> None:
     learner.announce(1, VERSION, DELTA, 0, document(0))
     assert learner.resume(Version(0, 7)).lineage == 2
-    assert learner.news().announced is None
+    assert learner.latest_weights().announced is None
     with pytest.raises(FencedError):
         learner.announce(1, VERSION, DELTA, 1, document(1))
 

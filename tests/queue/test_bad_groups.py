@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from echo_queue.errors import EchoQueueError, ServiceError
-from echo_queue.queue import Beat, Outcome, Queue
+from echo_queue.queue import Heartbeat, Outcome, Queue
 from echo_queue.queue.payloads import folder, reference
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.records.group_codec import CodecError, encode
-from echo_queue.records.validation import Limits, Vetting
+from echo_queue.records.validation import GroupValidator, Limits
 from echo_queue.storage.object_store import ObjectStore
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import RULES, Scene, group_of
 
 CAP = 65_536
 LIMITS = Limits(samples=2, vocabulary=100, prompt_tokens=16, new_tokens=8, reward_min=0.0, reward_max=1.0)
@@ -24,8 +24,8 @@ Spoil = Callable[[Group], Group]
 @pytest.fixture
 def scene(queue: Queue) -> Scene:
     """A learner of lineage 0 that has handed out version 0, and vets."""
-    queue.payloads.vetting = Vetting(LIMITS, Version(0, 0), patience=3)
-    return Scene(queue, replace(POLICY, s=5, group_max_bytes=CAP))
+    queue.payloads.validator = GroupValidator(LIMITS, Version(0, 0), patience=3)
+    return Scene(queue, replace(RULES, s=5, group_max_bytes=CAP))
 
 
 def first(group: Group, **changes: object) -> Group:
@@ -94,22 +94,22 @@ def test_bytes_that_are_no_group_are_buried(scene: Scene, queue: Queue, payload:
 
 
 def test_a_worker_that_sends_nothing_else_is_named(scene: Scene, queue: Queue) -> None:
-    vetting = queue.payloads.vetting
-    assert vetting is not None
+    validator = queue.payloads.validator
+    assert validator is not None
     for task in scene.lease(3):
-        vetting.complain()
+        validator.complain()
         tell(queue, task.id, b"nothing")
         scene.drain(1)
     with pytest.raises(EchoQueueError, match="worker liar: 3 groups in a row could not be trained"):
-        vetting.complain()
+        validator.complain()
 
 
 def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Queue) -> None:
     (task,) = scene.lease(1)
     tell(queue, task.id, b"nothing")
-    vetting, queue.payloads.vetting = queue.payloads.vetting, None
+    validator, queue.payloads.validator = queue.payloads.validator, None
     queue.client.zrem(queue.keys.ready, *queue.client.zrange(queue.keys.ready, 0, -1))  # drained and not yet read
-    queue.payloads.vetting = vetting
+    queue.payloads.validator = validator
     assert queue.pending(queue.resume().lineage) == ()
     assert queue.dead()[0].worker == "liar"
 
@@ -212,9 +212,9 @@ def forge(queue: Queue, task: Task, changes: dict[bytes, bytes | None]) -> None:
     "words", [["version", "latest"], ["version", "1.1", "tokens_per_s", "fast"], ["other", "x"], ["version", "9" * 200]]
 )
 def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: Queue, words: list[str]) -> None:
-    queue.beat("w1", Beat("engine", Version(0, 0), "idle"))
-    queue.client.fcall("eq1_beat", 1, queue.keys.prefix, "odd", 60_000, *words)
-    beats = {worker.name: worker.beat for worker in queue.status().workers}
+    queue.heartbeat("w1", Heartbeat("engine", Version(0, 0), "idle"))
+    queue.client.fcall("eq1_heartbeat", 1, queue.keys.prefix, "odd", 60_000, *words)
+    beats = {worker.name: worker.heartbeat for worker in queue.status().workers}
     assert beats["w1"] and beats["w1"].state == "idle"
     assert beats["odd"] and beats["odd"].state == "unreadable"
 
@@ -222,7 +222,7 @@ def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: Q
 @pytest.mark.parametrize("words", [["state", "x" * 201], ["state", "x"] * 20])
 def test_a_heartbeat_is_short(scene: Scene, queue: Queue, words: list[str]) -> None:
     with pytest.raises(Exception, match="EQREFUSED"):
-        queue.client.fcall("eq1_beat", 1, queue.keys.prefix, "odd", 60_000, *words)
+        queue.client.fcall("eq1_heartbeat", 1, queue.keys.prefix, "odd", 60_000, *words)
 
 
 def test_a_good_group_of_one_token_is_no_exception(scene: Scene, queue: Queue) -> None:

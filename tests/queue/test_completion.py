@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from echo_queue.queue import Outcome, Queue, QueuePolicy
+from echo_queue.queue import Outcome, Queue, RunRules
 from echo_queue.records import Group, Task, Version
 from echo_queue.records.group_codec import FORMAT, encode
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import RULES, Scene, group_of
 
 
 def test_a_task_completed_twice_is_trained_once(queue: Queue) -> None:
@@ -58,7 +58,7 @@ def test_a_drained_group_equals_the_one_completed(queue: Queue) -> None:
 
 
 def test_the_oldest_versions_are_drained_first(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=4, batch=2, pace=False))
+    scene = Scene(queue, RunRules(s=4, batch=2, pace=False))
     tasks = scene.lease(4)
     queue.advance(0, 1, 0, 8.0)
     scene.publish(1)
@@ -94,7 +94,7 @@ def _complete_as(queue: Queue, task: Task, content: Group) -> None:
 
 
 def test_the_learner_knows_when_nothing_is_left_to_wait_for(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, s=9), prompts=0)
+    scene = Scene(queue, replace(RULES, s=9), prompts=0)
     assert not scene.drain(2).exhausted
     scene.submit("a", 3)
     scene.complete(scene.lease(2))

@@ -2,21 +2,21 @@
 
 import time
 
-from echo_queue.queue import Beat, Queue
+from echo_queue.queue import Heartbeat, Queue
 from echo_queue.records import Published, Version
 from tests.queue.scene import Scene
 
 
-def beat_of(queue: Queue, name: str = "w1") -> Beat:
-    (beat,) = (worker.beat for worker in queue.status().workers if worker.name == name)
-    assert beat is not None
-    return beat
+def beat_of(queue: Queue, name: str = "w1") -> Heartbeat:
+    (heartbeat,) = (worker.heartbeat for worker in queue.status().workers if worker.name == name)
+    assert heartbeat is not None
+    return heartbeat
 
 
 def test_everything_a_heartbeat_tells_comes_back(queue: Queue) -> None:
     scene = Scene(queue)
-    told = Beat("engine", scene.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41)
-    queue.beat("w1", told, every_s=60.0)
+    told = Heartbeat("engine", scene.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41)
+    queue.heartbeat("w1", told, every_s=60.0)
     assert beat_of(queue) == told
 
 
@@ -27,16 +27,16 @@ def test_the_queue_measures_from_publication_to_the_first_heartbeat_that_names_a
     published = queue.published()
     assert published and published.ms > 0
     time.sleep(0.05)
-    queue.beat("w1", Beat("engine", version, "generating", published_ms=published.ms), every_s=60.0)
+    queue.heartbeat("w1", Heartbeat("engine", version, "generating", published_ms=published.ms), every_s=60.0)
     arrived_ms = beat_of(queue).arrived_ms
     assert 50 <= arrived_ms < 5_000
     time.sleep(0.05)
-    queue.beat("w1", Beat("engine", version, "generating"), every_s=60.0)
+    queue.heartbeat("w1", Heartbeat("engine", version, "generating"), every_s=60.0)
     assert beat_of(queue).arrived_ms == arrived_ms, "measured once"
 
 
 def test_a_worker_that_invents_a_time_of_publication_measures_nothing(queue: Queue) -> None:
     scene = Scene(queue)
     for invented in (-5, 1 << 50):
-        queue.beat("w1", Beat("engine", scene.version, "idle", published_ms=invented), every_s=60.0)
+        queue.heartbeat("w1", Heartbeat("engine", scene.version, "idle", published_ms=invented), every_s=60.0)
         assert beat_of(queue).arrived_ms == -1

@@ -3,15 +3,15 @@
 import time
 from dataclasses import replace
 
-from echo_queue.queue import Outcome, Queue, QueuePolicy
+from echo_queue.queue import Outcome, Queue, RunRules
 from echo_queue.records import Task
 from tests.queue.scene import Scene
 
-POLICY = QueuePolicy(s=1, batch=1, lease_ms=60_000, pace=False)
+RULES = RunRules(s=1, batch=1, lease_ms=60_000, pace=False)
 
 
 def test_a_group_over_the_bound_goes_back_in_the_same_call(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     scene.complete(scene.lease(2))
     for _ in range(2):
         queue.advance(0, scene.learner_version + 1, 0, 8.0)
@@ -24,7 +24,7 @@ def test_a_group_over_the_bound_goes_back_in_the_same_call(queue: Queue) -> None
 
 
 def test_a_group_at_the_bound_is_trained(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     scene.complete(scene.lease(1))
     queue.advance(0, 1, 0, 8.0)
     (group,) = scene.drain(1).groups
@@ -32,7 +32,7 @@ def test_a_group_at_the_bound_is_trained(queue: Queue) -> None:
 
 
 def test_a_group_in_flight_that_can_no_longer_make_it_is_cancelled_at_once(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     slow = scene.lease(1, "slow")
     assert scene.advance(0) == 0
     assert scene.advance(0) == 1
@@ -44,7 +44,7 @@ def test_a_group_in_flight_that_can_no_longer_make_it_is_cancelled_at_once(queue
 
 
 def test_a_completion_that_is_already_too_late_frees_its_lease(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     tasks = scene.lease(1)
     queue.renew("w1", {tasks[0].id: 2})  # the worker believes that it began with version 2
     for _ in range(2):
@@ -58,7 +58,7 @@ def test_a_completion_that_is_already_too_late_frees_its_lease(queue: Queue) -> 
 
 
 def test_a_stale_tag_makes_the_worker_fetch_what_is_still_admissible(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     for _ in range(3):
         scene.advance(0)
     scene.publish(3)
@@ -77,7 +77,7 @@ def _late_once(scene: Scene) -> tuple[Task, ...]:
 
 
 def test_what_was_late_once_is_waited_for_the_second_time(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     slow = _late_once(scene)
     scene.advance(0)
     scene.publish(3)
@@ -91,7 +91,7 @@ def test_what_was_late_once_is_waited_for_the_second_time(queue: Queue) -> None:
 
 
 def test_waiting_ends_at_its_deadline(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, late_deadline_ms=50))
+    scene = Scene(queue, replace(RULES, late_deadline_ms=50))
     _late_once(scene)
     scene.advance(0)
     scene.publish(3)
@@ -104,7 +104,7 @@ def test_waiting_ends_at_its_deadline(queue: Queue) -> None:
 
 
 def test_late_wait_keeps_a_seat_the_first_time_already(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, late="wait"))
+    scene = Scene(queue, replace(RULES, late="wait"))
     slow = scene.lease(1, "slow")
     scene.advance(0)
     scene.publish(1)
@@ -115,7 +115,7 @@ def test_late_wait_keeps_a_seat_the_first_time_already(queue: Queue) -> None:
 
 
 def test_no_group_is_ever_trained_beyond_s_however_slow_its_worker(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=2, batch=2, pace=False), prompts=24)
+    scene = Scene(queue, RunRules(s=2, batch=2, pace=False), prompts=24)
     held: list[tuple[tuple[Task, ...], int]] = []
     for turn in range(200):
         version = scene.learner_version

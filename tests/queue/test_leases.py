@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from echo_queue.queue import Beat, Outcome, Queue
+from echo_queue.queue import Heartbeat, Outcome, Queue
 from echo_queue.records import Published, Version
-from tests.queue.scene import POLICY, Scene
+from tests.queue.scene import RULES, Scene
 
 
 def test_a_task_is_held_by_one_worker_at_a_time(queue: Queue) -> None:
@@ -27,7 +27,7 @@ def test_a_lease_says_what_the_worker_needs_to_know(queue: Queue) -> None:
 
 
 def test_renewal_keeps_a_lease_and_names_what_is_lost(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, lease_ms=400))
+    scene = Scene(queue, replace(RULES, lease_ms=400))
     tasks = scene.lease(2)
     ids = [task.id for task in tasks]
     for _ in range(4):
@@ -95,14 +95,14 @@ def test_a_poisonous_task_dies_with_its_reason_and_can_be_revived(queue: Queue) 
 
 
 def test_a_silent_worker_is_named_as_the_reason(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, max_attempts=1), prompts=1)
+    scene = Scene(queue, replace(RULES, max_attempts=1), prompts=1)
     scene.lease(1, "spot-7")
     scene.expire()
     assert queue.dead()[0].reason == "the lease ran out: worker spot-7 went silent"
 
 
 def test_a_good_group_that_comes_after_its_task_died_is_still_taken(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, max_attempts=1), prompts=1)
+    scene = Scene(queue, replace(RULES, max_attempts=1), prompts=1)
     tasks = scene.lease(1)
     scene.expire()
     assert queue.audit().dead == 1
@@ -112,7 +112,7 @@ def test_a_good_group_that_comes_after_its_task_died_is_still_taken(queue: Queue
 
 
 def test_one_sweep_takes_back_a_bounded_number(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, s=9), prompts=20)
+    scene = Scene(queue, replace(RULES, s=9), prompts=20)
     scene.lease(20)
     scene.expire(limit=6)
     assert queue.status().retry == 6
@@ -121,12 +121,12 @@ def test_one_sweep_takes_back_a_bounded_number(queue: Queue) -> None:
 def test_a_consumer_group_that_is_made_again_hands_out_what_there_is(queue: Queue) -> None:
     scene = Scene(queue, prompts=3)
     queue.client.xgroup_destroy(queue.keys.tasks, "workers")
-    queue.configure(POLICY)
+    queue.configure(RULES)
     assert len(scene.lease(9)) == 3
 
 
 def test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, lease_ms=150))
+    scene = Scene(queue, replace(RULES, lease_ms=150))
     (task,) = scene.lease(1)
     queue.reclaim()
     queue.wait("0-0", 0.4, kinds=["nothing"])  # nobody sweeps, nobody renews: Redis or the learner is away
@@ -137,9 +137,9 @@ def test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back(
 
 def test_an_operator_buries_a_task_wherever_it_is(queue: Queue) -> None:
     scene = Scene(queue, prompts=3)
-    done, flying = scene.lease(2)
+    done, in_flight = scene.lease(2)
     scene.complete((done,))
-    for task_id in (done.id, flying.id, "a/0/2"):
+    for task_id in (done.id, in_flight.id, "a/0/2"):
         assert queue.bury(task_id, "by hand")
         assert not queue.bury(task_id, "by hand")
         scene.check()
@@ -149,11 +149,11 @@ def test_an_operator_buries_a_task_wherever_it_is(queue: Queue) -> None:
 
 def test_a_heartbeat_shows_a_worker_until_it_falls_silent(queue: Queue) -> None:
     Scene(queue)
-    beat = Beat("transformers", Version(0, 3), "generating", 812.5, 0.25, 17)
-    queue.beat("w1", beat, every_s=0.01)
+    heartbeat = Heartbeat("transformers", Version(0, 3), "generating", 812.5, 0.25, 17)
+    queue.heartbeat("w1", heartbeat, every_s=0.01)
     (worker,) = queue.status().workers
-    assert (worker.name, worker.beat) == ("w1", beat)
+    assert (worker.name, worker.heartbeat) == ("w1", heartbeat)
     queue.wait("0-0", 0.1, kinds=["nothing"])
     (worker,) = queue.status().workers
-    assert worker.beat is None
+    assert worker.heartbeat is None
     assert worker.silent_ms >= 90

@@ -3,12 +3,12 @@
 import pytest
 
 from echo_queue.errors import FencedError, Problem, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy, Trust
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunKeys, RunRules
 from echo_queue.records import BASE, Published, Shard, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.scene import Scene
 
-POLICY = QueuePolicy(s=4, batch=2, pace=False)
+RULES = RunRules(s=4, batch=2, pace=False)
 
 
 def _restart(scene: Scene, version: int, held: tuple[str, ...] = ()) -> int:
@@ -22,7 +22,7 @@ def _restart(scene: Scene, version: int, held: tuple[str, ...] = ()) -> int:
 
 
 def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     assert _restart(scene, 0) == 1
     for move in (
         lambda: queue.drain(0, 1),
@@ -31,7 +31,7 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Queue) -> 
         lambda: queue.commit(0, "checkpoint", ["a/0/0"]),
         lambda: queue.uncommit(0, "checkpoint", "parent", ["a/0/0"]),
         lambda: queue.publish(0, Published(Version(0, 1), "m", "d")),
-        lambda: queue.condemn(0, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
+        lambda: queue.bury_bad_group(0, b"a/0/0", b"1-0", CodecError(Problem("a group", "bad", ""))),
         lambda: queue.finish(0),
     ):
         with pytest.raises(FencedError, match="lineage 0 was taken over by 1"):
@@ -40,22 +40,22 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Queue) -> 
         queue.drain(2, 1)
 
 
-def test_a_group_is_condemned_at_its_place_only(queue: Queue) -> None:
+def test_a_bad_group_is_buried_at_its_place_only(queue: Queue) -> None:
     """A task that was made anew meanwhile has another place; what the old one held is no reproach to it."""
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     (task,) = scene.lease(1)
     scene.complete((task,))
     place = queue.client.hget(queue.keys.open, task.id).split()[1]  # type: ignore[union-attr]
     bad = CodecError(Problem("a group", "bad", ""))
-    assert not queue.condemn(0, task.id.encode(), b"1-1", bad)
-    assert queue.condemn(0, task.id.encode(), place, bad)
-    assert not queue.condemn(0, task.id.encode(), place, bad)
+    assert not queue.bury_bad_group(0, task.id.encode(), b"1-1", bad)
+    assert queue.bury_bad_group(0, task.id.encode(), place, bad)
+    assert not queue.bury_bad_group(0, task.id.encode(), place, bad)
     assert (queue.audit().dead, queue.dead()[0].worker) == (1, "w1")
     scene.check()
 
 
 def test_what_a_learner_has_in_hand_is_not_buried(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     scene.complete(scene.lease(2))
     (group,) = scene.drain(1).groups
     assert not queue.bury(group.task, "by hand")
@@ -63,7 +63,7 @@ def test_what_a_learner_has_in_hand_is_not_buried(queue: Queue) -> None:
 
 
 def test_a_run_with_anything_left_to_train_does_not_finish(queue: Queue) -> None:
-    scene = Scene(queue, POLICY, prompts=2)
+    scene = Scene(queue, RULES, prompts=2)
     assert not queue.finish(0)
     tasks = scene.lease(2)
     assert not queue.finish(0)
@@ -78,7 +78,7 @@ def test_a_run_with_anything_left_to_train_does_not_finish(queue: Queue) -> None
 
 @pytest.mark.parametrize("what", ["declare", "submit", "revive"])
 def test_a_finished_run_is_open_again_once_something_new_comes(queue: Queue, what: str) -> None:
-    scene = Scene(queue, POLICY, prompts=2)
+    scene = Scene(queue, RULES, prompts=2)
     if what == "submit":
         queue.declare(PromptSet("more", "elsewhere"), [Chunk(0, 0, 1)])
     (lost, _) = scene.lease(2)
@@ -98,7 +98,7 @@ def test_a_finished_run_is_open_again_once_something_new_comes(queue: Queue, wha
 
 
 def test_after_a_restart_the_drained_groups_come_again_in_order(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     scene.complete(scene.lease(6))
     before = [group.task for group in scene.drain(4).groups]
     lineage = _restart(scene, 0)
@@ -108,7 +108,7 @@ def test_after_a_restart_the_drained_groups_come_again_in_order(queue: Queue) ->
 
 
 def test_what_the_checkpoint_holds_is_committed_at_restart_and_not_trained_again(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     scene.complete(scene.lease(4))
     ids = [group.task for group in scene.drain(4).groups]
     queue.advance(0, 1, 2, 8.0)
@@ -121,7 +121,7 @@ def test_what_the_checkpoint_holds_is_committed_at_restart_and_not_trained_again
 
 
 def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue: Queue) -> None:
-    scene = Scene(queue, POLICY, prompts=3)
+    scene = Scene(queue, RULES, prompts=3)
     scene.lease(1)
     _restart(scene, 1, ("a/0/0", "a/0/1"))
     assert queue.audit().trained == 2
@@ -130,7 +130,7 @@ def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue
 
 
 def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue: Queue) -> None:
-    scene = Scene(queue, POLICY, prompts=0)
+    scene = Scene(queue, RULES, prompts=0)
     _restart(scene, 1, ("a/0/1",))
     scene.publish(1)
     scene.submit("a", 3)
@@ -139,11 +139,11 @@ def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue:
 
 
 def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Queue) -> None:
-    scene = Scene(queue, POLICY, prompts=20)
+    scene = Scene(queue, RULES, prompts=20)
     for version in (1, 2, 3):
         queue.advance(0, version, 0, 8.0)
     scene.publish(3)
-    drained, ready, flying = scene.lease(1), scene.lease(1), scene.lease(1)
+    drained, ready, in_flight = scene.lease(1), scene.lease(1), scene.lease(1)
     scene.complete(drained)
     assert len(scene.drain(1).groups) == 1
     scene.complete(ready)
@@ -154,20 +154,20 @@ def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Queue
     assert queue.pending(lineage) == ()
     assert scene.drain(9).abandoned == 1
     assert scene.count("abandoned") == 2
-    assert queue.renew("w1", {flying[0].id: 3}) == [flying[0].id]
+    assert queue.renew("w1", {in_flight[0].id: 3}) == [in_flight[0].id]
 
     scene.publish(1)
     behind = scene.leased(1, "w9", version=Version(0, 3))
     assert behind.abandoned
     assert behind.tasks[0].min_pv <= 1
     scene.version = Version(0, 3)
-    assert scene.complete(flying) == [Outcome.late]
+    assert scene.complete(in_flight) == [Outcome.late]
     scene.version = Version(lineage, 1)
     assert not scene.leased(1, "w10", version=Version(0, 1)).abandoned
 
 
 def test_a_tag_from_before_the_restart_asks_for_no_version_that_is_gone(queue: Queue) -> None:
-    scene = Scene(queue, QueuePolicy(s=0, batch=2, pace=False))
+    scene = Scene(queue, RunRules(s=0, batch=2, pace=False))
     for version in (1, 2, 3):
         queue.advance(0, version, 0, 8.0)
         scene.publish(version)
@@ -178,7 +178,7 @@ def test_a_tag_from_before_the_restart_asks_for_no_version_that_is_gone(queue: Q
 
 
 def test_the_pointer_only_moves_forward(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
+    scene = Scene(queue, RULES)
     for version in (1, 2):
         queue.advance(0, version, 0, 8.0)
     assert queue.publish(0, Published(Version(0, 2), "two", "d"))
@@ -191,20 +191,20 @@ def test_the_pointer_only_moves_forward(queue: Queue) -> None:
 
 
 def test_only_todays_learner_says_whom_to_trust(queue: Queue) -> None:
-    scene = Scene(queue, POLICY)
-    assert queue.trust() is None
-    ours, others = Trust("ab" * 32, b"tokens", b"chunks"), Trust("cd" * 32, b"t", b"c")
-    queue.entrust(0, others)
+    scene = Scene(queue, RULES)
+    assert queue.run_keys() is None
+    ours, others = RunKeys("ab" * 32, b"tokens", b"chunks"), RunKeys("cd" * 32, b"t", b"c")
+    queue.publish_keys(0, others)
     lineage = _restart(scene, 0)
-    queue.entrust(lineage, ours)
+    queue.publish_keys(lineage, ours)
     with pytest.raises(FencedError):
-        queue.entrust(0, others)
-    assert queue.trust() == ours
+        queue.publish_keys(0, others)
+    assert queue.run_keys() == ours
     assert "tokens" not in repr(ours)
 
 
 def test_advancing_again_changes_nothing(queue: Queue) -> None:
-    Scene(queue, POLICY)
+    Scene(queue, RULES)
     queue.advance(0, 1, 2, 3.0)
     queue.advance(0, 1, 2, 5.0)
     status = queue.status()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, QueuePolicy
+from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
 from echo_queue.records import Shard, Task
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import RULES, Scene, group_of
 
-TWO_EPOCHS = replace(POLICY, s=0, batch=4)
+TWO_EPOCHS = replace(RULES, s=0, batch=4)
 LENGTHS = (20, 5, 80, 10)
 
 
@@ -32,9 +32,9 @@ def leased(scene: Scene) -> list[Task]:
     return found
 
 
-def second_epoch(queue: Queue, policy: QueuePolicy, lengths: Sequence[int] = LENGTHS) -> list[int]:
+def second_epoch(queue: Queue, rules: RunRules, lengths: Sequence[int] = LENGTHS) -> list[int]:
     """The prompts in the order in which they are handed out again, all in one admission; length 0: it died."""
-    scene = Scene(queue, policy, prompts=0)
+    scene = Scene(queue, rules, prompts=0)
     scene.submit("a", len(lengths), epochs=2)
     tasks = scene.lease(100)
     assert [task.index for task in tasks] == list(range(len(lengths)))
@@ -100,12 +100,12 @@ def test_a_long_one_that_came_back_is_still_one(queue: Queue) -> None:
 
 # Prompts that are alike -----------------------------------------------------------------------------------------------
 
-FOUR = replace(POLICY, s=0, batch=4)
+FOUR = replace(RULES, s=0, batch=4)
 
 
-def alike(queue: Queue, policy: QueuePolicy, buckets: Sequence[int], epochs: int = 1) -> Scene:
+def alike(queue: Queue, rules: RunRules, buckets: Sequence[int], epochs: int = 1) -> Scene:
     """A set of prompts of these buckets, all of the first epoch."""
-    scene = Scene(queue, policy, prompts=0)
+    scene = Scene(queue, rules, prompts=0)
     size = len(buckets)
     queue.declare(PromptSet("a", "source", epochs=epochs), [Chunk(0, 0, size)])
     queue.submit("a", 0, Shard("shard", 0, size), bytes(buckets))
@@ -141,7 +141,7 @@ def test_a_prompts_own_group_tells_more_than_those_like_it(queue: Queue) -> None
 def test_a_bucket_follows_what_its_prompts_do_now(queue: Queue) -> None:
     """Half of what it was told counts no more once there is much of it."""
     size = 128
-    scene = alike(queue, replace(POLICY, s=0, batch=size), [1, 2] * (size // 2) * 3)
+    scene = alike(queue, replace(RULES, s=0, batch=size), [1, 2] * (size // 2) * 3)
     for lengths in ([5, 20], [30, 20]):
         order(scene, lengths * (3 * size))
     assert order(scene)[: size // 2] == list(range(2 * size, 3 * size, 2))
@@ -193,7 +193,7 @@ class Clock:
         self._learn()
 
     def _learn(self) -> None:
-        batch, version = self.scene.policy.batch, self.scene.learner_version
+        batch, version = self.scene.rules.batch, self.scene.learner_version
         drained = self.scene.drain(batch - len(self._hand))
         self._hand += [group.task for group in drained.groups]
         if len(self._hand) == batch or drained.exhausted:
@@ -210,7 +210,7 @@ def test_on_a_heavy_tail_every_length_is_trained_as_often_as_any_and_within_the_
 ) -> None:
     prompts, epochs = 40, 3
     lengths = (4 + 6 * np.random.default_rng(7).pareto(1.2, prompts)).clip(4, 90).astype(int).tolist()
-    scene = Scene(queue, QueuePolicy(s=3, batch=4, longest_first=longest_first), prompts=0)
+    scene = Scene(queue, RunRules(s=3, batch=4, longest_first=longest_first), prompts=0)
     scene.submit("a", prompts, epochs=epochs)
     clock = Clock(scene, lengths)
     while len(clock.trained) < prompts * epochs:
@@ -219,13 +219,13 @@ def test_on_a_heavy_tail_every_length_is_trained_as_often_as_any_and_within_the_
     assert times == dict.fromkeys(range(prompts), epochs), "each prompt as often as any other"
     waited = {task: version - clock.admitted[task] for task, version in clock.trained.items()}
     # The window is two batches; a group that was late begins anew once, and then the learner keeps it a seat.
-    assert max(waited.values()) <= 2 * (scene.policy.s + 1)
+    assert max(waited.values()) <= 2 * (scene.rules.s + 1)
     slow = [task for task in waited if lengths[int(task.split("/")[2])] >= np.quantile(lengths, 0.8)]
-    assert fmean(waited[task] for task in slow) - fmean(waited.values()) <= scene.policy.s
+    assert fmean(waited[task] for task in slow) - fmean(waited.values()) <= scene.rules.s
 
 
 def test_a_set_whose_column_was_wrong_is_declared_again_with_another_one(queue: Queue) -> None:
-    queue.configure(POLICY)
+    queue.configure(RULES)
     chunk = Chunk(0, 0, 9, "digest")
     assert queue.declare(PromptSet("a", "source", length_feature="levle"), [chunk])
     assert queue.reject("a", chunk, "no column `levle`")

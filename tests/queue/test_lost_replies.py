@@ -9,9 +9,9 @@ from redis.retry import Retry
 
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Outcome, Queue
-from echo_queue.records import Drafts
+from echo_queue.records import PartialGroup
 from echo_queue.services.redis_server import RedisServer
-from tests.queue.scene import POLICY, Scene, draft_of, group_of
+from tests.queue.scene import RULES, Scene, group_of, partial_of
 
 
 def test_a_server_that_stays_away_is_one_clear_error(run_name: str) -> None:
@@ -21,7 +21,7 @@ def test_a_server_that_stays_away_is_one_clear_error(run_name: str) -> None:
 
 
 def test_a_run_without_rules_is_one_clear_error(queue: Queue) -> None:
-    with pytest.raises(ServiceError, match=r"no policy at .*\n.*start `echo-queue services`"):
+    with pytest.raises(ServiceError, match=r"no rules at .*\n.*start `echo-queue services`"):
         queue.audit()
 
 
@@ -32,7 +32,7 @@ def test_missing_functions_are_loaded_by_who_may(queue: Queue) -> None:
 
 
 def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue) -> None:
-    scene = Scene(queue, replace(POLICY, s=9))
+    scene = Scene(queue, replace(RULES, s=9))
     done, *more = scene.lease(2)
     scene.complete((done,))
     hasty = Queue(queue.client, queue.run, deadline_s=0.1)
@@ -41,8 +41,8 @@ def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue)
         with pytest.raises(ServiceError, match=r"Redis is at maxmemory"):
             hasty.complete("w1", [group_of(more[0], "w1", scene.version)])
         assert hasty.renew("w1", {more[0].id: 0}) == []
-        assert hasty.progress("w1", [Drafts(more[0].id, 0, (draft_of(0),))]) == []
-        assert not queue.client.exists(queue.keys.drafts)
+        assert hasty.progress("w1", [PartialGroup(more[0].id, 0, (partial_of(0),))]) == []
+        assert not queue.client.exists(queue.keys.partials)
         assert [group.task for group in hasty.drain(0, 1).groups] == [done.id]
         hasty.advance(0, 1, 1, 8.0)
         assert hasty.commit(0, "0/1", [done.id]) == 1

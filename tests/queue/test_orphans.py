@@ -5,10 +5,10 @@ import pytest
 from echo_queue.queue import Outcome, Queue
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.queue.payloads import reference
-from echo_queue.records import Drafts, Task
+from echo_queue.records import PartialGroup, Task
 from echo_queue.records.group_codec import encode
 from echo_queue.storage.object_store import ObjectStore
-from tests.queue.scene import Scene, draft_of, group_of
+from tests.queue.scene import Scene, group_of, partial_of
 
 
 @pytest.fixture
@@ -93,14 +93,14 @@ def test_junk_under_the_prefix_goes_and_nothing_else_does(
     assert {found.key for found in object_store.list()} == {"weights/0001/x", "replays/x"}
 
 
-def test_the_stored_draft_of_a_task_goes_once_it_is_no_longer_under_way(
+def test_the_stored_partial_of_a_task_goes_once_it_is_no_longer_under_way(
     scene: Scene, spilling: Queue, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
     done, held = tasks = scene.lease(2)
-    spilling.progress("w1", [Drafts(task.id, 0, (draft_of(0, length=20),)) for task in tasks])
-    drafts = {found.key for found in object_store.list("drafts/")}
-    assert len(drafts) == 2
+    spilling.progress("w1", [PartialGroup(task.id, 0, (partial_of(0, length=20),)) for task in tasks])
+    partials = {found.key for found in object_store.list("partials/")}
+    assert len(partials) == 2
     scene.complete((done,))
     assert [sweeper.sweep(), sweeper.sweep(), sweeper.sweep()] == [0, 1, 0]
     scene.expire()
-    assert set(scene.leased(1, "w2").drafts) == {held.id}
+    assert set(scene.leased(1, "w2").partials) == {held.id}

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Queue, QueuePolicy, library
+from echo_queue.queue import Queue, RunRules, library
 from echo_queue.services.redis_server import RedisServer
 from tests.queue.scene import Scene
 
 LEASE_MS = 1000
 SWEEP_S = LEASE_MS / 4000
-RULES = QueuePolicy(s=1, batch=200, lease_ms=LEASE_MS, max_attempts=3, pace=False)
+RULES = RunRules(s=1, batch=200, lease_ms=LEASE_MS, max_attempts=3, pace=False)
 FORGET_MS = 100
 
 
@@ -116,7 +116,7 @@ def test_names_of_workers_that_came_and_went_do_not_pile_up(server: RedisServer)
 
         sweep(queue, forgotten, "names that are forgotten")
         status = queue.status()
-        assert (status.tasks + status.retry, status.flying, status.dead) == (400, 0, 0), (
+        assert (status.tasks + status.retry, status.in_flight, status.dead) == (400, 0, 0), (
             "none went with its holder's name"
         )
         assert [worker.name for worker in status.workers] == []

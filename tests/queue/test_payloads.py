@@ -9,7 +9,7 @@ from echo_queue.errors import ServiceError
 from echo_queue.queue import Outcome, Queue
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
-from tests.queue.scene import POLICY, Scene, group_of
+from tests.queue.scene import RULES, Scene, group_of
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Queue, objec
 def test_a_group_whose_object_is_gone_or_torn_is_buried_with_the_reason(
     spilling: Queue, object_store: ObjectStore
 ) -> None:
-    scene = Scene(spilling, replace(POLICY, s=5))
+    scene = Scene(spilling, replace(RULES, s=5))
     first, second = scene.lease(2)
     scene.complete((first,))
     object_store.delete(stored(object_store))

@@ -6,9 +6,9 @@ from collections.abc import Collection
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Beat, Joined, Peer, Queue
+from echo_queue.queue import Heartbeat, Joined, Peer, Queue
 from echo_queue.records import Version
-from tests.queue.scene import POLICY
+from tests.queue.scene import RULES
 
 ROUTE = "0001.00000007/full"
 MB = 1_000_000
@@ -19,7 +19,7 @@ class Region:
 
     def __init__(self, queue: Queue, region: str = "here") -> None:
         self.queue, self.region = queue, region
-        queue.configure(POLICY)
+        queue.configure(RULES)
 
     def join(
         self,
@@ -31,11 +31,11 @@ class Region:
         left: Collection[str] = (),
         route: str = ROUTE,
     ) -> Joined:
-        self.beat(worker)
+        self.heartbeat(worker)
         return self.queue.join(Peer(worker, self.region, address, rate, leaf), route, left)
 
-    def beat(self, worker: str, every_s: float = 60.0) -> None:
-        self.queue.beat(worker, Beat("engine", Version(1, 6), "idle"), every_s)
+    def heartbeat(self, worker: str, every_s: float = 60.0) -> None:
+        self.queue.heartbeat(worker, Heartbeat("engine", Version(1, 6), "idle"), every_s)
 
     def fed_by(self, worker: str, **more: object) -> list[str]:
         joined = self.join(worker, **more)  # type: ignore[arg-type]

@@ -8,33 +8,35 @@ import numpy as np
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Beat, Outcome, Queue
+from echo_queue.queue import Heartbeat, Outcome, Queue
 from echo_queue.queue.partial_payloads import folder
-from echo_queue.records import NOTHING, Draft, Drafts, Observed, Span, Task, Version
+from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Span, Task, Version
 from echo_queue.records import partial_codec as codec
 from echo_queue.records.group_codec import CodecError
 from echo_queue.records.validation import Limits
 from echo_queue.storage.object_store import ObjectStore
-from tests.queue.scene import POLICY, Scene
+from tests.queue.scene import RULES, Scene
 
-ROOMY = replace(POLICY, s=2, max_attempts=9)
+ROOMY = replace(RULES, s=2, max_attempts=9)
 LIMITS = Limits(samples=2, vocabulary=100, prompt_tokens=8, new_tokens=6, reward_min=0.0, reward_max=1.0)
 
 
-def draft_of(task: Task, spans: Sequence[tuple[int, int]] = ((0, 0),), length: int = 4, lineage: int = 0) -> Drafts:
+def partial_of(
+    task: Task, spans: Sequence[tuple[int, int]] = ((0, 0),), length: int = 4, lineage: int = 0
+) -> PartialGroup:
     """Of two samples the first has `length` tokens, the second is not begun."""
-    begun = Draft(
+    begun = PartialSample(
         np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), tuple(Span(*span) for span in spans)
     )
-    return Drafts(task.id, lineage, (begun, NOTHING))
+    return PartialGroup(task.id, lineage, (begun, NOTHING))
 
 
 def kept(queue: Queue) -> set[str]:
-    return {task.decode() for task in queue.client.hkeys(queue.keys.drafts)}
+    return {task.decode() for task in queue.client.hkeys(queue.keys.partials)}
 
 
-def content(drafts: Drafts) -> bytes:
-    return codec.encode(drafts)
+def content(partials: PartialGroup) -> bytes:
+    return codec.encode(partials)
 
 
 def tokens_of(scene: Scene) -> tuple[int, int]:
@@ -45,13 +47,13 @@ def tokens_of(scene: Scene) -> tuple[int, int]:
 def test_who_leases_a_task_next_continues_it_however_the_first_worker_left_it(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=2)
     expired, released = scene.lease(2, "w1")
-    drafts = draft_of(expired), draft_of(released, length=3)
-    assert queue.progress("w1", drafts) == []
+    partials = partial_of(expired), partial_of(released, length=3)
+    assert queue.progress("w1", partials) == []
     queue.release("w1", [released.id])
     queue.reclaim()
     scene.expire()
     answer = scene.leased(2, "w2")
-    assert {task: content(one) for task, one in answer.drafts.items()} == {one.task: content(one) for one in drafts}
+    assert {task: content(one) for task, one in answer.partials.items()} == {one.task: content(one) for one in partials}
     assert [task.attempt for task in answer.tasks] == [0, 0], "neither cost an attempt"
     assert tokens_of(scene) == (7, 0)
 
@@ -60,18 +62,18 @@ def test_what_is_kept_takes_the_place_of_what_was(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     for length in (1, 2, 3):
-        assert queue.progress("w1", [draft_of(task, length=length)]) == []
+        assert queue.progress("w1", [partial_of(task, length=length)]) == []
     scene.expire()
-    assert len(scene.leased(1, "w2").drafts[task.id].samples[0].tokens) == 3
+    assert len(scene.leased(1, "w2").partials[task.id].samples[0].tokens) == 3
 
 
-def test_a_draft_outlives_a_second_worker_that_dies_before_it_tells_anything(queue: Queue) -> None:
+def test_a_partial_outlives_a_second_worker_that_dies_before_it_tells_anything(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
-    queue.progress("w1", [draft_of(task)])
+    queue.progress("w1", [partial_of(task)])
     for worker in ("w2", "w3"):
         scene.expire()
-        assert set(scene.leased(1, worker).drafts) == {task.id}
+        assert set(scene.leased(1, worker).partials) == {task.id}
 
 
 def test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away(queue: Queue) -> None:
@@ -79,7 +81,7 @@ def test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away(queu
     for length in range(1, 7):
         (task,) = scene.lease(1, f"w{length}")
         assert task.attempt == 0
-        queue.progress(f"w{length}", [draft_of(task, length=length)])
+        queue.progress(f"w{length}", [partial_of(task, length=length)])
         scene.expire()
     assert scene.lease(1)[0].attempt == 0
 
@@ -92,20 +94,20 @@ def test_a_lease_that_runs_out_with_no_more_kept_than_the_one_before_costs_an_at
     for worker, kept_so_far, attempt in (("w1", 3, 0), ("w2", length, 0), ("w3", length + 1, 1)):
         (task,) = scene.lease(1, worker)
         assert task.attempt == attempt
-        queue.progress(worker, [draft_of(task, length=kept_so_far) if kept_so_far else _begun_by_nobody(task)])
+        queue.progress(worker, [partial_of(task, length=kept_so_far) if kept_so_far else _begun_by_nobody(task)])
         scene.expire()
     assert scene.lease(1)[0].attempt == 1, "what counts is what was kept at the last one"
 
 
-def _begun_by_nobody(task: Task) -> Drafts:
-    return Drafts(task.id, 0, (NOTHING, NOTHING))
+def _begun_by_nobody(task: Task) -> PartialGroup:
+    return PartialGroup(task.id, 0, (NOTHING, NOTHING))
 
 
 def test_a_failure_costs_an_attempt_whatever_is_told_after_it(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     assert queue.fail("w1", task.id, "the reward function raised")
-    queue.progress("w1", [draft_of(task)])
+    queue.progress("w1", [partial_of(task)])
     assert queue.reclaim().failed == 1
     assert scene.lease(1)[0].attempt == 1
 
@@ -113,13 +115,13 @@ def test_a_failure_costs_an_attempt_whatever_is_told_after_it(queue: Queue) -> N
 def test_a_revived_task_gets_on_from_nothing(queue: Queue) -> None:
     scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
     (task,) = scene.lease(1)
-    queue.progress("w1", [draft_of(task, length=5)])
+    queue.progress("w1", [partial_of(task, length=5)])
     for _ in range(2):
         scene.expire()
         scene.lease(1)
     assert queue.revive([task.id]) == 1
     (task,) = scene.lease(1)
-    queue.progress("w1", [draft_of(task, length=1)])
+    queue.progress("w1", [partial_of(task, length=1)])
     scene.expire()
     assert scene.lease(1)[0].attempt == 0
 
@@ -132,8 +134,8 @@ def test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_
     while not queue.dead():
         ended += 1
         assert ended <= most + 2
-        words = f"0 0 0 {ended} draft x"  # as a worker's user may write by hand
-        queue.client.hset(queue.keys.drafts, task.id, words)
+        words = f"0 0 0 {ended} partial rollout x"  # as a worker's user may write by hand
+        queue.client.hset(queue.keys.partials, task.id, words)
         scene.expire()
         queue._call("lease", "liar", 0, 0, 1, f"token {ended}")
     assert ended == most + 2
@@ -144,56 +146,56 @@ def test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told(queue: Queue) ->
     lost, held = scene.lease(2, "w1")
     scene.expire()
     assert scene.lease(2, "w2")[0].id == lost.id
-    queue.progress("w2", [draft_of(lost, length=2)])
-    assert queue.progress("w1", [draft_of(lost, length=5), draft_of(held, length=5)]) == [lost.id, held.id]
+    queue.progress("w2", [partial_of(lost, length=2)])
+    assert queue.progress("w1", [partial_of(lost, length=5), partial_of(held, length=5)]) == [lost.id, held.id]
     scene.expire()
-    (draft,) = scene.leased(2, "w3").drafts.values()
-    assert (draft.task, len(draft.samples[0].tokens)) == (lost.id, 2)
+    (partial_sample,) = scene.leased(2, "w3").partials.values()
+    assert (partial_sample.task, len(partial_sample.samples[0].tokens)) == (lost.id, 2)
 
 
-def test_a_task_that_nobody_has_begun_has_no_draft(queue: Queue) -> None:
+def test_a_task_that_nobody_has_begun_has_no_partial(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
-    queue.progress("w1", [draft_of(task)])
-    assert queue.progress("w1", [Drafts(task.id, 0, (NOTHING, NOTHING))]) == []
+    queue.progress("w1", [partial_of(task)])
+    assert queue.progress("w1", [PartialGroup(task.id, 0, (NOTHING, NOTHING))]) == []
     assert kept(queue) == set()
 
 
-def test_a_draft_within_the_bound_is_continued_by_no_older_weights_than_it_has(queue: Queue) -> None:
+def test_a_partial_within_the_bound_is_continued_by_no_older_weights_than_it_has(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     for version in (1, 2):
         scene.advance(0)
         scene.publish(version)
     queue.renew("w1", {task.id: 0})
-    queue.progress("w1", [draft_of(task, ((0, 0), (2, 2)))])
+    queue.progress("w1", [partial_of(task, ((0, 0), (2, 2)))])
     scene.expire()
     answer = scene.leased(1, "w2", Version(0, 1))
-    assert set(answer.drafts) == {task.id}
+    assert set(answer.partials) == {task.id}
     assert answer.tasks[0].min_pv == 2
     # the bound counts its oldest token: the next update leaves it behind
-    assert queue.client.zscore(queue.keys.flying, task.id) == 0
+    assert queue.client.zscore(queue.keys.in_flight, task.id) == 0
     assert scene.advance(0) == 1
 
 
-def test_a_draft_older_than_the_bound_is_dropped_and_counted(queue: Queue) -> None:
-    scene = Scene(queue, POLICY, prompts=1)
+def test_a_partial_older_than_the_bound_is_dropped_and_counted(queue: Queue) -> None:
+    scene = Scene(queue, RULES, prompts=1)
     (task,) = scene.lease(1)
-    queue.progress("w1", [draft_of(task)])
+    queue.progress("w1", [partial_of(task)])
     for version in (1, 2):
         scene.advance(0)
         scene.publish(version)
     answer = scene.leased(1, "w2")
-    assert (answer.tasks[0].id, dict(answer.drafts), kept(queue)) == (task.id, {}, set())
+    assert (answer.tasks[0].id, dict(answer.partials), kept(queue)) == (task.id, {}, set())
     assert tokens_of(scene) == (0, 4)
 
 
-def test_a_draft_by_abandoned_weights_is_dropped(queue: Queue) -> None:
+def test_a_partial_by_abandoned_weights_is_dropped(queue: Queue) -> None:
     scene = Scene(queue, replace(ROOMY, s=9), prompts=2)
     first, second = scene.lease(2)
     scene.advance(0)
     scene.publish(1)
-    queue.progress("w1", [draft_of(first, ((0, 0), (1, 1))), draft_of(second)])
+    queue.progress("w1", [partial_of(first, ((0, 0), (1, 1))), partial_of(second)])
     queue.resume(Version(0, 0))
     scene.version = Version(1, 0)
     scene.publish(0)
@@ -201,13 +203,13 @@ def test_a_draft_by_abandoned_weights_is_dropped(queue: Queue) -> None:
     scene.publish(1)
     scene.expire()
     answer = scene.leased(2, "w2")
-    assert (len(answer.tasks), set(answer.drafts)) == (2, {second.id})
+    assert (len(answer.tasks), set(answer.partials)) == (2, {second.id})
 
 
-def test_completion_burial_failure_and_training_end_a_draft(queue: Queue) -> None:
+def test_completion_burial_failure_and_training_end_a_partial(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=4)
     done, buried, failed, trained = tasks = scene.lease(4)
-    queue.progress("w1", [draft_of(task) for task in tasks])
+    queue.progress("w1", [partial_of(task) for task in tasks])
     assert len(kept(queue)) == 4
     assert scene.complete((done,)) == [Outcome.accepted]
     assert queue.bury(buried.id, "by hand")
@@ -219,81 +221,84 @@ def test_completion_burial_failure_and_training_end_a_draft(queue: Queue) -> Non
 def test_a_task_that_was_given_up_starts_anew_once_it_is_revived(queue: Queue) -> None:
     scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
     (task,) = scene.lease(1)
-    queue.progress("w1", [draft_of(task)])
+    queue.progress("w1", [partial_of(task)])
     scene.expire()
-    assert set(scene.leased(1, "w2").drafts) == {task.id}
+    assert set(scene.leased(1, "w2").partials) == {task.id}
     scene.expire()
     assert queue.revive([task.id]) == 1
-    assert scene.leased(1, "w3").drafts == {}
+    assert scene.leased(1, "w3").partials == {}
 
 
-def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_drafts_again(queue: Queue) -> None:
+def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_partials_again(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
-    queue.progress("w1", [draft_of(task)])
+    queue.progress("w1", [partial_of(task)])
     scene.expire()
     words = "lease", 1, queue.keys.prefix, "w2", 0, 0, 1, "token"
     first, again = (queue.client.fcall(f"eq1_{words[0]}", *words[1:]) for _ in range(2))
     assert first == again
-    assert first[-1][0][-1][-1] == content(draft_of(task))  # type: ignore[index]
+    assert first[-1][0][-1][-1] == content(partial_of(task))  # type: ignore[index]
 
 
 # What a worker may have written ---------------------------------------------------------------------------------------
 
 
-def observing(task: Task) -> Drafts:
+def observing(task: Task) -> PartialGroup:
     """As if this environment were one that answers."""
-    draft = draft_of(task).samples[0]
-    silent = replace(draft, logprobs=np.zeros(4, np.float32), observed=(Observed(1, 2),))
-    return Drafts(task.id, 0, (silent, NOTHING))
+    partial_sample = partial_of(task).samples[0]
+    silent = replace(partial_sample, logprobs=np.zeros(4, np.float32), observed=(Observed(1, 2),))
+    return PartialGroup(task.id, 0, (silent, NOTHING))
 
 
 BAD: list[tuple[str, Any]] = [
-    ("no draft at all", lambda task: b"0 0 0 4 draft noise"),
+    ("no partial rollout at all", lambda task: b"0 0 0 4 partial rollout noise"),
     ("no front", lambda task: b"noise"),
-    ("numbers that no counter holds", lambda task: b"0 0 0 99999999999999999999 draft x"),
-    ("another task's", lambda task: b"0 0 0 4 draft " + content(replace(draft_of(task), task="a/0/9"))),
-    ("newer than it says", lambda task: b"0 0 0 4 draft " + content(draft_of(task, ((0, 5),)))),
-    ("of another lineage than it says", lambda task: b"0 0 0 4 draft " + content(draft_of(task, lineage=7))),
-    ("of more tokens than it says", lambda task: b"0 0 0 3 draft " + content(draft_of(task))),
+    ("numbers that no counter holds", lambda task: b"0 0 0 99999999999999999999 partial rollout x"),
+    ("another task's", lambda task: b"0 0 0 4 partial rollout " + content(replace(partial_of(task), task="a/0/9"))),
+    ("newer than it says", lambda task: b"0 0 0 4 partial rollout " + content(partial_of(task, ((0, 5),)))),
+    (
+        "of another lineage than it says",
+        lambda task: b"0 0 0 4 partial rollout " + content(partial_of(task, lineage=7)),
+    ),
+    ("of more tokens than it says", lambda task: b"0 0 0 3 partial rollout " + content(partial_of(task))),
     ("somewhere else", lambda task: b"0 0 0 4 ref checkpoints/x " + b"0" * 64),
     ("nowhere", lambda task: f"0 0 0 4 ref {folder(task.id)}{'0' * 40} {'0' * 64}".encode()),
-    ("too long for the configuration", lambda task: b"0 0 0 7 draft " + content(draft_of(task, length=7))),
-    ("an answer of the environment", lambda task: b"0 0 0 4 draft " + content(observing(task))),
-    ("at its end already", lambda task: b"0 0 0 6 draft " + content(draft_of(task, length=6))),
+    ("too long for the configuration", lambda task: b"0 0 0 7 partial rollout " + content(partial_of(task, length=7))),
+    ("an answer of the environment", lambda task: b"0 0 0 4 partial rollout " + content(observing(task))),
+    ("at its end already", lambda task: b"0 0 0 6 partial rollout " + content(partial_of(task, length=6))),
 ]
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))
-def test_a_malformed_draft_is_dropped_and_counted_and_its_task_starts_anew(
+def test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew(
     queue: Queue, object_store: ObjectStore, number: int
 ) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     scene.expire()
     what, words = BAD[number]
-    queue.client.hset(queue.keys.drafts, task.id, words(task))
+    queue.client.hset(queue.keys.partials, task.id, words(task))
     reader = Queue(queue.client, queue.run, object_store, deadline_s=10.0)
-    reader.under_way.limits = LIMITS
+    reader.partial_payloads.limits = LIMITS
     answer = reader.lease("w2", scene.version, 1)
-    assert ([one.id for one in answer.tasks], answer.drafts) == ([task.id], {}), what
-    assert (kept(queue), scene.count("bad_draft")) == (set(), 1), what
+    assert ([one.id for one in answer.tasks], answer.partials) == ([task.id], {}), what
+    assert (kept(queue), scene.count("bad_partial")) == (set(), 1), what
 
 
-def test_a_worker_spoils_no_draft_but_that_of_a_task_it_holds(queue: Queue) -> None:
+def test_a_worker_spoils_no_partial_but_that_of_a_task_it_holds(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=2)
     mine, _ = scene.lease(1, "w1")[0], scene.lease(1, "w2")
-    queue.progress("w1", [draft_of(mine)])
+    queue.progress("w1", [partial_of(mine)])
     assert queue.discard("w2", [mine.id]) == 0
     assert kept(queue) == {mine.id}
 
 
 REFUSED: list[tuple[Any, ...]] = [
-    ("x", 0, 0, 4, "draft", "x"),
-    (0, 0, 0, "1e9", "draft", "x"),
+    ("x", 0, 0, 4, "partial", "x"),
+    (0, 0, 0, "1e9", "partial", "x"),
     (0, 0, 0, 4, "group", "x"),
     (0, 0, 0, 4, "ref", "weights/0001/x"),
-    (0, 0, 0, 4, "draft", "x" * 5000),
+    (0, 0, 0, 4, "partial", "x" * 5000),
 ]
 
 
@@ -306,12 +311,12 @@ def test_words_of_another_form_are_refused(queue: Queue, words: tuple[Any, ...])
     assert kept(queue) == set()
 
 
-def test_a_draft_over_the_size_cap_is_an_error_at_its_worker(queue: Queue) -> None:
+def test_a_partial_over_the_size_cap_is_an_error_at_its_worker(queue: Queue) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     small = Queue(queue.client, queue.run, group_max_bytes=100)
     with pytest.raises(CodecError, match=r"queue.group_max_bytes is 100"):
-        small.progress("w1", [draft_of(task, length=20)])
+        small.progress("w1", [partial_of(task, length=20)])
 
 
 # Large ones -----------------------------------------------------------------------------------------------------------
@@ -319,37 +324,37 @@ def test_a_draft_over_the_size_cap_is_an_error_at_its_worker(queue: Queue) -> No
 
 @pytest.fixture
 def spilling(queue: Queue, object_store: ObjectStore) -> Queue:
-    """The queue of a fresh run in which every draft is too large for Redis."""
+    """The queue of a fresh run in which every partial rollout is too large for Redis."""
     return Queue(queue.client, queue.run, object_store, inline_max_bytes=10, deadline_s=10.0)
 
 
 def stored(store: ObjectStore) -> list[str]:
-    return [found.key for found in store.list("drafts/")]
+    return [found.key for found in store.list("partials/")]
 
 
-def test_a_large_draft_travels_through_the_store_one_object_for_each_worker(
+def test_a_large_partial_travels_through_the_store_one_object_for_each_worker(
     spilling: Queue, object_store: ObjectStore
 ) -> None:
     scene = Scene(spilling, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     for length in (2, 3, 4):
-        spilling.progress("w1", [draft_of(task, length=length)])
+        spilling.progress("w1", [partial_of(task, length=length)])
     assert len(stored(object_store)) == 1
     scene.expire()
-    assert content(scene.leased(1, "w2").drafts[task.id]) == content(draft_of(task))
+    assert content(scene.leased(1, "w2").partials[task.id]) == content(partial_of(task))
 
 
-def test_a_draft_stored_after_the_lease_was_lost_spoils_nothing(spilling: Queue, object_store: ObjectStore) -> None:
+def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Queue, object_store: ObjectStore) -> None:
     scene = Scene(spilling, ROOMY, prompts=1)
     (task,) = scene.lease(1)
-    spilling.progress("w1", [draft_of(task, length=2)])
+    spilling.progress("w1", [partial_of(task, length=2)])
     scene.expire()
     scene.lease(1, "w2")
-    spilling.progress("w2", [draft_of(task, length=3)])
-    assert spilling.progress("w1", [draft_of(task, length=4)]) == [task.id]
+    spilling.progress("w2", [partial_of(task, length=3)])
+    assert spilling.progress("w1", [partial_of(task, length=4)]) == [task.id]
     scene.expire()
-    (draft,) = scene.leased(1, "w3").drafts.values()
-    assert len(draft.samples[0].tokens) == 3
+    (partial_sample,) = scene.leased(1, "w3").partials.values()
+    assert len(partial_sample.samples[0].tokens) == 3
 
 
 # Leaving --------------------------------------------------------------------------------------------------------------
@@ -358,7 +363,7 @@ def test_a_draft_stored_after_the_lease_was_lost_spoils_nothing(spilling: Queue,
 def test_a_worker_that_leaves_is_no_longer_listed(queue: Queue) -> None:
     Scene(queue)
     for worker in ("w1", "w2"):
-        queue.beat(worker, Beat("engine", Version(0, 0), "idle"))
+        queue.heartbeat(worker, Heartbeat("engine", Version(0, 0), "idle"))
     for _ in range(2):
         queue.leave("w1")
     assert [worker.name for worker in queue.status().workers] == ["w2"]

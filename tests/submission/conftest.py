@@ -16,7 +16,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
-from echo_queue.queue import Queue, QueuePolicy, acl, library
+from echo_queue.queue import Queue, RunRules, acl, library
 from echo_queue.records import PromptRow, Published, Task, Version
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -132,7 +132,7 @@ def site(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint)
         client.flushall()
         library.load(client)
         admin = Queue(client, RUN, deadline_s=10.0)
-        admin.configure(QueuePolicy(s=1000, batch=1000, pace=False))
+        admin.configure(RunRules(s=1000, batch=1000, pace=False))
         admin.publish(0, Published(Version(0, 0), "manifest", "digest"))
         site = Site(path, environ, admin, ObjectStore(replace(shared_store, put_once=False), RUN))
         yield site

@@ -50,4 +50,4 @@ def test_a_bad_row_says_what_is_wrong(line: bytes, what: str) -> None:
     with pytest.raises(BadRow) as bad:
         parse(line)
     assert what in bad.value.what
-    assert bad.value.mend
+    assert bad.value.fix

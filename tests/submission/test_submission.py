@@ -63,7 +63,7 @@ def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(
         f"submit_prompt_set.delay(source={str(tmp_path / 'few.jsonl')!r}, set='delayed', epochs=2)"
     )
     assert done.returncode == 0, done.stderr
-    until(lambda: (arrival := site.admin.arrival("delayed")) and arrival.settled, "the delayed set")
+    until(lambda: (arrival := site.admin.submission_counts("delayed")) and arrival.settled, "the delayed set")
     assert len(site.rows()) == 240
     assert site.admin.audit().ok
 
@@ -83,7 +83,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp
     # What the broker still knows is forgotten as well: only the ledger is left.
     site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
     site.celery(processes=2)
-    until(lambda: (arrival := queue.arrival("prompts")) and arrival.settled, "the reconciler")
+    until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler")
     assert sorted(site.rows()) == [(0, index) for index in range(9_500)]
     assert site.admin.audit().ok
 
@@ -94,7 +94,7 @@ def test_what_is_lost_in_the_broker_is_sent_again(site: Site, tmp_path: Path) ->
     place(config, queue, build(config), choose(config, write(tmp_path / "prompts.jsonl", ROWS)))
     site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
     site.celery()
-    until(lambda: (arrival := queue.arrival("prompts")) and arrival.settled, "the reconciler", 20.0)
+    until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler", 20.0)
     assert site.rows() == EXPECTED
 
 
@@ -120,7 +120,7 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
 
 
 def arrived(queue: Queue) -> int:
-    arrival = queue.arrival("prompts")
+    arrival = queue.submission_counts("prompts")
     return arrival.arrived if arrival else 0
 
 
@@ -129,7 +129,7 @@ def test_a_bad_line_is_named_and_nothing_is_declared(site: Site, tmp_path: Path)
     path.write_bytes(b'{"prompt": "a"}\n' * 250 + b"{'prompt'}\n")
     with pytest.raises(PromptError, match=r"prompts\.jsonl:251: is not JSON"):
         submit(site.config(), str(path))
-    assert site.admin.ledger("prompts") is None
+    assert site.admin.submission_status("prompts") is None
 
 
 def test_a_prompt_too_long_for_the_model_is_named_and_nothing_is_declared(site: Site, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_prompt_too_long_for_the_model_is_named_and_nothing_is_declared(site: 
     source = write(tmp_path / "prompts.jsonl", [*ROWS[:120], {"prompt": "xyzq" * 100}])
     with pytest.raises(PromptError, match=r"prompts\.jsonl:121: its prompt has 401 tokens, the model takes 256"):
         submit(site.config(), source)
-    assert site.admin.ledger("prompts") is None
+    assert site.admin.submission_status("prompts") is None
 
 
 def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(site: Site, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_misspelled_column_is_an_error_before_anything_is_declared(site: Site,
     config = site.config(prompts__length_feature="levle")
     with pytest.raises(PromptError, match=r"prompts\.jsonl:1: has no column `levle`"):
         submit(config, source)
-    assert site.admin.ledger("prompts") is None
+    assert site.admin.submission_status("prompts") is None
 
 
 def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(site: Site, tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.announcements import Announce
 from echo_queue.weights.manifest import Manifest
-from echo_queue.weights.signatures import Signer, Verifier
+from echo_queue.weights.signatures import SignatureVerifier, Signer
 
 torch.set_num_threads(1)
 
 SIGNER = Signer(bytes(32))
 OTHER = Signer(bytes(31) + b"\1")
-VERIFIER = Verifier(SIGNER.public_key)
+VERIFIER = SignatureVerifier(SIGNER.public_key)
 CHUNK_KEY = bytes(range(32))
 SMALL = {"chunk_bytes": 4_096, "part_bytes": 40_000}
 """So that a toy model has several parts of several chunks."""
@@ -69,14 +69,14 @@ def _bits(tensor: Tensor, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
     return tensor.dtype, tuple(tensor.shape), bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
-def press(
+def weight_publisher(
     store: ObjectStore, signer: Signer = SIGNER, run: str = "", announce: Announce = lambda *_: None, **settings: Any
-) -> weights.Press:
+) -> weights.WeightPublisher:
     chosen = config.Weights(**(SMALL | settings))
     folder = Path(tempfile.gettempdir())
     run = run or store.prefix.removesuffix("/")
     chunk_key = CHUNK_KEY if chosen.encrypt else None
-    return weights.Press(store, run, signer, chosen, folder, chunk_key=chunk_key, announce=announce)
+    return weights.WeightPublisher(store, run, signer, chosen, folder, chunk_key=chunk_key, announce=announce)
 
 
 FIRST = Version(0, 0)
@@ -84,14 +84,14 @@ FIRST = Version(0, 0)
 
 def publish(store: ObjectStore, tensors: Mapping[str, Tensor], version: Version = FIRST, **settings: Any) -> Published:
     """As the first of its lineage."""
-    return press(store, **settings).publish(version, tensors, "float32")
+    return weight_publisher(store, **settings).publish(version, tensors, "float32")
 
 
 def publish_all(
     store: ObjectStore, versions: list[dict[str, Tensor]], lineage: int = 0, **settings: Any
 ) -> list[Published]:
     """A lineage with all its further routes."""
-    learner, published = press(store, **settings), []
+    learner, published = weight_publisher(store, **settings), []
     for number, tensors in enumerate(versions):
         published.append(learner.publish(Version(lineage, number), tensors, "float32"))
         learner.further(Version(lineage, number))

@@ -20,10 +20,10 @@ from tests.weights.scene import (
     history,
     manifest_of,
     model,
-    press,
     publish,
     publish_all,
     same,
+    weight_publisher,
 )
 
 
@@ -35,7 +35,7 @@ def test_fetched_weights_are_bit_for_bit_those_published(object_store: ObjectSto
 
 
 def test_bfloat16_rounds_floating_tensors_only(object_store: ObjectStore) -> None:
-    published = press(object_store).publish(Version(0, 0), model(), "bfloat16")
+    published = weight_publisher(object_store).publish(Version(0, 0), model(), "bfloat16")
     assert same(fetch(object_store, published), model(), torch.bfloat16)
 
 
@@ -67,7 +67,7 @@ def test_differences_over_several_publications_are_aligned_like_a_skip_list(obje
 
 
 def test_a_difference_hardly_smaller_than_the_whole_is_published_whole(object_store: ObjectStore) -> None:
-    learner = press(object_store)
+    learner = weight_publisher(object_store)
     for number in range(3):
         published = learner.publish(Version(0, number), {"noise": torch.randn(50_000)}, "float32")
         assert manifest_of(object_store, published).route.base is None
@@ -76,7 +76,7 @@ def test_a_difference_hardly_smaller_than_the_whole_is_published_whole(object_st
 
 
 def test_a_model_that_changed_its_shape_begins_anew(object_store: ObjectStore) -> None:
-    learner = press(object_store)
+    learner = weight_publisher(object_store)
     learner.publish(Version(0, 0), {"w": torch.zeros(9_000)}, "float32")
     wider = learner.publish(Version(0, 1), {"w": torch.zeros(9_001)}, "float32")
     assert manifest_of(object_store, wider).route.base is None
@@ -92,7 +92,7 @@ def test_a_new_lineage_begins_with_all_of_its_weights(object_store: ObjectStore)
 
 
 def test_versions_left_out_are_no_gap(object_store: ObjectStore) -> None:
-    versions, learner = history(9), press(object_store)
+    versions, learner = history(9), weight_publisher(object_store)
     for number in (0, 1, 5, 9):
         published = learner.publish(Version(0, number), versions[number], "float32")
         learner.further(Version(0, number))
@@ -101,7 +101,7 @@ def test_versions_left_out_are_no_gap(object_store: ObjectStore) -> None:
 
 
 def test_publishing_again_changes_nothing(object_store: ObjectStore) -> None:
-    versions, learner = history(4), press(object_store, encrypt=True)
+    versions, learner = history(4), weight_publisher(object_store, encrypt=True)
     for number, tensors in enumerate(versions):
         first = learner.publish(Version(0, number), tensors, "float32")
         listed = list(object_store.list())
@@ -118,14 +118,14 @@ def test_two_learners_cannot_publish_one_version(object_store: ObjectStore) -> N
 
 
 def test_versions_only_ascend(object_store: ObjectStore) -> None:
-    learner = press(object_store)
+    learner = weight_publisher(object_store)
     learner.publish(Version(0, 4), model(), "float32")
     with pytest.raises(ValueError, match="only ascend"):
         learner.publish(Version(0, 3), model(), "float32")
 
 
 def test_a_hurried_learner_leaves_differences_out_and_puts_anchors_off(object_store: ObjectStore) -> None:
-    learner, made = press(object_store, anchor_every=2), []
+    learner, made = weight_publisher(object_store, anchor_every=2), []
     for number, tensors in enumerate(history(5)):
         learner.publish(Version(0, number), tensors, "float32")
         made.append([route.base for route in learner.further(Version(0, number), lambda: True)])
@@ -160,7 +160,7 @@ def test_few_parts_are_in_memory_and_they_leave_while_others_are_encoded(
 
 
 def test_bases_leave_nothing_behind_and_are_few(object_store: ObjectStore, tmp_path: Any) -> None:
-    learner = press(object_store)
+    learner = weight_publisher(object_store)
     learner._folder = tmp_path
     for number, tensors in enumerate(history(11)):
         learner.publish(Version(0, number), tensors, "float32")
@@ -173,7 +173,7 @@ def test_readers_see_each_version_whole_while_the_learner_publishes(object_store
     done, versions = threading.Event(), history(8)
 
     def learn() -> None:
-        learner = press(object_store, anchor_every=3)
+        learner = weight_publisher(object_store, anchor_every=3)
         try:
             for number, tensors in enumerate(versions):
                 learner.publish(Version(0, number), tensors, "float32")
@@ -197,7 +197,7 @@ def test_readers_see_each_version_whole_while_the_learner_publishes(object_store
 def test_what_the_store_refuses_is_one_clear_error_and_no_version(
     object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner = press(object_store)
+    learner = weight_publisher(object_store)
     learner.publish(Version(0, 0), model(), "float32")
     put = ObjectStore.put
 

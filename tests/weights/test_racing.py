@@ -11,8 +11,8 @@ from echo_queue.errors import FencedError
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
-from tests.queue.scene import POLICY
-from tests.weights.scene import VERIFIER, drifted, fetch, model, press, same
+from tests.queue.scene import RULES
+from tests.weights.scene import VERIFIER, drifted, fetch, model, same, weight_publisher
 
 LEARNERS, VERSIONS = 4, 6
 
@@ -28,7 +28,7 @@ def weights_of(version: Version) -> dict[str, Tensor]:
 def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole_and_newer_versions(
     queue: Queue, object_store: ObjectStore
 ) -> None:
-    queue.configure(POLICY)
+    queue.configure(RULES)
     over, fenced = threading.Event(), []
     seen: list[Published] = []
 
@@ -36,7 +36,7 @@ def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole
         time.sleep(0.15 * number)  # in the middle of what the one before does
         mine = Queue(queue.client, queue.run)
         lineage = mine.resume().lineage
-        learner = press(object_store, anchor_every=3)
+        learner = weight_publisher(object_store, anchor_every=3)
         try:
             for version in (Version(lineage, number) for number in range(VERSIONS)):
                 mine.publish(lineage, learner.publish(version, weights_of(version), "float32"))

@@ -27,10 +27,10 @@ from tests.weights.scene import (
     history,
     manifest_of,
     model,
-    press,
     publish,
     publish_all,
     same,
+    weight_publisher,
 )
 
 
@@ -70,7 +70,7 @@ def test_exchanged_objects_are_never_loaded(object_store: ObjectStore) -> None:
 
 
 def test_a_manifest_other_than_the_pointers_is_refused(object_store: ObjectStore) -> None:
-    learner = press(object_store)
+    learner = weight_publisher(object_store)
     published = learner.publish(Version(0, 0), model(), "float32")
     learner.publish(Version(0, 1), model(1), "float32")
     object_store.put(published.manifest, object_store.get(manifest_key(Version(0, 1))))
@@ -93,11 +93,11 @@ def test_a_manifest_that_is_not_signed_with_the_trusted_key_is_refused(object_st
 
 def test_another_runs_or_versions_manifest_is_refused(object_store: ObjectStore) -> None:
     """Signed with the right key, as where two runs share one."""
-    learner = press(object_store, run="another")
+    learner = weight_publisher(object_store, run="another")
     published = learner.publish(Version(0, 0), model(), "float32")
     with pytest.raises(Damaged, match="of run 'another'"):
         fetch(object_store, published)
-    other = press(object_store).publish(Version(0, 1), model(), "float32")
+    other = weight_publisher(object_store).publish(Version(0, 1), model(), "float32")
     with pytest.raises(Damaged, match=r"that of version 0\.1"):
         fetch(object_store, pointed_at(object_store, object_store.get(other.manifest), Version(0, 2)))
 
@@ -164,7 +164,9 @@ def test_a_manifest_of_an_unknown_format_asks_for_an_upgrade(object_store: Objec
 def test_parts_that_are_whole_and_make_other_tensors_are_never_loaded(object_store: ObjectStore) -> None:
     """Everything is signed and every chunk is right; only the tensors' digests tell."""
     manifest = manifest_of(object_store, publish(object_store, {"w": torch.ones(9)}))
-    other = manifest_of(object_store, press(object_store).publish(Version(0, 1), {"w": torch.zeros(9)}, "float32"))
+    other = manifest_of(
+        object_store, weight_publisher(object_store).publish(Version(0, 1), {"w": torch.zeros(9)}, "float32")
+    )
     mixed = Manifest(other.run, other.version, manifest.tensors, {}, manifest.root, _toward(other.route, manifest.root))
     published = pointed_at(object_store, SIGNER.sign(mixed.encode()), Version(0, 1))
     with pytest.raises(Damaged, match="tensor w is not what was published"):
@@ -217,7 +219,7 @@ def test_a_worker_takes_the_fewest_bytes_from_where_it_is(object_store: ObjectSt
 def test_from_any_version_to_any_later_one_the_way_is_bit_exact(object_store: ObjectStore, dtype: str) -> None:
     """As a worker goes: in place, from whatever it has; versions are left out, and what changes is drawn anew."""
     chance, kind = random.Random(dtype), getattr(torch, dtype)
-    learner, versions, published = press(object_store, anchor_every=5, part_bytes=200_000), [model()], []
+    learner, versions, published = weight_publisher(object_store, anchor_every=5, part_bytes=200_000), [model()], []
     for _ in range(8):
         number = (len(versions) - 1) * 3 + chance.randrange(3)
         published.append(learner.publish(Version(0, number), versions[-1], dtype))
@@ -305,7 +307,7 @@ def test_a_damaged_version_is_never_half_loaded_whatever_is_spoiled(object_store
 
 def test_open_manifest_of_a_stranger_is_forged(object_store: ObjectStore) -> None:
     stranger = Signer.generate()
-    published = press(object_store, stranger).publish(Version(0, 0), model(), "float32")
+    published = weight_publisher(object_store, stranger).publish(Version(0, 0), model(), "float32")
     with pytest.raises(Forged):
         open_manifest(object_store, object_store.get(published.manifest), published.version, VERIFIER)
     assert weights.latest(object_store, VERIFIER) is None

@@ -10,7 +10,7 @@ from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import FOLDER, manifest_key
 from echo_queue.weights.retention import expendable
-from tests.weights.scene import SMALL, VERIFIER, fetch, history, press, publish, publish_all, same
+from tests.weights.scene import SMALL, VERIFIER, fetch, history, publish, publish_all, same, weight_publisher
 
 ONE = {"w": torch.ones(1)}
 
@@ -78,7 +78,7 @@ def test_what_is_not_certainly_whole_is_no_floor(object_store: ObjectStore) -> N
 
 
 def test_a_run_of_many_versions_keeps_few(object_store: ObjectStore) -> None:
-    learner, s = press(object_store, **(SMALL | {"part_bytes": 200_000, "anchor_every": 3})), 2
+    learner, s = weight_publisher(object_store, **(SMALL | {"part_bytes": 200_000, "anchor_every": 3})), 2
     for number, tensors in enumerate(history(9)):
         learner.publish(Version(0, number), tensors, "float32")
         learner.further(Version(0, number))

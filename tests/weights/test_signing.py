@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.weights.signatures import Forged, Signer, Verifier
+from echo_queue.weights.signatures import Forged, SignatureVerifier, Signer
 
 BODY = b'{"format":2,"name":"\\"key\\":"}'
 
 
 def test_what_was_signed_opens_with_the_public_key() -> None:
     signer = Signer.generate()
-    assert Verifier(signer.public_key).open(signer.sign(BODY), "test") == BODY
+    assert SignatureVerifier(signer.public_key).open(signer.sign(BODY), "test") == BODY
 
 
 def test_any_changed_byte_is_noticed() -> None:
@@ -24,16 +24,16 @@ def test_any_changed_byte_is_noticed() -> None:
         changed = bytearray(envelope)
         changed[place] ^= 1
         with pytest.raises(Forged, match="test"):
-            Verifier(signer.public_key).open(bytes(changed), "test")
+            SignatureVerifier(signer.public_key).open(bytes(changed), "test")
     for cut in range(len(envelope)):
         with pytest.raises(Forged):
-            Verifier(signer.public_key).open(envelope[:cut], "test")
+            SignatureVerifier(signer.public_key).open(envelope[:cut], "test")
 
 
 def test_another_key_is_named() -> None:
     signer, other = Signer.generate(), Signer.generate()
     with pytest.raises(Forged, match="which is trusted here"):
-        Verifier(other.public_key).open(signer.sign(BODY), "test")
+        SignatureVerifier(other.public_key).open(signer.sign(BODY), "test")
 
 
 def test_a_key_file_is_private_and_lasts(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_key_that_is_none_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="64 hexadecimal digits"):
         Signer.kept_at(tmp_path / "weights.key")
     with pytest.raises(ServiceError, match="no public key"):
-        Verifier("abc")
+        SignatureVerifier("abc")
 
 
 def test_secrets_differ_by_purpose_and_survive_a_restart() -> None:

@@ -110,7 +110,7 @@ def test_what_an_older_writer_stored_is_still_read(object_store: ObjectStore, nu
     for path in VECTOR.rglob("*"):
         if path.suffix in (".part", ".json") and path.parent != VECTOR:
             store.put(path.relative_to(VECTOR).as_posix(), path.read_bytes())
-    version, verifier = Version(1, number), weights.Verifier(KEYS["public_key"])
+    version, verifier = Version(1, number), weights.SignatureVerifier(KEYS["public_key"])
     key = f"weights/0001/{number:08d}/manifest.json"
     published = Published(version, key, blake3(store.get(key)).hexdigest())
     manifest = weights.read_manifest(store, published, verifier)

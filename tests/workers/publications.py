@@ -9,7 +9,7 @@ from torch import Tensor
 from echo_queue.config import Weights
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights import Manifest, Press, Route, Signer, Verifier, read_manifest
+from echo_queue.weights import Manifest, Route, SignatureVerifier, Signer, WeightPublisher, read_manifest
 from echo_queue.weights.reader import bring
 from echo_queue.weights.tensors import digest_of
 
@@ -39,18 +39,20 @@ class Publications:
     ) -> None:
         self.store = store
         self.signer = Signer.generate()
-        self.verifier = Verifier(self.signer.public_key)
+        self.verifier = SignatureVerifier(self.signer.public_key)
         self.tensors = dict(tensors)
         self.dtype = dtype
         self.settings = Weights.model_validate(SMALL | settings)
         self.chunk_key = self.signer.secret("chunks") if self.settings.encrypt else None
-        self._press = Press(store, store.prefix[:-1], self.signer, self.settings, folder, chunk_key=self.chunk_key)
+        self._weight_publisher = WeightPublisher(
+            store, store.prefix[:-1], self.signer, self.settings, folder, chunk_key=self.chunk_key
+        )
         self._generator = torch.Generator().manual_seed(0)
 
     def publish(self, number: int, lineage: int = 1) -> Published:
         version = Version(lineage, number)
-        published = self._press.publish(version, self.tensors, self.dtype)
-        self._press.further(version)
+        published = self._weight_publisher.publish(version, self.tensors, self.dtype)
+        self._weight_publisher.further(version)
         return published
 
     def drift(self, share: float = 0.05) -> None:

@@ -16,16 +16,16 @@ from transformers import AutoModelForCausalLM
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.queue import Chunk, PromptSet, Queue, QueuePolicy, Status
+from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, Status
 from echo_queue.records import Group, Message, PromptRow, Published, Version
 from echo_queue.services.serving import Services
 from echo_queue.submission import shards
-from echo_queue.weights import Press, Signer
+from echo_queue.weights import Signer, WeightPublisher
 from learner.publication import signing_key
 from tests import toml
 from workers import engines
 from workers.environments.scorer import Scorer
-from workers.shutdown import Leaving
+from workers.shutdown import Shutdown
 from workers.worker import work
 
 DEADLINE_S = 60.0
@@ -45,8 +45,8 @@ class Stage:
         self.queue = Queue.connect(self.config, "learner", self.store)
         self.lineage = 0
         self.signer = Signer.generate()
-        self._press: Press | None = None
-        self._leaving = Leaving()
+        self._weight_publisher: WeightPublisher | None = None
+        self._leaving = Shutdown()
         self._threads: list[threading.Thread] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.errors: list[BaseException] = []
@@ -62,14 +62,14 @@ class Stage:
             self.publish(0, tensors)
 
     def configure(self) -> None:
-        policy = QueuePolicy(
+        rules = RunRules(
             s=self.config.staleness.s,
             batch=self.config.learner.batch_groups,
             lease_ms=round(1000 * self.config.queue.lease_s),
             max_attempts=self.config.queue.max_attempts,
             pace=False,
         )
-        Queue.connect(self.config, "admin", self.store).configure(policy)
+        Queue.connect(self.config, "admin", self.store).configure(rules)
 
     def submit(self, prompts: Sequence[str | list[Message]], **columns: Any) -> None:
         submitter = Queue.connect(self.config, "submitter", self.store)
@@ -81,18 +81,20 @@ class Stage:
         """A new lineage."""
         self.lineage = self.queue.resume().lineage
         trust = signing_key.trust(self.signer)
-        self.queue.entrust(self.lineage, trust)
+        self.queue.publish_keys(self.lineage, trust)
         chunk_key = trust.chunk_key if self.config.weights.encrypt else None
         folder = self.config.run.dir / "bases"
         settings = self.config.weights
-        self._press = Press(self.store, self.config.run.name, self.signer, settings, folder, chunk_key=chunk_key)
+        self._weight_publisher = WeightPublisher(
+            self.store, self.config.run.name, self.signer, settings, folder, chunk_key=chunk_key
+        )
 
     def publish(self, number: int, tensors: dict[str, Tensor]) -> Published:
         version = Version(self.lineage, number)
-        assert self._press is not None, "no learner has begun"
-        published = self._press.publish(version, tensors, self.config.model.dtype)
+        assert self._weight_publisher is not None, "no learner has begun"
+        published = self._weight_publisher.publish(version, tensors, self.config.model.dtype)
         self.queue.publish(self.lineage, published)
-        self._press.further(version)
+        self._weight_publisher.further(version)
         return published
 
     def drain(self, groups: int) -> list[Group]:

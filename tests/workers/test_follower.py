@@ -17,11 +17,11 @@ from echo_queue.weights.reader import bring as parts_of
 from learner.publication import signing_key
 from tests.workers.publications import holds
 from tests.workers.stage import Stage, tensors_of
-from workers.weights.fetch import Bring, Intake
+from workers.weights.fetch import Bring, VersionFetcher
 from workers.weights.key_pinning import KeyChanged, pin
-from workers.weights.peers.part_cache import Spool
+from workers.weights.peers.part_cache import PartCache
 from workers.weights.staging import Stage as HostCopy
-from workers.weights.watcher import Follower, Staged
+from workers.weights.watcher import Staged, WeightWatcher
 
 torch.set_num_threads(1)
 Begin = Callable[..., Stage]
@@ -34,30 +34,32 @@ class Following:
 
     def __init__(self, run: Stage, directory: Path, base: "Callable[[str], Tensor] | None" = None) -> None:
         self.run, self.store = run, run.store
-        self.spool = Spool(directory / "spool" / "w1", 1 << 30)
+        self.part_cache = PartCache(directory / "part cache" / "w1", 1 << 30)
         self.brought: list[Route] = []
         self.before: Bring = lambda route: None
         self.copy = HostCopy()
         queue = Queue.connect(run.config, "worker")
         pinned = pin(run.config, queue, STAYING)
         assert pinned is not None
-        self.intake = Intake(run.store, pinned, self.copy, bring=self._bring, spool=self.spool, base=base)
-        self.follower = Follower(queue, self.intake, Version(0, 0))
+        self.intake = VersionFetcher(
+            run.store, pinned, self.copy, bring=self._bring, part_cache=self.part_cache, base=base
+        )
+        self.follower = WeightWatcher(queue, self.intake, Version(0, 0))
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> WeightWatcher:
         self.follower.start()
         return self.follower
 
     def __exit__(self, *error: object) -> None:
         self.follower.close()
         self.follower.join(timeout=10)
-        self.spool.close()
+        self.part_cache.close()
 
     def _bring(self, route: Route) -> None:
         self.before(route)
         self.brought.append(route)
         for part, data in parts_of(self.store, route):
-            file = self.spool.open(part)
+            file = self.part_cache.open(part)
             for index in range(len(part.chunks)):
                 assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
 
@@ -66,14 +68,14 @@ def changed(tensors: dict[str, Tensor], number: int) -> dict[str, Tensor]:
     return {name: tensor + 0.01 * number * (tensor > 0.3) for name, tensor in tensors.items()}
 
 
-def seconds_of_a_take(follower: Follower) -> float:
+def seconds_of_a_take(follower: WeightWatcher) -> float:
     """Of one that gives nothing; the shortest of a few counts, as the machine itself may stand still."""
     began = time.monotonic()
     assert follower.take() is None
     return time.monotonic() - began
 
 
-def awaited(follower: Follower, version: Version) -> Staged:
+def awaited(follower: WeightWatcher, version: Version) -> Staged:
     staged = follower.wait_for(version, DEADLINE_S, STAYING)
     assert staged is not None
     return staged
@@ -223,7 +225,7 @@ def test_a_way_that_does_not_fit_into_the_spool_at_once_comes_route_by_route(
     published = run.publish(1, changed(tensors, 1))
     routes = following.intake._routes(read_manifest(run.store, published, following.intake._pinned.verifier))
     assert len(routes) == 2
-    following.spool.most_bytes = sum(route.size for route in routes) - 1
+    following.part_cache.most_bytes = sum(route.size for route in routes) - 1
     with following as follower, awaited(follower, Version(1, 1)) as staged:
         assert holds(dict(staged.tensors), staged.manifest)
     assert following.brought == list(routes), "each of them once"

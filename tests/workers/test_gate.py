@@ -13,7 +13,7 @@ from tests.workers.publications import Publications, holds
 from tests.workers.stage import tensors_of
 from workers.engines import Sampling
 from workers.engines.transformers import TransformersEngine
-from workers.weights.swap import FEW, Gate, Spoilt, probed
+from workers.weights.swap import FEW, Spoilt, WeightSwap, probed
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)
@@ -36,7 +36,7 @@ def test_after_a_swap_the_live_engine_has_the_digests_of_the_manifest(
     learner: Publications, engine: TransformersEngine
 ) -> None:
     manifest = learner.manifest(learner.publish(0))
-    gate = Gate(engine)
+    gate = WeightSwap(engine)
     gate.swap(manifest, learner.tensors)
     assert holds({info.name: engine.weight(info.name) for info in manifest.tensors}, manifest)
     assert engine.version == manifest.version and 0 < gate.pause_s < 10
@@ -55,7 +55,7 @@ def test_what_the_engine_does_not_take_is_a_clear_error_and_the_old_version_serv
         ({name: tensor for name, tensor in learner.tensors.items() if "norm" not in name}, "is missing"),
     ):
         with pytest.raises(ConfigError, match=what):
-            Gate(engine).swap(manifest, tensors)
+            WeightSwap(engine).swap(manifest, tensors)
         assert engine.version == Version(0, 0) and torch.equal(engine.weight("model.norm.weight"), before)
 
 
@@ -69,7 +69,7 @@ def test_a_load_that_fails_on_the_way_spoils_the_engine(learner: Publications, e
 
     broken.copy_ = fail  # type: ignore[method-assign,assignment]
     with pytest.raises(Spoilt, match="the device is lost"):
-        Gate(engine).swap(manifest, learner.tensors)
+        WeightSwap(engine).swap(manifest, learner.tensors)
 
 
 def test_an_engine_that_holds_other_bytes_than_were_published_is_noticed(
@@ -79,7 +79,7 @@ def test_an_engine_that_holds_other_bytes_than_were_published_is_noticed(
     name = manifest.tensors[-1].name
     wrong = learner.tensors | {name: learner.tensors[name] + 1}
     with pytest.raises(Spoilt, match=f"{name} in the engine is not what was published"):
-        Gate(engine).swap(manifest, wrong)
+        WeightSwap(engine).swap(manifest, wrong)
 
 
 def test_probes_cover_the_ends_and_in_time_everything(learner: Publications) -> None:

@@ -7,63 +7,65 @@ from pathlib import Path
 import numpy as np
 
 from echo_queue.queue import Queue
-from echo_queue.records import NOTHING, Draft, Drafts, Span, Version
+from echo_queue.records import NOTHING, PartialGroup, PartialSample, Span, Version
 from tests.workers.stage import Stage, tensors_of
 from workers import engines
-from workers.heartbeat import Heart
-from workers.held_leases import Held
+from workers.held_leases import HeldLeases
+from workers.lease_keeper import LeaseKeeper
 
 Begin = Callable[..., Stage]
 BASE = Version(0, 0)
 
 
-def heart_of(run: Stage, folder: Path, queue: Queue, held: Held) -> Heart:
+def heart_of(run: Stage, folder: Path, queue: Queue, held: HeldLeases) -> LeaseKeeper:
     engine = engines.create(run.config, str(folder), BASE, [])
-    return Heart(queue, "w1", engine, held, every_s=0.1, accepted=lambda: 0, fetched={})
+    return LeaseKeeper(queue, "w1", engine, held, every_s=0.1, accepted=lambda: 0, fetched={})
 
 
 def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path) -> None:
     run = stage()
     run.begin(["1", "2"], tensors_of(folder))
-    queue, held = Queue.connect(run.config, "worker"), Held()
+    queue, held = Queue.connect(run.config, "worker"), HeldLeases()
     tasks = queue.lease("w1", BASE, 2).tasks
     held.take(tasks, 0)
-    heart = heart_of(run, folder, queue, held)
-    heart.start()
+    lease_keeper = heart_of(run, folder, queue, held)
+    lease_keeper.start()
     run.queue.bury(tasks[0].id, "not wanted")
     run.until(lambda: held.ids() == [tasks[1].id], "the first task's loss")
     assert not held.holds(tasks[0].id) and held.holds(tasks[1].id)
-    heart.check()
-    heart.close()
+    lease_keeper.check()
+    lease_keeper.close()
 
 
 def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) -> None:
     run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
-    queue, held = Queue.connect(run.config, "worker"), Held()
+    queue, held = Queue.connect(run.config, "worker"), HeldLeases()
     held.take(queue.lease("w1", BASE, 1).tasks, 0)
-    heart = heart_of(run, folder, queue, held)
-    heart.start()
+    lease_keeper = heart_of(run, folder, queue, held)
+    lease_keeper.start()
     beats = threading.Event()
     for _ in range(15):
         beats.wait(0.1)
         assert run.queue.reclaim().expired == 0
-    heart.close()
+    lease_keeper.close()
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
 
 
-def test_drafts_that_were_noted_are_stored_for_the_next_worker(stage: Begin, folder: Path) -> None:
+def test_partials_that_were_noted_are_stored_for_the_next_worker(stage: Begin, folder: Path) -> None:
     run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
-    queue, held = Queue.connect(run.config, "worker", run.store), Held()
+    queue, held = Queue.connect(run.config, "worker", run.store), HeldLeases()
     (task,) = queue.lease("w1", BASE, 1).tasks
     held.take([task], 0)
-    heart = heart_of(run, folder, queue, held)
-    heart.start()
-    begun = Draft(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
-    held.note([Drafts(task.id, run.lineage, (begun, NOTHING, NOTHING)), Drafts("p/0/7", 1, (begun,))])
-    run.until(lambda: run.queue.client.hlen(run.queue.keys.drafts) == 1, "the draft of the task that is held")
-    heart.close()
+    lease_keeper = heart_of(run, folder, queue, held)
+    lease_keeper.start()
+    begun = PartialSample(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
+    held.note([PartialGroup(task.id, run.lineage, (begun, NOTHING, NOTHING)), PartialGroup("p/0/7", 1, (begun,))])
+    run.until(
+        lambda: run.queue.client.hlen(run.queue.keys.partials) == 1, "the partial rollout of the task that is held"
+    )
+    lease_keeper.close()
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
-    found = queue.lease("w2", BASE, 1).drafts
+    found = queue.lease("w2", BASE, 1).partials
     assert [len(one.samples) for one in found.values()] == [3] and list(found) == [task.id]

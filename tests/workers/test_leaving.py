@@ -11,8 +11,8 @@ import pytest
 
 from echo_queue.queue import Queue
 from tests.workers.stage import Stage, tensors_of
-from workers.held_leases import Held
-from workers.shutdown import LEAST_S, Leaver, Leaving, on_signals
+from workers.held_leases import HeldLeases
+from workers.shutdown import LEAST_S, Shutdown, ShutdownThread, on_signals
 
 Begin = Callable[..., Stage]
 DEADLINE_S = 30.0
@@ -30,7 +30,7 @@ def handlers() -> Iterator[None]:
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_makes_a_worker_leave(number: signal.Signals) -> None:
-    leaving = Leaving()
+    leaving = Shutdown()
     on_signals(leaving)
     os.kill(os.getpid(), number)
     assert leaving.wait(DEADLINE_S)
@@ -38,31 +38,31 @@ def test_a_signal_makes_a_worker_leave(number: signal.Signals) -> None:
 
 
 def test_the_first_notice_says_why_and_how_soon() -> None:
-    leaving = Leaving()
+    leaving = Shutdown()
     leaving.leave("the cloud takes it", within_s=25.0)
     leaving.leave("SIGTERM")
     assert (leaving.why, leaving.within_s) == ("the cloud takes it", 25.0)
 
 
 def test_the_time_there_is_comes_from_the_notice_or_from_the_configuration() -> None:
-    assert Leaving().time_s(20.0) == 20.0
+    assert Shutdown().time_s(20.0) == 20.0
     for told_s, there_is_s in ((25.0, 25.0), (0.0, LEAST_S)):
-        leaving = Leaving()
+        leaving = Shutdown()
         leaving.leave("the cloud takes it", told_s)
         assert leaving.time_s(20.0) == there_is_s
 
 
 def test_a_worker_that_rests_does_not_leave() -> None:
-    leaving = Leaving()
+    leaving = Shutdown()
     leaving.rest("it may be taken")
     assert leaving.resting and not leaving.is_set()
 
 
 def test_a_main_thread_that_leaves_by_itself_is_left_alone(stage: Begin) -> None:
-    leaving, retired = Leaving(), Leaving()
+    leaving, retired = Shutdown(), Shutdown()
     run = stage()
     queue = Queue.connect(run.config, "worker")
-    leaver = Leaver(queue, "w1", leaving, grace_s=DEADLINE_S, held=Held(), retire=retired.set)
+    leaver = ShutdownThread(queue, "w1", leaving, grace_s=DEADLINE_S, held=HeldLeases(), retire=retired.set)
     leaver.start()
     leaving.leave("it is time")
     assert retired.wait(DEADLINE_S)
@@ -78,7 +78,7 @@ def stuck(stage: Begin, folder: Path, tmp_path: Path) -> Iterator[tuple[Stage, "
     run.begin(["1", "2"], tensors_of(folder))
     command = [sys.executable, "-m", "tests.workers.stuck", str(run.path), str(tmp_path / "notice")]
     process = subprocess.Popen(command)
-    run.until(lambda: run.status().flying == 2, "the stuck worker's lease")
+    run.until(lambda: run.status().in_flight == 2, "the stuck worker's lease")
     yield run, process
     process.kill()
     process.wait()

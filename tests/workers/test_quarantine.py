@@ -75,11 +75,11 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
     def quarantined() -> bool:
         run.queue.reclaim()
         (worker,) = run.status().workers
-        return worker.beat is not None and worker.beat.state == "quarantined" and worker.held == 0
+        return worker.heartbeat is not None and worker.heartbeat.state == "quarantined" and worker.held == 0
 
     run.until(quarantined, "quarantine with empty hands")
     (worker,) = run.status().workers
-    assert worker.beat and worker.beat.version == Version(run.lineage, 0), "the new version is not served yet"
+    assert worker.heartbeat and worker.heartbeat.version == Version(run.lineage, 0), "the new version is not served yet"
     for group in run.drain(2):
         assert group.oldest == group.newest == 1 and group.attempt == 0, "handed back, at no cost"
         assert_generated_by(newer, group, temperature=0.8)
@@ -93,7 +93,7 @@ def test_what_runs_is_handed_back_before_weights_are_built_anew(stage: Begin, tm
     run, made = stage(old, model=sizes, staleness={"s": 1}, queue=PATIENT), list[Failing]()
     run.begin(QUESTIONS[:2], tensors_of(old), wanted="3")
     run.worker("w1", failing("raises", 1, made))
-    run.until(lambda: any(one.beat and one.beat.tokens_per_s > 0 for one in run.status().workers), "tokens")
+    run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
     run.publish(1, tensors_of(new))
     released = 0
 
@@ -122,7 +122,7 @@ def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(stage: Begin
     def nothing_flies() -> bool:
         nonlocal expired
         expired += run.queue.reclaim().expired
-        return run.status().flying == 0
+        return run.status().in_flight == 0
 
     run.until(nothing_flies, "the end of its leases")
     assert expired == 0, "it had handed back what it held"

@@ -12,7 +12,7 @@ import torch
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
 from echo_queue.queue import Lease, Queue
-from echo_queue.records import Drafts, Published, Shard, Task, Version
+from echo_queue.records import PartialGroup, Published, Shard, Task, Version
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
 from workers.assignment import seed_of
@@ -175,7 +175,7 @@ def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(sta
     run.worker("w1").join(timeout=30)
     (error,) = run.errors
     assert isinstance(error, ConfigError)
-    assert run.status().flying == 0
+    assert run.status().in_flight == 0
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_sigterm_hands_back_what_cannot_be_finished(stage: Begin, tmp_path: Path
     )
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     worker = run.process("w1")
-    run.until(lambda: any(one.beat and one.beat.tokens_per_s > 0 for one in run.status().workers), "tokens")
+    run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
     os.kill(worker.pid, signal.SIGTERM)
     assert worker.wait(timeout=20) == 0
     assert run.queue.reclaim().released == 2
@@ -201,7 +201,9 @@ def test_sigterm_ends_a_worker_whose_environment_hangs(stage: Begin, folder: Pat
     run = stage(environment=misbehaving(600.0), rollout={"grace_s": 2.0}, queue={"lease_s": 60.0})
     run.begin(["hang"], tensors_of(folder))
     worker = run.process("w1")
-    run.until(lambda: any(one.beat and one.beat.state == "scoring" for one in run.status().workers), "scoring")
+    run.until(
+        lambda: any(one.heartbeat and one.heartbeat.state == "scoring" for one in run.status().workers), "scoring"
+    )
     os.kill(worker.pid, signal.SIGTERM)
     assert worker.wait(timeout=20) == 0
     assert run.queue.reclaim().released == 1
@@ -213,7 +215,7 @@ def test_what_a_killed_worker_held_is_done_by_another(stage: Begin, tmp_path: Pa
     run = stage(endless, model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 2000})
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     killed = run.process("w1")
-    run.until(lambda: any(one.beat and one.beat.tokens_per_s > 0 for one in run.status().workers), "tokens")
+    run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
     os.kill(killed.pid, signal.SIGKILL)
     run.process("w2")
     for group in run.drain(2):
@@ -225,17 +227,17 @@ ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": 4000}
 
 
 def generating(run: Stage) -> bool:
-    return any(one.beat and one.beat.tokens_per_s > 0 for one in run.status().workers)
+    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
 
 
-def stored(run: Stage) -> dict[str, Drafts]:
+def stored(run: Stage) -> dict[str, PartialGroup]:
     """What the next worker would go on from; the tasks are handed back."""
-    run.until(lambda: bool(run.queue.reclaim()) and run.status().flying == 0, "leases to end")
+    run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
     probe = Queue.connect(run.config, "worker", run.store)
     lease = probe.lease("probe", Version(run.lineage, 0), 9)
     probe.release("probe", [task.id for task in lease.tasks])
     run.queue.reclaim()
-    return dict(lease.drafts)
+    return dict(lease.partials)
 
 
 @pytest.mark.slow
@@ -246,15 +248,15 @@ def test_another_worker_goes_on_where_one_was_taken_away(stage: Begin, tmp_path:
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     taken = run.process("w1")
     run.until(lambda: generating(run), "tokens")
-    run.until(lambda: run.queue.client.hlen(run.queue.keys.drafts) == 2, "drafts of both")
+    run.until(lambda: run.queue.client.hlen(run.queue.keys.partials) == 2, "partial rollouts of both")
     os.kill(taken.pid, end)
     assert taken.wait(timeout=20) == (0 if end == signal.SIGTERM else -9)
-    drafts = stored(run)
-    assert len(drafts) == 2 and all(len(one.tokens) > 10 for begun in drafts.values() for one in begun.samples)
+    partials = stored(run)
+    assert len(partials) == 2 and all(len(one.tokens) > 10 for begun in partials.values() for one in begun.samples)
     run.worker("w2")
     for group in run.drain(2):
         assert group.worker == "w2"
-        for sample, begun in zip(group.samples, drafts[group.task].samples, strict=True):
+        for sample, begun in zip(group.samples, partials[group.task].samples, strict=True):
             np.testing.assert_array_equal(sample.tokens[: len(begun.tokens)], begun.tokens)
             np.testing.assert_array_equal(sample.logprobs[: len(begun.tokens)], begun.logprobs)
         assert_generated_by(endless, group, temperature=0.8)

@@ -8,7 +8,7 @@
   What is added later reads nothing that was computed with older weights.
 - A `load` that raises `ConfigError` leaves the old version serving; after any other error the engine may hold parts of
   both.
-- A sample depends on its prompt, its seed, its draft and the weights, not on what shares the batch with it.
+- A sample depends on its prompt, its seed, its partial rollout and the weights, not on what shares the batch with it.
 - One thread uses an engine; any may read `sampled`, and several may ask at once what it `holds`.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from echo_queue.config import Config
-from echo_queue.records import NOTHING, Draft, Tokens, Version
+from echo_queue.records import NOTHING, PartialSample, Tokens, Version
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One sample to generate: prompt [P], then the draft, then up to `limit` tokens with the draft's.
+    """One sample to generate: prompt [P], then the partial, then up to `limit` tokens with the partial rollout's.
 
     `seed`, 63 bits, is this sample's own: the token at place t is drawn with the t-th random number of its sequence. A
     server (`http`) begins a sequence of its own at each place where it takes a sample up.
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     prompt: Tokens
     seed: int
     limit: int
-    draft: Draft = NOTHING
+    partial_sample: PartialSample = NOTHING
 
 
 class Engine(Protocol):
@@ -71,18 +71,18 @@ class Engine(Protocol):
         """Samples in it, neither ended nor aborted."""
 
     def add(self, requests: Sequence[Request]) -> None:
-        """They join at the next step. Requests of one call that share a prompt, and have no draft, read it once.
+        """They join at the next step. Requests of one call that share a prompt, and have no partial, read it once.
 
-        Raises `ValueError` for a key that is in use, an empty prompt, or a draft that is at its limit.
+        Raises `ValueError` for a key that is in use, an empty prompt, or a partial rollout that is at its limit.
         """
 
-    def step(self) -> Mapping[Key, Draft]:
+    def step(self) -> Mapping[Key, PartialSample]:
         """At least one more token for each sample; where a server makes them, those that have come.
 
-        Those that ended leave: "stop" after a stop token (it is the last one of the draft), "length" at the limit.
+        Those that ended leave: "stop" after a stop token (it is the last one of the partial), "length" at the limit.
         """
 
-    def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
+    def partials(self, tasks: Collection[str] | None = None) -> Mapping[Key, PartialSample]:
         """How far the samples under way are; of these tasks, or all."""
 
     def abort(self, tasks: Collection[str]) -> None:
@@ -106,16 +106,16 @@ class Engine(Protocol):
         """Gives back the device, and ends what it started."""
 
 
-def check(requests: Sequence[Request], under_way: Collection[Key]) -> None:
+def check(requests: Sequence[Request], partial_payloads: Collection[Key]) -> None:
     """Raises `ValueError` as `Engine.add` does."""
-    used = set(under_way)
+    used = set(partial_payloads)
     for request in requests:
         if request.key in used:
             raise ValueError(f"{request.key} is under way already")
         if not len(request.prompt):
             raise ValueError(f"{request.key} has an empty prompt")
-        if len(request.draft.tokens) >= request.limit:
-            raise ValueError(f"the draft of {request.key} is at its limit of {request.limit} tokens")
+        if len(request.partial_sample.tokens) >= request.limit:
+            raise ValueError(f"the partial rollout of {request.key} is at its limit of {request.limit} tokens")
         used.add(request.key)
 
 

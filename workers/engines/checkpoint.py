@@ -44,15 +44,15 @@ def too_short(config: PreTrainedConfig, max_tokens: int) -> Iterator[Problem]:
 
 def misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], version: Version) -> Iterator[Problem]:
     """Why `tensors` cannot become the model's weights. Tied names share one object and need to be given once."""
-    mend = "publish the state dict of the model that the workers were started with"
+    fix = "publish the state dict of the model that the workers were started with"
     given: dict[int, str] = {}
     for name, tensor in tensors.items():
         where = f"weights {version}, {name}"
         if name not in parameters:
-            yield Problem(where, "is unknown to the model", mend)
+            yield Problem(where, "is unknown to the model", fix)
             continue
         if parameters[name].shape != tensor.shape:
-            yield Problem(where, f"has shape {list(tensor.shape)}, not {list(parameters[name].shape)}", mend)
+            yield Problem(where, f"has shape {list(tensor.shape)}, not {list(parameters[name].shape)}", fix)
         if parameters[name].dtype != tensor.dtype:
             here, there = _plain(parameters[name].dtype), _plain(tensor.dtype)
             yield Problem(
@@ -60,10 +60,10 @@ def misfits(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor], ver
             )
         twin = given.setdefault(id(parameters[name]), name)
         if twin != name and tensors[twin] is not tensor and not torch.equal(tensors[twin], tensor):
-            yield Problem(where, f"is tied to {twin} but differs from it", mend)
+            yield Problem(where, f"is tied to {twin} but differs from it", fix)
     for name, parameter in parameters.items():
         if id(parameter) not in given:
-            yield Problem(f"weights {version}, {name}", "is missing", mend)
+            yield Problem(f"weights {version}, {name}", "is missing", fix)
 
 
 def _plain(dtype: torch.dtype) -> str:

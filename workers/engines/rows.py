@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from echo_queue.records import Draft, Finish, Span
+from echo_queue.records import Finish, PartialSample, Span
 from workers.engines import Key, Request
 from workers.engines.draw import uniforms
 
 INPUT, POSITION, PLACE, LIMIT = range(4)
 """Columns of the rows' state: the token that the next step reads and its position in the sequence, the place of the
-token that it draws in the draft, and the most tokens the draft may have."""
+token that it draws in the partial rollout, and the most tokens the partial rollout may have."""
 
 
 @dataclass
@@ -64,18 +64,19 @@ class Rows:
     def join(self, requests: Sequence[Request], version: int) -> None:
         """They come below the others, in this order."""
         for request in requests:
-            self._samples.append(_Sample(request, self._steps, list(request.draft.spans)))
+            self._samples.append(_Sample(request, self._steps, list(request.partial_sample.spans)))
         places = max(sample.request.limit for sample in self._samples)
-        drafts = [request.draft for request in requests]
+        partials = [request.partial_sample for request in requests]
         device = self._state.device
         state = [
-            [_last(request), _length(request) - 1, len(request.draft.tokens), request.limit] for request in requests
+            [_last(request), _length(request) - 1, len(request.partial_sample.tokens), request.limit]
+            for request in requests
         ]
         self._state = torch.cat([self._state, torch.tensor(state, device=device)])
         uniform = [uniforms(request.seed, request.limit) for request in requests]
         self._uniform = _stack(self._uniform, uniform, places)
-        self._tokens = _stack(self._tokens, [draft.tokens for draft in drafts], places)
-        self._logprobs = _stack(self._logprobs, [draft.logprobs for draft in drafts], places)
+        self._tokens = _stack(self._tokens, [partial_sample.tokens for partial_sample in partials], places)
+        self._logprobs = _stack(self._logprobs, [partial_sample.logprobs for partial_sample in partials], places)
         self.serve(version)
 
     def serve(self, version: int) -> None:
@@ -99,7 +100,7 @@ class Rows:
         ended = stops | (state[:, PLACE] >= state[:, LIMIT])
         return ended.nonzero().squeeze(1).tolist()
 
-    def drafts(self, rows: Sequence[int], stops: Tensor | None = None) -> Iterator[tuple[Key, Draft]]:
+    def partials(self, rows: Sequence[int], stops: Tensor | None = None) -> Iterator[tuple[Key, PartialSample]]:
         """Of these rows; `stops` [R] if they ended."""
         if not rows:
             return
@@ -112,7 +113,7 @@ class Rows:
             spans = tuple(span for span in sample.spans if span.start < length)
             finish: Finish | None = None if stopped[number] is None else "stop" if stopped[number] else "length"
             made = tokens[number, :length].copy(), logprobs[number, :length].copy()
-            yield sample.request.key, Draft(*made, spans, sample.request.draft.observed, finish)
+            yield sample.request.key, PartialSample(*made, spans, sample.request.partial_sample.observed, finish)
 
     def of(self, tasks: Collection[str] | None) -> list[int]:
         """The rows of these tasks, or all."""
@@ -134,21 +135,21 @@ class Rows:
         return to, by
 
     def _place(self, sample: _Sample) -> int:
-        """Where in its draft the next token is."""
-        return len(sample.request.draft.tokens) + self._steps - sample.joined
+        """Where in its partial rollout the next token is."""
+        return len(sample.request.partial_sample.tokens) + self._steps - sample.joined
 
 
 def sequence(request: Request) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """All tokens that there are: the prompt and the draft."""
-    return np.concatenate([request.prompt, request.draft.tokens])
+    """All tokens that there are: the prompt and the partial rollout."""
+    return np.concatenate([request.prompt, request.partial_sample.tokens])
 
 
 def _last(request: Request) -> int:
-    return int((request.draft.tokens if len(request.draft.tokens) else request.prompt)[-1])
+    return int((request.partial_sample.tokens if len(request.partial_sample.tokens) else request.prompt)[-1])
 
 
 def _length(request: Request) -> int:
-    return len(request.prompt) + len(request.draft.tokens)
+    return len(request.prompt) + len(request.partial_sample.tokens)
 
 
 def _stack(table: Tensor, rows: Sequence[np.ndarray], places: int) -> Tensor:

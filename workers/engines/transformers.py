@@ -2,7 +2,7 @@
 
 - Each step reads one token of every sample, the last one it has, and draws the next: whatever a step returns was made
   by the weights that it began with.
-- What joins is read when its first step begins: the rest of its prompt and of its draft, once for all that share it.
+- What joins is read when its first step begins: the rest of its prompt and of its partial, once for all that share it.
 - Sequences of different lengths are padded on the left; padding takes no position and is never attended to.
 - Samples that have ended leave the batch at once, so a long sample does not pay for the short ones.
 """
@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.records import Draft, Tokens, Version
+from echo_queue.records import PartialSample, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from workers.engines import Key, Request, Sampling, check, checkpoint
@@ -63,7 +63,7 @@ class TransformersEngine:
         self._waiting += requests
 
     @torch.inference_mode()
-    def step(self) -> Mapping[Key, Draft]:
+    def step(self) -> Mapping[Key, PartialSample]:
         for requests in _portions(self._waiting):
             self._join(requests)
         self._waiting = []
@@ -76,14 +76,14 @@ class TransformersEngine:
         self.sampled += len(tokens)
         stops = torch.isin(tokens, self._stop_tokens)
         ended = self._rows.write(tokens, logprobs, stops)
-        drafts = dict(self._rows.drafts(ended, stops))
+        partials = dict(self._rows.partials(ended, stops))
         self._leave(ended)
-        return drafts
+        return partials
 
     @torch.inference_mode()
-    def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
-        waiting = {one.key: one.draft for one in self._waiting if tasks is None or one.key.task in tasks}
-        return waiting | dict(self._rows.drafts(self._rows.of(tasks)))
+    def partials(self, tasks: Collection[str] | None = None) -> Mapping[Key, PartialSample]:
+        waiting = {one.key: one.partial_sample for one in self._waiting if tasks is None or one.key.task in tasks}
+        return waiting | dict(self._rows.partials(self._rows.of(tasks)))
 
     @torch.inference_mode()
     def abort(self, tasks: Collection[str]) -> None:

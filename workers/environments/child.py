@@ -76,8 +76,8 @@ def heard(message: Any) -> Answer:
 
 def _problem(message: Any) -> Problem:
     match message:
-        case {"where": str(where), "what": str(what), "mend": str(mend)}:
-            return Problem(where, what, mend)
+        case {"where": str(where), "what": str(what), "fix": str(fix)}:
+            return Problem(where, what, fix)
     raise ValueError(f"no problem: {str(message)[:200]}")
 
 
@@ -89,7 +89,7 @@ def serve(pipe: Pipe, config: EnvironmentConfig) -> None:
         return
     except Exception:
         where = f"environment.{'function' if config.function else 'kind'}"
-        pipe.send(told(Unfit((Problem(where, _traceback(), "mend what it raised"),))), None)
+        pipe.send(told(Unfit((Problem(where, _traceback(), "fix what it raised"),))), None)
         return
     pipe.send(told(Ready()), None)
     while True:

@@ -19,8 +19,8 @@ class Math:
         try:
             import math_verify  # type: ignore[import-untyped]
         except ImportError:
-            mend = "pip install 'echo-queue[environments]'"
-            raise ConfigError(Problem("environment.kind", "math needs the math-verify package here", mend)) from None
+            fix = "pip install 'echo-queue[environments]'"
+            raise ConfigError(Problem("environment.kind", "math needs the math-verify package here", fix)) from None
         self._parse, self._verify = math_verify.parse, math_verify.verify
 
     def score(self, answers: Answers) -> list[float]:

@@ -17,8 +17,8 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 class ReasoningGym:
     def __init__(self) -> None:
         if find_spec("reasoning_gym") is None:
-            mend = "pip install 'echo-queue[environments]'"
-            raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", mend))
+            fix = "pip install 'echo-queue[environments]'"
+            raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", fix))
         import_module("reasoning_gym")  # takes a second, which no task should be charged for
 
     def score(self, answers: Answers) -> list[float]:

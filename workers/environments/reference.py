@@ -15,8 +15,8 @@ def resolve(reference: str) -> Callable[..., Any]:
     try:
         found = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        mend = "start the worker where it can be imported, or set PYTHONPATH"
-        raise ConfigError(Problem(WHERE, f"{reference}: {error}", mend)) from None
+        fix = "start the worker where it can be imported, or set PYTHONPATH"
+        raise ConfigError(Problem(WHERE, f"{reference}: {error}", fix)) from None
     except AttributeError:
         raise ConfigError(Problem(WHERE, f"{module} has no {name}", 'write "module:function"')) from None
     if not callable(found):

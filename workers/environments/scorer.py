@@ -76,7 +76,7 @@ class Scorer:
         """`expected` makes something of the answer that it should be, and None of others."""
         self.wait_ready()
         try:
-            failpoints.take("ask scorer", lambda: self._pipe.send(question, self._config.timeout_s))
+            failpoints.step("ask scorer", lambda: self._pipe.send(question, self._config.timeout_s))
             answer = self._answer(self._config.timeout_s)
             if (made := expected(answer)) is not None:
                 return made
@@ -96,15 +96,15 @@ class Scorer:
         """Kills the child. Returns its exit code, negative if a signal ended it."""
         self._pipe.close()
         if self._process.poll() is None:
-            failpoints.take("end scorer", self._process.kill)
+            failpoints.step("end scorer", self._process.kill)
         return reap(self._process, GONE_S, "the environment's process")
 
     def _answer(self, timeout_s: float) -> Answer:
-        return heard(failpoints.take("hear scorer", lambda: self._pipe.receive(timeout_s)))
+        return heard(failpoints.step("hear scorer", lambda: self._pipe.receive(timeout_s)))
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        self._process = failpoints.take("spawn scorer", lambda: self._spawn(theirs))
+        self._process = failpoints.step("spawn scorer", lambda: self._spawn(theirs))
         theirs.close()
         self._pipe = Pipe(ours)
         self._ready = False

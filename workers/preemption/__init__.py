@@ -12,12 +12,12 @@ from workers.preemption.azure import Azure
 from workers.preemption.file import File
 from workers.preemption.gcp import Gcp
 from workers.preemption.watcher import Source, Watcher
-from workers.shutdown import Leaving
+from workers.shutdown import Shutdown
 
 __all__ = ["watch"]
 
 
-def watch(config: Preemption, leaving: Leaving) -> None:
+def watch(config: Preemption, leaving: Shutdown) -> None:
     """Tells `leaving` of each notice from now on, in a daemon thread. Call it in the main thread."""
     if config.watch == "signal":
         signals.watch(leaving)

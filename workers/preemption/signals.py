@@ -3,10 +3,10 @@
 import signal
 from functools import partial
 
-from workers.shutdown import Leaving, hear
+from workers.shutdown import Shutdown, hear
 
 
-def watch(leaving: Leaving) -> None:
+def watch(leaving: Shutdown) -> None:
     hear(
         {
             signal.SIGUSR1: partial(leaving.rest, signal.SIGUSR1.name),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from workers.shutdown import Leaving
+from workers.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Source(Protocol):
 class Watcher(threading.Thread):
     """Looks until the worker leaves. Of a source that is away one line is logged, however often."""
 
-    def __init__(self, source: Source, leaving: Leaving, poll_s: float) -> None:
+    def __init__(self, source: Source, leaving: Shutdown, poll_s: float) -> None:
         super().__init__(name="preemption", daemon=True)
         self._source = source
         self._leaving = leaving

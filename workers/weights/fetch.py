@@ -2,7 +2,7 @@
 
 - Only what is signed with the key that was pinned when this worker joined is ever read; another key ends the worker.
 - Where something is staged, all of a way is here before the stage is touched; where nothing is, parts are decoded as
-  they come, so that a worker that joins serves a moment after its last byte. A way that the spool cannot hold whole
+  they come, so that a worker that joins serves a moment after its last byte. A way that the cache cannot hold whole
   comes route by route in either case. What was prefetched on another way has made room before the first byte.
 - The cheapest way is taken from what is staged; the base model that this worker brought along counts as staged, if it
   is bit for bit the version 0 that the learner published. It is read only while that one is in the store.
@@ -18,8 +18,8 @@ from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import reader
 from echo_queue.weights.manifest import Manifest, Route, manifest_key
 from workers.weights.fetch_thread import Bring, Fetcher
-from workers.weights.key_pinning import Pinned
-from workers.weights.peers.part_cache import Spool
+from workers.weights.key_pinning import PinnedKey
+from workers.weights.peers.part_cache import PartCache
 from workers.weights.staging import Stage, Whole
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrived:
+class FetchedVersion:
     """All that the stage needs to become a version, here or on its way; parts by their key."""
 
     published: Published
@@ -36,18 +36,18 @@ class Arrived:
     parts: dict[str, Whole]
 
 
-class Intake:
+class VersionFetcher:
     """`base` gives the tensors of the base model, while the engine serves nothing else. `make_way` is told of routes
     that are going to be brought."""
 
     def __init__(
         self,
         store: ObjectStore,
-        pinned: Pinned,
+        pinned: PinnedKey,
         stage: Stage,
         *,
         bring: Bring,
-        spool: Spool,
+        part_cache: PartCache,
         base: "Callable[[str], Tensor] | None" = None,
         make_way: Callable[[tuple[Route, ...]], object] = lambda routes: None,
     ) -> None:
@@ -55,12 +55,12 @@ class Intake:
         self._store = store
         self._pinned = pinned
         self._bring = bring
-        self._spool = spool
-        self._fetcher = Fetcher(bring, spool)
+        self._part_cache = part_cache
+        self._fetcher = Fetcher(bring, part_cache)
         self._base = base
         self._make_way = make_way
 
-    def bring(self, published: Published) -> Arrived:
+    def bring(self, published: Published) -> FetchedVersion:
         """Fetches and verifies what leads to `published`; the engine and what is staged stay as they are.
 
         Where nothing is staged it returns at once, with parts that are waited for when they are applied.
@@ -72,17 +72,19 @@ class Intake:
             self._pinned.check()
             raise
         self._make_way(routes)
-        if self.stage.have is None and routes and sum(route.size for route in routes) <= self._spool.most_bytes:
-            return Arrived(published, manifest, routes, dict(self._fetcher.start(routes)))
+        if self.stage.have is None and routes and sum(route.size for route in routes) <= self._part_cache.most_bytes:
+            return FetchedVersion(published, manifest, routes, dict(self._fetcher.start(routes)))
         parts: dict[str, Whole] = {}
         for route in routes:
-            with self._spool.hold(route):
+            with self._part_cache.hold(route):
                 self._bring(route)
-                parts |= {part.key: self._spool.open(part) for part in route.parts}  # these stay, whatever leaves it
-        return Arrived(published, manifest, routes, parts)
+                parts |= {
+                    part.key: self._part_cache.open(part) for part in route.parts
+                }  # these stay, whatever leaves it
+        return FetchedVersion(published, manifest, routes, parts)
 
-    def apply(self, arrived: Arrived) -> None:
-        """For who holds the stage. Once: the parts are let go, so that the spool can give their room to others."""
+    def apply(self, arrived: FetchedVersion) -> None:
+        """For who holds the stage. Once: the parts are let go, so that the part cache can give their room to others."""
         self._base = None  # the engine may be given something else from now on
         try:
             self.stage.apply(arrived.routes, arrived.manifest, arrived.parts, self._pinned.chunk_key)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.manifest import Route
-from workers.weights.peers.part_cache import PartFile, Spool
+from workers.weights.peers.part_cache import PartCache, PartFile
 
 Bring = Callable[[Route], object]
-"""Afterwards every part of the route is whole in the spool, and verified."""
+"""Afterwards every part of the route is whole in the part cache, and verified."""
 WAIT_S = 0.2
 
 
-class Coming:
+class PendingPart:
     """A part that is on its way."""
 
     def __init__(self, file: PartFile, fetching: "Future[None]") -> None:
@@ -44,19 +44,19 @@ class _Way:
 
 
 class Fetcher:
-    def __init__(self, bring: Bring, spool: Spool) -> None:
+    def __init__(self, bring: Bring, part_cache: PartCache) -> None:
         self._bring = bring
-        self._spool = spool
+        self._part_cache = part_cache
         self._lock = threading.Lock()
         self._now: _Way | None = None
         """While there is one, a thread fetches it."""
         self._next: _Way | None = None
 
-    def start(self, routes: Sequence[Route]) -> dict[str, Coming]:
+    def start(self, routes: Sequence[Route]) -> dict[str, PendingPart]:
         """The parts of these routes, by their key. Raises `ServiceError` if there is no room for all of them."""
         with self._lock:
             way = self._known(tuple(routes)) or self._want(tuple(routes))
-            return {key: Coming(file, way.fetching) for key, file in way.files.items()}
+            return {key: PendingPart(file, way.fetching) for key, file in way.files.items()}
 
     def _known(self, routes: tuple[Route, ...]) -> _Way | None:
         last = self._next or self._now
@@ -64,8 +64,8 @@ class Fetcher:
 
     def _want(self, routes: tuple[Route, ...]) -> _Way:
         with ExitStack() as holding:
-            holding.enter_context(self._spool.hold(*routes))
-            files = {part.key: self._spool.open(part) for route in routes for part in route.parts}
+            holding.enter_context(self._part_cache.hold(*routes))
+            files = {part.key: self._part_cache.open(part) for route in routes for part in route.parts}
             way = _Way(routes, files, holding.pop_all(), Future())
         if self._now is None:
             try:

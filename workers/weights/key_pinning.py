@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.queue import Queue
-from echo_queue.queue.types import Trust
-from echo_queue.weights.signatures import Verifier
+from echo_queue.queue.types import RunKeys
+from echo_queue.weights.signatures import SignatureVerifier
 
 LONGEST_PAUSE_S = 0.5
 
@@ -23,9 +23,9 @@ class KeyChanged(ServiceError):
 
 
 @dataclass(frozen=True)
-class Pinned:
-    verifier: Verifier
-    trust: Trust
+class PinnedKey:
+    verifier: SignatureVerifier
+    trust: RunKeys
     queue: Queue
 
     @property
@@ -34,22 +34,22 @@ class Pinned:
 
     def check(self) -> None:
         """Raises `KeyChanged` if the run names another key by now."""
-        now = self.queue.trust()
+        now = self.queue.run_keys()
         if now is not None and now.public_key != self.trust.public_key:
             raise _changed(now.public_key, self.trust.public_key, "the one when this worker joined")
 
 
-def pin(config: Config, queue: Queue, leaving: threading.Event) -> Pinned | None:
+def pin(config: Config, queue: Queue, leaving: threading.Event) -> PinnedKey | None:
     """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
     deadline_s = config.queue.stall_deadline_s
     give_up = time.monotonic() + deadline_s
     while not leaving.is_set():
-        trust = queue.trust()
+        trust = queue.run_keys()
         if trust is not None:
             expected = config.weights.public_key or trust.public_key
             if trust.public_key != expected:
                 raise _changed(trust.public_key, expected, "weights.public_key")
-            return Pinned(Verifier(expected), trust, queue)
+            return PinnedKey(SignatureVerifier(expected), trust, queue)
         if time.monotonic() > give_up:
             what = f"the learner named none within {deadline_s:.0f} s"
             raise DeadlineError(Problem("key of the weights", what, "start the learner"))
@@ -59,5 +59,5 @@ def pin(config: Config, queue: Queue, leaving: threading.Event) -> Pinned | None
 
 def _changed(now: str, expected: str, how: str) -> KeyChanged:
     what = f"the run's weights are signed with {now[:16]}…, not with {expected[:16]}…, {how}"
-    mend = "if the learner was given new keys, start the worker again; if not, somebody else writes to this Redis"
-    return KeyChanged(Problem("key of the weights", what, mend))
+    fix = "if the learner was given new keys, start the worker again; if not, somebody else writes to this Redis"
+    return KeyChanged(Problem("key of the weights", what, fix))

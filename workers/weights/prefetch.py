@@ -1,9 +1,9 @@
 """Prefetches what the learner announces of the version under way, if it begins at what is staged here.
 
-- Nothing announced is ever applied: it lies in the spool until the version's signed manifest names the same parts.
+- Nothing announced is ever applied: it lies in the part cache until the version's signed manifest names the same parts.
 - An announcement is believed if it is signed with the pinned key and is what its place says; one that is not ends the
   prefetching of its route, with one warning.
-- What was announced and came to nothing leaves the spool again.
+- What was announced and came to nothing leaves the part cache again.
 - `follow` waits for nothing but one read from Redis. The courier prefetches only while it has no other work.
 """
 
@@ -13,26 +13,28 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Announced, Queue
 from echo_queue.weights.manifest import Announcement, Part, way
 from echo_queue.weights.reader import Damaged
-from echo_queue.weights.signatures import Verifier
-from workers.weights.peers.download import Delivery
-from workers.weights.peers.exchange import Courier
+from echo_queue.weights.signatures import SignatureVerifier
+from workers.weights.peers.download import RouteDownload
+from workers.weights.peers.exchange import PeerExchange
 from workers.weights.staging import Stage
 
 log = logging.getLogger(__name__)
 
-MEND = "its weights are fetched once their version stands; look at who else writes to this Redis"
+FIX = "its weights are fetched once their version stands; look at who else writes to this Redis"
 
 
-class Ahead:
+class Prefetcher:
     """For one thread. `deadline_s`: a route of which nothing more is announced for so long is given up."""
 
-    def __init__(self, queue: Queue, verifier: Verifier, stage: Stage, courier: Courier, deadline_s: float) -> None:
-        self._queue, self._verifier, self._stage, self._courier = queue, verifier, stage, courier
+    def __init__(
+        self, queue: Queue, verifier: SignatureVerifier, stage: Stage, exchange: PeerExchange, deadline_s: float
+    ) -> None:
+        self._queue, self._verifier, self._stage, self._exchange = queue, verifier, stage, exchange
         self._deadline_s = deadline_s
         self._route = ""
         self._next = 0
         """Place of the first part that was not begun."""
-        self._delivery: Delivery | None = None
+        self._delivery: RouteDownload | None = None
         self._ended = False
         """Nothing more of this route."""
 
@@ -56,7 +58,7 @@ class Ahead:
         """What is in hand was brought, or comes to nothing."""
         if self._delivery is not None:
             self._delivery, self._ended = None, True
-            self._courier.make_way(())
+            self._exchange.make_way(())
 
     def _leads_on(self, route: str) -> bool:
         """Whether it looks as if it began at what is staged; the documents will tell."""
@@ -73,19 +75,19 @@ class Ahead:
         announcement = Announcement.decode(self._verifier.open(document, where), where)
         if (announcement.run, announcement.route, announcement.place) != (self._queue.run, route, place):
             what = f"is part {announcement.place} of {announcement.route} of run {announcement.run!r:.80}"
-            raise Damaged(Problem(where, what, MEND))
+            raise Damaged(Problem(where, what, FIX))
         have = self._stage.have
         if have is not None and announcement.version <= have[0]:
-            raise Damaged(Problem(where, f"leads to nothing newer than {have[0]}", MEND))
+            raise Damaged(Problem(where, f"leads to nothing newer than {have[0]}", FIX))
         if announcement.base is not None and have != (announcement.base, announcement.base_root):
-            raise Damaged(Problem(where, "begins at other weights than those of its base", MEND))
+            raise Damaged(Problem(where, "begins at other weights than those of its base", FIX))
         return announcement.part
 
     def _fetch(self, parts: dict[int, Part]) -> None:
         if not parts:
             return
         if self._delivery is None:
-            self._delivery = self._courier.prefetch(self._route, tuple(parts.values()), self._deadline_s)
+            self._delivery = self._exchange.prefetch(self._route, tuple(parts.values()), self._deadline_s)
         else:
             self._delivery.add(parts.values())
         if self._delivery is not None:

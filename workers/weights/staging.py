@@ -17,7 +17,7 @@ from echo_queue.weights import delta, reader
 from echo_queue.weights.delta.codes import dtype_name
 from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo, root_digest
 from echo_queue.weights.tensors import digest_of, empty
-from workers.weights.tensor_check import Made
+from workers.weights.tensor_check import TensorCheck
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,11 +74,11 @@ class Stage:
         self._allocate(manifest)
         if not routes and (have is None or have[1] != manifest.root):
             self._refuse(manifest, "no route leads to it")
-        made = Made()
+        made = TensorCheck()
         for route in routes:
             if route.base is not None and (have is None or have[1] != route.base_root):
                 self._refuse(manifest, f"route {route.name} begins elsewhere")
-            made = Made()
+            made = TensorCheck()
             for part in route.parts:
                 made.add(self._apply(part, parts[part.key], chunk_key))
             have = (route.version, route.root)
@@ -102,7 +102,7 @@ class Stage:
 
     def _apply(self, part: Part, whole: Whole, chunk_key: bytes | None) -> tuple[delta.Piece, ...]:
         shard = reader.plain(part, whole.memory(), chunk_key)
-        return failpoints.take("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
+        return failpoints.step("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
 
     def _allocate(self, manifest: Manifest) -> None:
         """Memory for all the manifest's tensors; what fits stays where it is, with what it holds."""
@@ -114,8 +114,8 @@ class Stage:
             self.tensors[alias] = self.tensors[owner]
 
     def _refuse(self, manifest: Manifest, what: str) -> None:
-        mend = "it is fetched anew from an anchor; if that goes on, publish again"
-        raise BadStage(Problem(f"weights {manifest.version}", what, mend))
+        fix = "it is fetched anew from an anchor; if that goes on, publish again"
+        raise BadStage(Problem(f"weights {manifest.version}", what, fix))
 
 
 def _fits(tensor: "Tensor", info: TensorInfo) -> bool:

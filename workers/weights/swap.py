@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 FEW = 3
 """Tensors probed beside the first and the last."""
-MEND = "the machine's memory or its accelerator may be broken: take the worker elsewhere"
+FIX = "the machine's memory or its accelerator may be broken: take the worker elsewhere"
 
 
 class Spoilt(EchoQueueError):
@@ -42,7 +42,7 @@ class Loads(Protocol):
     def holds(self, info: TensorInfo) -> bool: ...
 
 
-class Gate:
+class WeightSwap:
     def __init__(self, engine: Loads) -> None:
         self.engine = engine
         self.pause_s = 0.0
@@ -52,14 +52,14 @@ class Gate:
         """Loads `tensors`, which are the manifest's version. Raises `ConfigError` or `Spoilt`."""
         version, began = manifest.version, time.monotonic()
         try:
-            failpoints.take("load weights", lambda: self.engine.load(version, tensors), version)
-            failpoints.take("probe weights", lambda: self._probe(manifest), version)
+            failpoints.step("load weights", lambda: self.engine.load(version, tensors), version)
+            failpoints.step("probe weights", lambda: self._probe(manifest), version)
         except ConfigError:
             raise
         except EchoQueueError as error:
             raise Spoilt(*error.problems) from error
         except Exception as error:
-            raise Spoilt(Problem(f"weights {version}", f"could not be loaded: {error!r}", MEND)) from error
+            raise Spoilt(Problem(f"weights {version}", f"could not be loaded: {error!r}", FIX)) from error
         finally:
             self.pause_s = time.monotonic() - began
 
@@ -69,7 +69,7 @@ class Gate:
             for info, held in zip(infos, pool.map(self.engine.holds, infos), strict=True):
                 if not held:
                     what = f"{info.name} in the engine is not what was published"
-                    raise Spoilt(Problem(f"weights {manifest.version}", what, MEND))
+                    raise Spoilt(Problem(f"weights {manifest.version}", what, FIX))
 
 
 def probed(manifest: Manifest) -> list[TensorInfo]:

@@ -7,7 +7,7 @@ from echo_queue.weights.delta import Piece
 from echo_queue.weights.manifest import TensorInfo, tensor_digest
 
 
-class Made:
+class TensorCheck:
     """Pieces as they were verified, in any order."""
 
     def __init__(self) -> None:

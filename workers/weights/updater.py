@@ -13,30 +13,30 @@ from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Queue
 from echo_queue.records import Version
-from workers.heartbeat import Heart
-from workers.weights.swap import Gate, Spoilt
-from workers.weights.watcher import Follower, Staged
+from workers.lease_keeper import LeaseKeeper
+from workers.weights.swap import Spoilt, WeightSwap
+from workers.weights.watcher import Staged, WeightWatcher
 
 log = logging.getLogger(__name__)
 
 
-class Swapping:
+class WeightUpdater:
     """`hand_back`: what is under way is given up, since the engine is spoilt."""
 
     def __init__(
         self,
         config: Config,
-        follower: Follower,
-        gate: Gate,
+        follower: WeightWatcher,
+        gate: WeightSwap,
         *,
-        heart: Heart,
+        lease_keeper: LeaseKeeper,
         leaving: threading.Event,
         hand_back: Callable[[], None],
     ) -> None:
         self._deadline_s = config.queue.stall_deadline_s
         self._follower = follower
         self._gate = gate
-        self._heart = heart
+        self._lease_keeper = lease_keeper
         self._leaving = leaving
         self._hand_back = hand_back
 
@@ -61,7 +61,7 @@ class Swapping:
 
     def refresh(self, needed: Version) -> None:
         """Loads weights that are `needed` or newer. Raises `DeadlineError`."""
-        self._heart.state = "fetching"
+        self._lease_keeper.state = "fetching"
         self._load(self._follower.wait_for(needed, self._deadline_s, self._leaving))
 
     def _load(self, staged: Staged | None) -> None:
@@ -72,7 +72,7 @@ class Swapping:
             self._swap(staged)
         except Spoilt as error:
             log.error("quarantined, weights are built anew from an anchor: %s", error)
-            self._heart.state = "quarantined"
+            self._lease_keeper.state = "quarantined"
             self._hand_back()
             self._rebuild(staged.version, error)
 
@@ -88,5 +88,5 @@ class Swapping:
     def _swap(self, staged: Staged) -> None:
         with staged:
             self._gate.swap(staged.manifest, staged.tensors)
-        self._heart.serve(staged.published, self._gate.pause_s)
+        self._lease_keeper.serve(staged.published, self._gate.pause_s)
         log.info("serves version %s after a pause of %.0f ms", staged.version, 1000 * self._gate.pause_s)

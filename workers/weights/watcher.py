@@ -21,7 +21,7 @@ from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.queue import Announced, Queue
 from echo_queue.records import Published, Version
 from echo_queue.weights.manifest import Manifest
-from workers.weights.fetch import Arrived, Intake
+from workers.weights.fetch import FetchedVersion, VersionFetcher
 from workers.weights.key_pinning import KeyChanged
 
 if TYPE_CHECKING:
@@ -54,14 +54,14 @@ class Staged:
         self.release()
 
 
-class Follower(threading.Thread):
+class WeightWatcher(threading.Thread):
     """`have`: what is served, if nothing else was published the worker needs nothing. `look_ahead` is told what is
     announced, and returns at once."""
 
     def __init__(
         self,
         queue: Queue,
-        intake: Intake,
+        intake: VersionFetcher,
         have: Version | None,
         look_ahead: Callable[[Announced | None], object] = lambda announced: None,
     ) -> None:
@@ -71,7 +71,7 @@ class Follower(threading.Thread):
         self._stage = intake.stage
         self._have = have
         self._look_ahead = look_ahead
-        self._staged: Arrived | None = None
+        self._staged: FetchedVersion | None = None
         self._needed: Version | None = None
         self._missed = False
         self._trouble: Exception | None = None
@@ -82,10 +82,10 @@ class Follower(threading.Thread):
         cursor, pause_s = "0-0", FIRST_PAUSE_S
         while not self._closed:
             try:
-                news = self._queue.news()
-                if news.published is not None and news.published.version != self._have:
-                    self._follow(news.published)
-                self._look_ahead(news.announced)
+                latest_weights = self._queue.latest_weights()
+                if latest_weights.published is not None and latest_weights.published.version != self._have:
+                    self._follow(latest_weights.published)
+                self._look_ahead(latest_weights.announced)
                 cursor, pause_s = self._queue.wait(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
             except Exception as error:
                 if self._closed:
@@ -191,5 +191,5 @@ class Follower(threading.Thread):
     def _give_up(self, needed: Version, deadline_s: float) -> None:
         last = f"; the last failure: {self._trouble}" if self._trouble else ""
         what = f"version {needed} or newer did not arrive within {deadline_s:.0f} s{last}"
-        mend = "see that the learner publishes and that the object store can be reached from here"
-        raise DeadlineError(Problem("weights", what, mend))
+        fix = "see that the learner publishes and that the object store can be reached from here"
+        raise DeadlineError(Problem("weights", what, fix))

@@ -56,6 +56,6 @@ class Screen:
             self._next = now + LINE_EVERY_S
             self._console.print(view.line(self._picture()), soft_wrap=True, highlight=False)
 
-    def _picture(self) -> view.Picture:
+    def _picture(self) -> view.RunView:
         detail = self._roles.last_line(self._role) if self._role else ""
         return self._watcher.picture(self._phase, self._roles.states(), self.redis_cli, detail)

@@ -1,6 +1,6 @@
 """What a person sees of a run: a picture on a terminal, one line elsewhere.
 
-Pure functions of a `Picture`: reading Redis and the metrics is `echo_queue.cli.live.watcher`'s part.
+Pure functions of a `RunView`: reading Redis and the metrics is `echo_queue.cli.live.watcher`'s part.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow",
 
 
 @dataclass(frozen=True)
-class Picture:
+class RunView:
     """One look at a run. `status` is None while Redis does not answer; `trouble` then says why."""
 
     name: str
@@ -49,7 +49,7 @@ class Picture:
     """Who keeps the run from moving (`echo_queue.queue.diagnosis`)."""
 
 
-def draw(picture: Picture) -> RenderableType:
+def draw(picture: RunView) -> RenderableType:
     """The picture for a terminal of 80 columns or more."""
     parts: list[RenderableType] = [_head(picture), _reward(picture), _panels(picture)]
     if picture.status and picture.status.workers:
@@ -66,7 +66,7 @@ def draw(picture: Picture) -> RenderableType:
     return Group(*parts)
 
 
-def line(picture: Picture) -> str:
+def line(picture: RunView) -> str:
     """The same in one line, for logs."""
     summary, status = picture.recent, picture.status
     parts = [clock(picture.elapsed_s), picture.phase + (f": {picture.detail}" if picture.detail else "")]
@@ -83,7 +83,7 @@ def line(picture: Picture) -> str:
         parts += [
             f"{name} {depth:,}" for name, depth in (depths | {"trained": status.trained, "dead": status.dead}).items()
         ]
-        parts.append(f"workers {sum(worker.beat is not None for worker in status.workers)}")
+        parts.append(f"workers {sum(worker.heartbeat is not None for worker in status.workers)}")
         parts += [f"weights {_sources(status.workers)}"] if status.workers else []
     deaths = {role.name: role.deaths for role in picture.roles if role.deaths}
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
@@ -135,11 +135,11 @@ def _continued(status: Status | None) -> list[str]:
     counts = status.counts if status else {}
     fates = ("continued", "discarded")
     told = [f"{counts[name]:,} tokens {fate}" for fate in fates if (name := f"tokens_{fate}") in counts]
-    bad = [f"{counts['bad_draft']:,} bad"] if "bad_draft" in counts else []
-    return [f"drafts: {', '.join(told + bad)}"] if told or bad else []
+    bad = [f"{counts['bad_partial']:,} bad"] if "bad_partial" in counts else []
+    return [f"partial rollouts: {', '.join(told + bad)}"] if told or bad else []
 
 
-def _head(picture: Picture) -> RenderableType:
+def _head(picture: RunView) -> RenderableType:
     table = Table.grid(expand=True)
     table.add_column()
     table.add_column(justify="right")
@@ -149,7 +149,7 @@ def _head(picture: Picture) -> RenderableType:
     return table
 
 
-def _reward(picture: Picture) -> RenderableType:
+def _reward(picture: RunView) -> RenderableType:
     if not picture.rewards:
         return Text("\n reward  not trained yet", style="dim")
     summary = picture.summary
@@ -161,7 +161,7 @@ def _reward(picture: Picture) -> RenderableType:
     )
 
 
-def _panels(picture: Picture) -> RenderableType:
+def _panels(picture: RunView) -> RenderableType:
     table = Table.grid(expand=True, padding=0)
     for _ in range(3):
         table.add_column(ratio=1)
@@ -200,7 +200,7 @@ def _bars(counts: Mapping[str, int], whole: int, colours: Mapping[str, str]) -> 
     return table
 
 
-def _lags(picture: Picture) -> tuple[str, RenderableType]:
+def _lags(picture: RunView) -> tuple[str, RenderableType]:
     lags, total = picture.summary.lags, max(sum(picture.summary.lags.values()), 1)
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim")
@@ -221,7 +221,7 @@ def _binned(lags: Mapping[int, int], s: int) -> list[tuple[str, int]]:
     return [(f"{r.start}–{r.stop - 1}", sum(lags.get(lag, 0) for lag in r)) for r in ranges]
 
 
-def _learner(picture: Picture) -> tuple[str, RenderableType]:
+def _learner(picture: RunView) -> tuple[str, RenderableType]:
     recent, status = picture.recent, picture.status
     table = Table.grid(padding=(0, 1))
     table.add_column(style="dim")
@@ -249,13 +249,13 @@ def _workers(workers: Sequence[WorkerStatus]) -> RenderableType:
 
 
 def _worker(worker: WorkerStatus) -> list[str | Text]:
-    beat, heard = worker.beat, f"{worker.silent_ms / 1000:.1f} s ago"
-    if beat is None:
+    heartbeat, heard = worker.heartbeat, f"{worker.silent_ms / 1000:.1f} s ago"
+    if heartbeat is None:
         return [worker.name, Text("gone", style="red"), "–", "–", "–", "–", heard]
-    state = Text(beat.state, style=STATE_COLOURS.get(beat.state, ""))
+    state = Text(heartbeat.state, style=STATE_COLOURS.get(heartbeat.state, ""))
     style = "yellow" if worker.silent_ms > SILENT_MS else "dim"
-    rates = [short(beat.tokens_per_s), f"{beat.groups_per_s:.1f}", f"{beat.groups:,}"]
-    return [worker.name, state, str(beat.version), *rates, Text(heard, style=style)]
+    rates = [short(heartbeat.tokens_per_s), f"{heartbeat.groups_per_s:.1f}", f"{heartbeat.groups:,}"]
+    return [worker.name, state, str(heartbeat.version), *rates, Text(heard, style=style)]
 
 
 def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableType:
@@ -263,17 +263,19 @@ def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableTyp
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
     for name in ("worker", "from store", "from peers", "served after", "pause"):
         table.add_column(name, justify="left" if name == "worker" else "right")
-    heard = [(worker.name, worker.beat) for worker in workers if worker.beat is not None]
-    for name, beat in heard:
-        arrived = f"{beat.arrived_ms / 1000:.2f} s" if beat.arrived_ms >= 0 else "–"
-        table.add_row(name, short(beat.store_bytes), short(beat.peer_bytes), arrived, f"{beat.pause_ms:.0f} ms")
+    heard = [(worker.name, worker.heartbeat) for worker in workers if worker.heartbeat is not None]
+    for name, heartbeat in heard:
+        arrived = f"{heartbeat.arrived_ms / 1000:.2f} s" if heartbeat.arrived_ms >= 0 else "–"
+        table.add_row(
+            name, short(heartbeat.store_bytes), short(heartbeat.peer_bytes), arrived, f"{heartbeat.pause_ms:.0f} ms"
+        )
     return _panel("weights" + (f" · everywhere after {t_bcast_s:.2f} s" if t_bcast_s else ""), table, len(heard) + 1)
 
 
 def _sources(workers: Sequence[WorkerStatus]) -> str:
     """Bytes that the living workers have fetched since they started."""
-    beats = [worker.beat for worker in workers if worker.beat is not None]
-    store, peers = sum(beat.store_bytes for beat in beats), sum(beat.peer_bytes for beat in beats)
+    beats = [worker.heartbeat for worker in workers if worker.heartbeat is not None]
+    store, peers = sum(heartbeat.store_bytes for heartbeat in beats), sum(heartbeat.peer_bytes for heartbeat in beats)
     return f"{short(store)}B from the store, {short(peers)}B from peers"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from echo_queue.cli.live.view import Picture
+from echo_queue.cli.live.view import RunView
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import EchoQueueError
@@ -82,9 +82,9 @@ class Watcher:
         except EchoQueueError:
             return diagnosis.who(None, self.still_s)
 
-    def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> Picture:
+    def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> RunView:
         updates = self.updates
-        return Picture(
+        return RunView(
             name=self._config.run.name,
             phase=phase,
             elapsed_s=time.monotonic() - self._started,

@@ -147,18 +147,18 @@ end
 
 -- Counts an id that a checkpoint holds and no cursor had passed: it is trained already.
 local function settled_before(run, id)
-  if redis.call('SREM', run.K.ledger, id) == 0 then return false end
+  if redis.call('SREM', run.K.settled_ids, id) == 0 then return false end
   count(run, 'trained')
   return true
 end
 
 -- The set's next prompt becomes a task: 1, or 0 if a checkpoint holds it, so that it is trained already; nil if the
 -- set has none.
-local function admit_next(run, set, min_pv, ledger)
+local function admit_next(run, set, min_pv, settled_ids)
   local index, shard = next_prompt(run, set)
   if not index then return nil end
   local id = string.format('%s/%d/%d', set.name, set.epoch, index)
-  if ledger and settled_before(run, id) then return 0 end
+  if settled_ids and settled_before(run, id) then return 0 end
   take_up(run, id, set.name, set.epoch, index, shard, min_pv)
   return 1
 end
@@ -213,11 +213,11 @@ local function admit(run)
     until not came
   end
   admit_from(function(min_pv) return admit_again(run, min_pv) end)
-  local ledger = redis.call('EXISTS', K.ledger) == 1
+  local settled_ids = redis.call('EXISTS', K.settled_ids) == 1
   for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
     if full then break end
     local set = load_set(run, name)
-    admit_from(function(min_pv) return admit_next(run, set, min_pv, ledger) end)
+    admit_from(function(min_pv) return admit_next(run, set, min_pv, settled_ids) end)
     save_cursor(run, set)
   end
   dispatch(run)
@@ -240,7 +240,7 @@ local function mark_chunk(run, name, number, ...)
   redis.call('HSET', run.K['chunks:' .. name], number, table.concat({ ... }, ' '))
 end
 
--- The set is declared again: it must be the same, except that a failed chunk may have been mended and then waits again.
+-- The set is declared again: it must be the same, except that a failed chunk may have been fixed and then waits again.
 local function declare_again(run, known, declared, chunks)
   local K, name = run.K, declared.name
   for _, field in ipairs({ 'epochs', 'order', 'seed', 'chunks', 'prompts' }) do
@@ -248,20 +248,20 @@ local function declare_again(run, known, declared, chunks)
       fail_with('EQSET', name .. ': ' .. field .. ' is ' .. known[field] .. ', not ' .. declared[field])
     end
   end
-  local mended = {}
+  local fixed = {}
   for number, chunk in ipairs(chunks) do
     local was = chunk_of(run, name, number - 1)
     if was.state == 'failed' then
-      mended[#mended + 1] = number
+      fixed[#fixed + 1] = number
     elseif was.digest ~= chunk.digest then
       fail_with('EQSET', name .. ': it holds other prompts, of ' .. known.source)
     end
   end
-  for _, number in ipairs(mended) do
+  for _, number in ipairs(fixed) do
     local chunk = chunks[number]
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
-  if #mended > 0 then reopen(run) end
+  if #fixed > 0 then reopen(run) end
   redis.call('HSET', K['set:' .. name], 'source', declared.source, 'feature', declared.feature, 'failed', 0)
 end
 

@@ -16,7 +16,7 @@ end
 -- when the learner first wanted the group until the deadline.
 local function seats(run)
   local kept = 0
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', run.K.flying, '-inf', run.v - run.s)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', run.K.in_flight, '-inf', run.v - run.s)) do
     local stream, entry = place_of(run, id)
     local task = is_task(stream) and read(run, stream, entry)
     if task and (run.wait_late or tonumber(task.late) > 0) then
@@ -90,7 +90,7 @@ local function drain(keys, args)
   local left = outside(run)
   local exhausted = left == 0 and run.state.declared
   return { with_entries(run, taken), kept, back.late, back.abandoned, redis.call('ZCARD', K.ready),
-           redis.call('ZCARD', K.flying), left, exhausted and 1 or 0, refs }
+           redis.call('ZCARD', K.in_flight), left, exhausted and 1 or 0, refs }
 end
 
 -- args: lineage. What was drained and not committed, oldest first; what may no longer be trained goes back.
@@ -121,7 +121,7 @@ end
 
 -- Sends back the tasks in flight whose generating version lies in the given range of scores.
 local function cancel(run, low, high, late)
-  local ids = redis.call('ZRANGEBYSCORE', run.K.flying, low, high)
+  local ids = redis.call('ZRANGEBYSCORE', run.K.in_flight, low, high)
   for _, id in ipairs(ids) do
     local stream, entry = place_of(run, id)
     if is_task(stream) then send_back(run, id, stream, entry, { too_late = late }) end
@@ -146,11 +146,11 @@ local function advance(keys, args)
 end
 
 -- To trained, from wherever the id is: the checkpoint that holds it is the last authority. One that is not open has
--- not been admitted, in a Redis that was set back: the ledger has it settled on admission.
+-- not been admitted, in a Redis that was set back: `settled_ids` has it settled on admission.
 local function settle(run, id, refs)
   local stream, entry, rest = place_of(run, id)
   if not stream then
-    redis.call('SADD', run.K.ledger, id)
+    redis.call('SADD', run.K.settled_ids, id)
     return 0
   end
   if stream == 'replay' and made(rest).in_store then
@@ -160,7 +160,7 @@ local function settle(run, id, refs)
   count(run, 'trained')
   redis.call('HDEL', run.K.failures, id)
   clear(run, stream, entry, id)
-  drop_draft(run, id)
+  drop_partial(run, id)
   return 1
 end
 
@@ -185,7 +185,7 @@ local function uncommit(keys, args)
   if run.state.committed ~= args[3] then return 0 end
   local undone = 0
   for place = #args, 5, -1 do
-    if redis.call('SREM', run.K.ledger, args[place]) == 0 then
+    if redis.call('SREM', run.K.settled_ids, args[place]) == 0 then
       redis.call('LPUSH', run.K.redo, args[place])
       undone = undone + 1
     end
@@ -236,11 +236,11 @@ local function publish(keys, args)
 end
 
 -- args: lineage public_key token_secret chunk_key.
-local function entrust(keys, args)
+local function publish_keys(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
-  redis.call('HSET', secrets_of(keys, 'trust'), 'public_key', args[2], 'token_secret', args[3], 'chunk_key', args[4])
-  tell(run, 'entrusted', args[2])
+  redis.call('HSET', secrets_of(keys, 'run_keys'), 'public_key', args[2], 'token_secret', args[3], 'chunk_key', args[4])
+  tell(run, 'keys_published', args[2])
   return 1
 end
 

@@ -1,4 +1,4 @@
--- Housekeeping and what a person asks: policy, expired leases, dead tasks, audit and status.
+-- Housekeeping and what a person asks: rules, expired leases, dead tasks, audit and status.
 
 local FORGET_WORKER_MS = 3600000
 
@@ -8,7 +8,7 @@ local function bury_task(run, id, stream, entry, attempt, reason, worker)
   if attempt then task.attempt = attempt end
   put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
   clear(run, stream, entry, id)
-  drop_draft(run, id)
+  drop_partial(run, id)
   count(run, 'buried')
   tell(run, 'buried', id)
   return task.ref
@@ -16,9 +16,9 @@ end
 
 -- Tokens that are kept of a task under way.
 local function tokens_kept(run, id)
-  local text = redis.call('HGET', run.K.drafts, id)
-  local draft = text and read_draft(run, text)
-  return draft and draft[4] or 0
+  local text = redis.call('HGET', run.K.partials, id)
+  local partial = text and read_partial(run, text)
+  return partial and partial[4] or 0
 end
 
 -- Retry or dead, for one lease that has run out. Returns the cause. It costs no attempt if more tokens are kept than when
@@ -35,7 +35,7 @@ local function end_lease(run, stream, entry, worker, deliveries)
   local failure = redis.call('HGET', run.K.failures, id)
   local failed = failure and failure:match('^attempt (%d+) ') == task.attempt
   if deliveries == 0 then
-    local late = tonumber(redis.call('ZSCORE', run.K.flying, id) or run.v) < run.v - run.s
+    local late = tonumber(redis.call('ZSCORE', run.K.in_flight, id) or run.v) < run.v - run.s
     send_back(run, id, stream, entry, { too_late = late })
     return late and 'late' or 'released'
   end
@@ -116,7 +116,7 @@ end
 
 -- args: lineage id entry reason cause. For the learner: the group at that entry of replay is bad, and how. Returns as
 -- `bury`; a group that is no longer there has been made anew, or is buried already.
-local function condemn(keys, args)
+local function bury_bad_group(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
   local stream, entry, rest = place_of(run, args[2])
@@ -150,7 +150,7 @@ local function make_group(key, name)
   if made_it.err and not made_it.err:match('BUSYGROUP') then error(made_it) end
 end
 
--- args: field value… of the policy. Creates the run, or changes its rules.
+-- args: field value… of the rules. Creates the run, or changes its rules.
 local function configure(keys, args)
   local K = keys_under(keys[1])
   make_group(K.tasks, 'workers')
@@ -159,7 +159,7 @@ local function configure(keys, args)
   for field, value in pairs({ lineage = 0, v = 0, window = 2, uncommitted = 0 }) do
     redis.call('HSETNX', K.state, field, value)
   end
-  redis.call('HSET', K.policy, unpack(args))
+  redis.call('HSET', K.rules, unpack(args))
   return 1
 end
 
@@ -186,15 +186,15 @@ local function audit(keys)
     submitted = tonumber(stats.submitted or 0), backlog = (backlog_left(run)),
     tasks = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry), replay = redis.call('XLEN', K.replay),
     trained = tonumber(stats.trained or 0), dead = redis.call('XLEN', K.dead),
-    open = redis.call('HLEN', K.open), flying = redis.call('ZCARD', K.flying),
+    open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight),
     leased = leased(run, 'tasks') + leased(run, 'retry'), lost = tonumber(stats.lost or 0),
   }
   found.difference = found.submitted - found.backlog - found.tasks - found.replay - found.trained - found.dead
   found.misplaced = found.open - found.tasks - found.replay - found.dead
-  local kept = found.difference == 0 and found.misplaced == 0 and found.flying == found.leased and found.lost == 0
+  local kept = found.difference == 0 and found.misplaced == 0 and found.in_flight == found.leased and found.lost == 0
   local answer = {}
   for _, name in ipairs({ 'submitted', 'backlog', 'tasks', 'replay', 'trained', 'dead', 'difference', 'open', 'misplaced',
-                          'flying', 'leased', 'lost' }) do
+                          'in_flight', 'leased', 'lost' }) do
     answer[#answer + 1], answer[#answer + 2] = name, found[name]
   end
   answer[#answer + 1], answer[#answer + 2] = 'verdict', kept and 'OK' or 'BROKEN'
@@ -243,10 +243,10 @@ local function status(keys)
   local K = run.K
   local ready, replay = redis.call('ZCARD', K.ready), redis.call('XLEN', K.replay)
   return {
-    redis.call('HGETALL', K.state), redis.call('HGETALL', K.policy), redis.call('HGETALL', K.published),
+    redis.call('HGETALL', K.state), redis.call('HGETALL', K.rules), redis.call('HGETALL', K.published),
     counters(run),
     { 'backlog', (backlog_left(run)), 'tasks', redis.call('XLEN', K.tasks), 'retry', redis.call('XLEN', K.retry),
-      'flying', redis.call('ZCARD', K.flying), 'ready', ready, 'drained', replay - ready, 'replay', replay,
+      'in_flight', redis.call('ZCARD', K.in_flight), 'ready', ready, 'drained', replay - ready, 'replay', replay,
       'dead', redis.call('XLEN', K.dead),
       'finished', is_finished(run) and 1 or 0,
       'learner_silent_ms', run.state.swept_ms and run.now - run.state.swept_ms or -1 },
@@ -272,7 +272,7 @@ register('fail', fail, 'allow-oom')
 register('progress', progress)
 register('discard', discard, 'allow-oom')
 register('complete', complete)
-register('beat', beat, 'allow-oom')
+register('heartbeat', heartbeat, 'allow-oom')
 register('leave', leave, 'allow-oom')
 register('join', join)
 register('report', report, 'allow-oom')
@@ -284,11 +284,11 @@ register('commit', commit, 'allow-oom')
 register('uncommit', uncommit, 'allow-oom')
 register('announce', announce)
 register('publish', publish, 'allow-oom')
-register('entrust', entrust, 'allow-oom')
+register('publish_keys', publish_keys, 'allow-oom')
 register('resume', resume, 'allow-oom')
 register('reclaim', reclaim, 'allow-oom')
 register('bury', bury, 'allow-oom')
-register('condemn', condemn, 'allow-oom')
+register('bury_bad_group', bury_bad_group, 'allow-oom')
 register('revive', revive)
 register('finish', finish, 'allow-oom')
 register('confirm', confirm, 'allow-oom')

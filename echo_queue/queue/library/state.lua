@@ -14,8 +14,8 @@ KEYS
                          not yet committed), declared (number of sets), finished (ms) and reopened
                          (how often something came after that), swept_ms and grace_ms (reclaim),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
-                         committed: the newest checkpoint that `trained` and `ledger` agree with
-  policy         hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
+                         committed: the newest checkpoint that `trained` and `settled_ids` agree with
+  rules          hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
                          group_max_tokens longest_first
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   coming         hash    route (its name), last (place): of the version under way, and place -> the signed document of that
@@ -35,7 +35,7 @@ KEYS
   buckets:<name> hash    bucket -> "<groups> <tokens>" of prompts' first groups, lately
   tasks          stream  new tasks;          group workers. Fields: id set epoch index shard first count (its shard),
   retry          stream  tasks that came     attempt (those that failed before) late (how often too old) kept (tokens
-                         back, leased first  in `drafts` when its lease last ran out) long (1: handed out alone) pv
+                         back, leased first  in `partials` when its lease last ran out) long (1: handed out alone) pv
                                              min_pv lineage at (ms of first admission)
   replay         stream  scored groups;      group learner. The task's fields, worker oldest newest lineage samples
                                              tokens reward (mean) and `group` (bytes) or `ref` (key in the object store)
@@ -43,13 +43,13 @@ KEYS
   open           hash    task id -> its one place while it is not trained:
                          "tasks|retry|dead <entry>", or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
-  flying         zset    task id -> version of its oldest token, or the one that will make it, while it is leased
-  drafts         hash    task id -> "<oldest> <newest> <lineage> <tokens> <draft|ref> " and the draft's bytes, or where they
+  in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
+  partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <partial|ref> " and the partial's bytes, or where they
                          lie in the object store and their digest: how far the task was, while it is in tasks or retry
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   waits          hash    task id -> ms since when the learner keeps a seat for it
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
-  ledger         set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
+  settled_ids    set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, likewise
   worker:<name>  hash    heartbeat, and arrived_ms: from a version's publication until it was served; expires by itself
@@ -60,7 +60,7 @@ KEYS
   feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
   reports:<name> hash    "bad|unreachable <worker that says so>" -> ms; expires
-  trust          hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
+  run_keys       hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
                          what workers ask of one another, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
   events         stream  what happened, for those who wait; informational, trimmed
@@ -74,13 +74,13 @@ MOVES (one method of `echo_queue.queue.Queue` each)
   drain                        within replay; too late: replay -> retry           learner.lua
   advance, resume              too late or abandoned in flight: -> retry          learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
-  entrust                      what workers need to trust published weights       learner.lua
+  publish_keys                 what workers need to trust published weights       learner.lua
   announce                     a part of the version under way is stored          learner.lua
   publish, pending             the pointer; what was drained before a restart     learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
-  bury, condemn, revive        any | replay -> dead, dead -> retry                operator.lua
+  bury, bury_bad_group, revive any | replay -> dead, dead -> retry                operator.lua
   join, report, withdraw       who feeds whom with weights; no task               peers.lua
-  beat, leave                  who is there                                       worker.lua
+  heartbeat, leave             who is there                                       worker.lua
   configure, finish, audit, status, confirm                                       operator.lua
 --]]
 
@@ -122,11 +122,11 @@ local function secrets_of(keys, name)
   return keys[1]:gsub('^eq:', 'eqs:') .. name
 end
 
--- The run as one call sees it: K (keys), v, lineage, window, uncommitted, policy numbers, published number.
+-- The run as one call sees it: K (keys), v, lineage, window, uncommitted, numbers of the rules, published number.
 local function open_run(keys)
   local K = keys_under(keys[1])
-  local policy = hash(K.policy)
-  if not policy.s then fail_with('EQNORUN', 'no policy at ' .. K.policy) end
+  local rules = hash(K.rules)
+  if not rules.s then fail_with('EQNORUN', 'no rules at ' .. K.rules) end
   local state = hash(K.state)
   return {
     K = K,
@@ -136,16 +136,16 @@ local function open_run(keys)
     v = tonumber(state.v),
     window = tonumber(state.window),
     uncommitted = tonumber(state.uncommitted),
-    s = tonumber(policy.s),
-    batch = tonumber(policy.batch),
-    lease_ms = tonumber(policy.lease_ms),
-    max_attempts = tonumber(policy.max_attempts),
-    pace = policy.pace == '1',
-    wait_late = policy.late == 'wait',
-    late_deadline_ms = tonumber(policy.late_deadline_ms),
-    group_max_bytes = tonumber(policy.group_max_bytes),
-    group_max_tokens = tonumber(policy.group_max_tokens or (policy.group_max_bytes or 0) / 8),
-    longest_first = policy.longest_first == '1',
+    s = tonumber(rules.s),
+    batch = tonumber(rules.batch),
+    lease_ms = tonumber(rules.lease_ms),
+    max_attempts = tonumber(rules.max_attempts),
+    pace = rules.pace == '1',
+    wait_late = rules.late == 'wait',
+    late_deadline_ms = tonumber(rules.late_deadline_ms),
+    group_max_bytes = tonumber(rules.group_max_bytes),
+    group_max_tokens = tonumber(rules.group_max_tokens or (rules.group_max_bytes or 0) / 8),
+    longest_first = rules.longest_first == '1',
     published = tonumber(redis.call('HGET', K.published, 'number')),
     shards = {},
     buckets = {},
@@ -191,7 +191,7 @@ end
 
 -- What happens in a worker's own calls: its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
-  'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_draft' }
+  'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
 local function tally(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
@@ -265,8 +265,8 @@ local function put(run, stream, task, ...)
 end
 
 -- The task is no longer in tasks or retry: how far it was is of no use to anyone.
-local function drop_draft(run, id)
-  redis.call('HDEL', run.K.drafts, id)
+local function drop_partial(run, id)
+  redis.call('HDEL', run.K.partials, id)
 end
 
 -- Removes a place that its task has left.
@@ -278,7 +278,7 @@ local function clear(run, stream, entry, id)
   if stream == 'replay' then
     redis.call('ZREM', run.K.ready, entry .. ' ' .. id)
   else
-    redis.call('ZREM', run.K.flying, id)
+    redis.call('ZREM', run.K.in_flight, id)
     redis.call('HDEL', run.K.waits, id)
   end
 end

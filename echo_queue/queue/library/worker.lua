@@ -67,33 +67,33 @@ local function fresh_lease(run, worker, size, token)
   return tasks
 end
 
--- What `drafts` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it, which
+-- What `partials` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it, which
 -- never has more tokens than a group may.
-local function read_draft(run, text)
+local function read_partial(run, text)
   local oldest, newest, lineage, tokens, kind, at = text:match('^(%d+) (%d+) (%d+) (%d+) (%a+) ()')
   if not at or tonumber(tokens) > run.group_max_tokens then return nil end
   return { tonumber(oldest), tonumber(newest), tonumber(lineage), tonumber(tokens), kind, text:sub(at) }
 end
 
--- The draft with which the worker that leases this task goes on; {} if there is none. One with which nobody may go on is
+-- The partial with which the worker that leases this task goes on; {} if there is none. One with which nobody may go on is
 -- dropped: too old by now, made by weights that were left behind, or of no form.
-local function draft_to_continue(run, id)
-  local text = redis.call('HGET', run.K.drafts, id)
+local function partial_to_continue(run, id)
+  local text = redis.call('HGET', run.K.partials, id)
   if not text then return {} end
-  local draft = read_draft(run, text)
-  if not draft then
-    drop_draft(run, id)
-    tally(run, 'bad_draft')
+  local partial = read_partial(run, text)
+  if not partial then
+    drop_partial(run, id)
+    tally(run, 'bad_partial')
     return {}
   end
-  local oldest, newest, lineage, tokens = unpack(draft)
+  local oldest, newest, lineage, tokens = unpack(partial)
   if run.v - oldest > run.s or newest > run.published or oldest > newest or abandoned(run, lineage, newest) then
-    drop_draft(run, id)
+    drop_partial(run, id)
     tally(run, 'tokens_discarded', tokens)
     return {}
   end
   tally(run, 'tokens_continued', tokens)
-  return draft
+  return partial
 end
 
 -- args: worker lineage version size token
@@ -113,12 +113,12 @@ local function lease(keys, args)
     -- Weights older than v − S are too late by now; newer ones than published cannot be had, which matters
     -- when the learner restarted at an older version than the one this task was tagged for.
     local needs = math.min(run.published, math.max(tonumber(fields.min_pv), run.v - run.s))
-    local draft = draft_to_continue(run, fields.id)
-    local oldest, newest = draft[1], draft[2]
-    -- What goes on with a draft is never made by older weights than what is there.
-    task[4], task[5] = math.max(needs, newest or 0), draft
+    local partial = partial_to_continue(run, fields.id)
+    local oldest, newest = partial[1], partial[2]
+    -- What goes on with a partial is never made by older weights than what is there.
+    task[4], task[5] = math.max(needs, newest or 0), partial
     local begins = left_behind and run.published or math.max(version, needs)
-    redis.call('ZADD', run.K.flying, oldest or begins, fields.id)
+    redis.call('ZADD', run.K.in_flight, oldest or begins, fields.id)
   end
   tally(run, 'leased', #tasks)
   return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
@@ -134,7 +134,7 @@ local function renew(keys, args)
     local stream, entry = place_of(run, id)
     if is_task(stream) and held_by(run, stream, entry, worker) then
       redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'JUSTID')
-      redis.call('ZADD', run.K.flying, version, id)
+      redis.call('ZADD', run.K.in_flight, version, id)
     else
       lost[#lost + 1] = id
     end
@@ -156,16 +156,16 @@ local function release(keys, args)
   return released
 end
 
--- A draft lies in `drafts`, within the size cap, or in the object store, in the folder of its own task.
-local function check_draft(run, id, kind, payload)
-  refuse_unless(kind == 'draft' or kind == 'ref', 'the payload is neither draft nor ref')
-  local cap, folder = run.group_max_bytes, 'drafts/' .. redis.sha1hex(id) .. '/'
-  refuse_unless(#payload <= cap, 'a draft of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
-  local fine = kind == 'draft' or payload:sub(1, #folder) == folder and #payload <= WORD_MAX_BYTES
-  refuse_unless(fine, 'the ref is no draft of its task')
+-- A partial lies in `partials`, within the size cap, or in the object store, in the folder of its own task.
+local function check_partial(run, id, kind, payload)
+  refuse_unless(kind == 'partial' or kind == 'ref', 'the payload is neither partial nor ref')
+  local cap, folder = run.group_max_bytes, 'partials/' .. redis.sha1hex(id) .. '/'
+  refuse_unless(#payload <= cap, 'a partial of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
+  local fine = kind == 'partial' or payload:sub(1, #folder) == folder and #payload <= WORD_MAX_BYTES
+  refuse_unless(fine, 'the ref is no partial of its task')
 end
 
--- args: worker id oldest newest lineage tokens draft|ref payload. It takes the place of what was kept; without tokens
+-- args: worker id oldest newest lineage tokens partial|ref payload. It takes the place of what was kept; without tokens
 -- nothing is. 0 if the worker does not hold the task.
 local function progress(keys, args)
   local run = open_run(keys)
@@ -174,28 +174,28 @@ local function progress(keys, args)
   for place, what in ipairs({ 'oldest', 'newest', 'the lineage', 'tokens' }) do
     words[place] = string.format('%d', whole(args[place + 2], what))
   end
-  check_draft(run, id, kind, payload)
+  check_partial(run, id, kind, payload)
   local stream, entry = place_of(run, id)
   if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
   if words[4] == '0' then
-    drop_draft(run, id)
+    drop_partial(run, id)
   else
-    redis.call('HSET', run.K.drafts, id, table.concat(words, ' ') .. ' ' .. kind .. ' ' .. payload)
+    redis.call('HSET', run.K.partials, id, table.concat(words, ' ') .. ' ' .. kind .. ' ' .. payload)
   end
   return 1
 end
 
--- args: worker id… ; what was kept of these tasks, which it holds, is no draft. Returns how many there were.
+-- args: worker id… ; what was kept of these tasks, which it holds, is no partial. Returns how many there were.
 local function discard(keys, args)
   local run = open_run(keys)
   local worker, bad = check_worker(args[1]), 0
   for place = 2, #args do
     local stream, entry = place_of(run, args[place])
     if is_task(stream) and held_by(run, stream, entry, worker) then
-      bad = bad + redis.call('HDEL', run.K.drafts, args[place])
+      bad = bad + redis.call('HDEL', run.K.partials, args[place])
     end
   end
-  tally(run, 'bad_draft', bad)
+  tally(run, 'bad_partial', bad)
   return bad
 end
 
@@ -206,7 +206,7 @@ local function fail(keys, args)
   local stream, entry = place_of(run, id)
   if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
   local attempt = read(run, stream, entry).attempt
-  drop_draft(run, id)
+  drop_partial(run, id)
   redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
   expire(run, stream, entry, worker, 1)
   return 1
@@ -264,7 +264,7 @@ local function complete(keys, args)
   end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
-      redis.call('ZADD', run.K.flying, oldest, id)
+      redis.call('ZADD', run.K.in_flight, oldest, id)
       expire(run, stream, entry, worker, 0)
     end
     tally(run, 'late_completion')
@@ -278,7 +278,7 @@ local function complete(keys, args)
     .. ' by ' .. worker .. ' attempt ' .. attempt .. (args[10] == 'ref' and ' in store' or ''))
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   clear(run, stream, entry, id)
-  drop_draft(run, id)
+  drop_partial(run, id)
   note_length(run, task, math.min(tonumber(args[8]), run.group_max_tokens))
   tally(run, 'completed')
   if args[10] == 'ref' then tally(run, 'spilled') end
@@ -293,7 +293,7 @@ local function since_publication(run, words)
 end
 
 -- args: worker expire_ms, then field value…
-local function beat(keys, args)
+local function heartbeat(keys, args)
   local run = open_run(keys)
   local key = run.K['worker:' .. check_worker(args[1])]
   refuse_unless(#args <= 32, 'a heartbeat of ' .. #args .. ' words')

@@ -60,7 +60,7 @@ def settings(config: Config) -> dict[str, Any]:
         # begun is sent again by the reconciler, at its own pace.
         "task_acks_late": False,
         # About as long as a restart of Redis takes; a message sent twice changes nothing.
-        "task_publish_retry_policy": {
+        "task_publish_retry_rules": {
             "max_retries": 12,
             "interval_start": 0.1,
             "interval_step": 0.2,
@@ -111,8 +111,8 @@ def from_environment() -> Celery:
     """The application of the run that `ECHO_QUEUE_CONFIG` names. Raises `ConfigError`."""
     path = os.environ.get(CONFIG_VARIABLE)
     if not path:
-        mend = f"export {CONFIG_VARIABLE}=/path/to/run.toml"
-        raise ConfigError(Problem(CONFIG_VARIABLE, "is not set, so Celery does not know which run it serves", mend))
+        fix = f"export {CONFIG_VARIABLE}=/path/to/run.toml"
+        raise ConfigError(Problem(CONFIG_VARIABLE, "is not set, so Celery does not know which run it serves", fix))
     return build(load(Path(path)))
 
 

@@ -28,11 +28,11 @@ def send(app: Celery, name: str, source: str, chunks: Iterable[Chunk]) -> None:
     for chunk in chunks:
         rows = {"first": chunk.first, "last": chunk.first + chunk.count - 1}
         message = {"set": name, "number": chunk.number, "source": source, **rows}
-        failpoints.take("send chunk", partial(_send, app, message), (name, chunk.number))
+        failpoints.step("send chunk", partial(_send, app, message), (name, chunk.number))
 
 
 def _send(app: Celery, message: dict[str, Any]) -> None:
-    """Tries again what gets past Celery's own retries: a connection that breaks while it is being mended."""
+    """Tries again what gets past Celery's own retries: a connection that breaks while it is being fixed."""
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -41,8 +41,8 @@ def _send(app: Celery, message: dict[str, Any]) -> None:
                 return
         except BROKEN as error:
             if time.monotonic() > give_up:
-                mend = "check redis.url and the rights of its user `celery`, then submit again: that adds nothing twice"
-                raise ServiceError(Problem("Celery's broker", str(error), mend)) from None
+                fix = "check redis.url and the rights of its user `celery`, then submit again: that adds nothing twice"
+                raise ServiceError(Problem("Celery's broker", str(error), fix)) from None
         time.sleep(random.uniform(0, PAUSE_S))
 
 
@@ -52,6 +52,6 @@ def messages_waiting(app: Celery) -> int:
         with app.pool.acquire(block=True, timeout=PATIENCE_S) as connection:
             # Kombu's own passive declaration forgets the key prefix in one of its commands.
             count = connection.default_channel.client.llen
-            return int(failpoints.take("count messages", partial(count, CHANNEL)))
+            return int(failpoints.step("count messages", partial(count, CHANNEL)))
     except BROKEN as error:
         raise ServiceError(Problem("Celery's broker", str(error), "check redis.url")) from None

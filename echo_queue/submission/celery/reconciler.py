@@ -38,12 +38,20 @@ class Reconciler:
 
     def look(self) -> int:
         """Sends lost chunks of all sets again; how many. Raises `ServiceError`."""
-        ledgers = [ledger for name in self._queue.unserved() if (ledger := self._queue.ledger(name))]
-        waiting = {(ledger.name, chunk.number): (ledger, chunk) for ledger in ledgers for chunk in ledger.waiting}
+        statuses = [
+            submission_status
+            for name in self._queue.unserved()
+            if (submission_status := self._queue.submission_status(name))
+        ]
+        waiting = {
+            (submission_status.name, chunk.number): (submission_status, chunk)
+            for submission_status in statuses
+            for chunk in submission_status.waiting
+        }
         now = Look(frozenset(waiting), messages_waiting(self._app) if waiting else 0)
         lost = presumed_lost(self._before, now)
         self._before = now
-        for ledger in ledgers:
-            again = [chunk for chunk in ledger.waiting if (ledger.name, chunk.number) in lost]
-            send(self._app, ledger.name, ledger.source, again)
+        for submission_status in statuses:
+            again = [chunk for chunk in submission_status.waiting if (submission_status.name, chunk.number) in lost]
+            send(self._app, submission_status.name, submission_status.source, again)
         return len(lost)

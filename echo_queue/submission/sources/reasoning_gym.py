@@ -96,8 +96,8 @@ def _dataset(name: str, options: bytes) -> Dataset:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        mend = "pip install 'echo-queue[environments]'"
-        raise PromptError(Problem(GENERATED + name, "needs the reasoning-gym package here", mend)) from None
+        fix = "pip install 'echo-queue[environments]'"
+        raise PromptError(Problem(GENERATED + name, "needs the reasoning-gym package here", fix)) from None
     if name not in DATASETS:
         known = ", ".join(sorted(DATASETS))
         raise PromptError(

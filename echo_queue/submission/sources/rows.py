@@ -22,12 +22,12 @@ _SERIALISE = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 class BadRow(Exception):
-    """One row that cannot be a prompt: what is wrong, and how to mend it."""
+    """One row that cannot be a prompt: what is wrong, and how to fix it."""
 
-    def __init__(self, what: str, mend: str) -> None:
+    def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
         self.what = what
-        self.mend = mend
+        self.fix = fix
 
 
 def parse(line: bytes) -> PromptRow:
@@ -69,7 +69,7 @@ def deserialise(line: bytes) -> PromptRow:
 
 def refuse(bad: Iterable[tuple[str, BadRow]]) -> None:
     """Raises `PromptError` naming the bad rows, if there are any: pairs of (place, what is wrong)."""
-    problems = tuple(Problem(where, row.what, row.mend) for where, row in bad)
+    problems = tuple(Problem(where, row.what, row.fix) for where, row in bad)
     if problems:
         raise PromptError(*problems)
 

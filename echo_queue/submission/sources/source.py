@@ -53,8 +53,8 @@ def spell(source: str, options: Mapping[str, Any]) -> str:
 def unreadable(path: Path, error: OSError) -> PromptError:
     """Names the machine: the path may have been written on another one."""
     what = f"cannot be read on {socket.gethostname()}: {error.strerror or error}"
-    mend = "check the path and its rights; Celery workers read it themselves, so it must lie on a disk they share"
-    return PromptError(Problem(str(path), what, mend))
+    fix = "check the path and its rights; Celery workers read it themselves, so it must lie on a disk they share"
+    return PromptError(Problem(str(path), what, fix))
 
 
 def changed(path: str, first: int, last: int) -> PromptError:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from echo_queue.queue import Audit, staleness
 from echo_queue.records import Version
-from tests.faults.facts import Made
+from tests.faults.facts import Generated
 from tests.faults.history import Event
 from tests.faults.served import Served
 
@@ -75,7 +75,7 @@ class Evidence:
         return tuple(task for link in self.chain for task in link.trained)
 
     @cached_property
-    def completed(self) -> dict[str, Made]:
+    def completed(self) -> dict[str, Generated]:
         """Every group that anybody tried to complete, by its mark, as its maker made it."""
         return {made.mark: made for event in self.attempts("complete") for made in event.facts.groups}
 
@@ -152,11 +152,11 @@ def _told(event: Event, ids: set[str]) -> str:
     named = [task for task in event.facts.ids if task in ids]
     if event.step in ("declare", "submit"):
         named += [task for task in sorted(ids) if _concerns(event, task)]
-    drafts = [draft for draft in event.facts.drafts if draft.id in ids]
-    if not groups and not named and not drafts:
+    partials = [partial_sample for partial_sample in event.facts.partials if partial_sample.id in ids]
+    if not groups and not named and not partials:
         return ""
     sign = "←" if event.answered else "→"
-    words = " ".join([*map(str, groups), *map(str, drafts), *named, *event.facts.outcomes[:3]])
+    words = " ".join([*map(str, groups), *map(str, partials), *named, *event.facts.outcomes[:3]])
     return f"{event.time_s:.3f} {event.place} #{event.number} {sign} {event.step} {words}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.faults.checker.accounts import accounting, checkpoints, identity, keeps, records
-from tests.faults.checker.begun import Drafts
+from tests.faults.checker.begun import StoredProgress
 from tests.faults.checker.evidence import Evidence, Violation
 from tests.faults.checker.fates import deaths, lost, never_attempted, promised, trained_twice
 from tests.faults.checker.weights import Lags, loaded, stamped
@@ -35,7 +35,7 @@ class Verdict:
     continued: int
     """Tokens that one worker drew and another went on from."""
     dropped: int
-    """Drafts that a worker was handed and found to be none."""
+    """Partial rollouts that a worker was handed and found to be none."""
     handed_back: int
     """Tasks that a worker which left in time gave to others."""
     mixed: int
@@ -66,7 +66,7 @@ class Verdict:
             lines.append(f"weights     {self.served}")
         lines.append(
             f"rollout     {self.continued:,} tokens continued by others, {self.handed_back:,} tasks handed back, "
-            f"{self.dropped:,} bad drafts dropped; {self.mixed:,} groups of several versions, {self.answered:,} with "
+            f"{self.dropped:,} bad partials dropped; {self.mixed:,} groups of several versions, {self.answered:,} with "
             "answers of their environment"
         )
         if self.violations:
@@ -76,7 +76,7 @@ class Verdict:
 
 def judge(evidence: Evidence) -> Verdict:
     """All promises, each checked by itself."""
-    lags, drafts = Lags(evidence), Drafts(evidence)
+    lags, partials = Lags(evidence), StoredProgress(evidence)
     found = [
         *idle(evidence),
         *lost(evidence),
@@ -84,7 +84,7 @@ def judge(evidence: Evidence) -> Verdict:
         *never_attempted(evidence),
         *trained_twice(evidence),
         *lags.violations(),
-        *drafts.violations(),
+        *partials.violations(),
         *stamped(evidence),
         *loaded(evidence),
         *records(evidence),
@@ -110,8 +110,8 @@ def judge(evidence: Evidence) -> Verdict:
         kept=sum(keeps(snapshot.audit) for snapshot in evidence.snapshots),
         served=evidence.served,
         rewound=sum(event.role == "rewinder" for event in evidence.answers("resume")),
-        continued=drafts.continued,
-        dropped=drafts.dropped,
+        continued=partials.continued,
+        dropped=partials.dropped,
         handed_back=sum(int(event.facts.note) for event in evidence.answers("release")),
         mixed=sum(made.oldest < made.newest for made in evidence.completed.values()),
         answered=sum(made.observed > 0 for made in evidence.completed.values()),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from echo_queue.records import BASE, Version
 from tests.faults.checker.evidence import Evidence, Update, Violation
-from tests.faults.facts import Made
+from tests.faults.facts import Generated
 
 
 class Lags:
@@ -58,7 +58,7 @@ class Lags:
             return "refused", f"{name} trained groups whose completion was refused", lag
         return "", "", lag
 
-    def _abandoned(self, made: Made, lineage: int) -> bool:
+    def _abandoned(self, made: Generated, lineage: int) -> bool:
         """The learner's weights do not descend from all that made the group."""
         told = map(version_of, made.stamp.split()) if self.evidence.stamped else ()
         versions = {Version(made.lineage, made.newest), *told}
@@ -101,9 +101,9 @@ def loaded(evidence: Evidence) -> Iterator[Violation]:
         yield Violation("nothing shown", f"the weights came without {', '.join(unused)}")
 
 
-def _taken(evidence: Evidence) -> defaultdict[tuple[str | None, str], list[tuple[float, Made]]]:
+def _taken(evidence: Evidence) -> defaultdict[tuple[str | None, str], list[tuple[float, Generated]]]:
     """(learner's life, id) → the groups of that id that were handed to it, in order of time."""
-    taken: defaultdict[tuple[str | None, str], list[tuple[float, Made]]] = defaultdict(list)
+    taken: defaultdict[tuple[str | None, str], list[tuple[float, Generated]]] = defaultdict(list)
     for event in evidence.answers("fetch", "get replay"):
         for made in event.facts.groups:
             taken[event.life, made.id].append((event.time_s, made))

@@ -16,7 +16,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Audit, Chunk, PromptSet, Queue, QueuePolicy, Status
+from echo_queue.queue import Audit, Chunk, PromptSet, Queue, RunRules, Status
 from echo_queue.submission.sources.registry import open_source
 from tests.faults import history, served
 from tests.faults.checker import Evidence, Link, Snapshot, Update
@@ -65,7 +65,7 @@ class Onlooker:
         queue = self.admin()
         assert queue
         with self.observed():
-            queue.configure(QueuePolicy.of(self.config))
+            queue.configure(RunRules.of(self.config))
             queue.declare(PromptSet(keel.set, keel.source, seed=self.config.run.seed), chunks)
 
     def evidence(self) -> Evidence:

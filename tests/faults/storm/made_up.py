@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from echo_queue.config import Config
-from echo_queue.records import Draft, Finish, Logprobs, Span, Tokens, Version
+from echo_queue.records import Finish, Logprobs, PartialSample, Span, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from tests.faults import stamps
@@ -64,22 +64,24 @@ class Drawing:
 
     def add(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            assert request.key not in self._running and len(request.draft.tokens) < request.limit
+            assert request.key not in self._running and len(request.partial_sample.tokens) < request.limit
             self._running[request.key] = Growing.of(request)
 
-    def step(self) -> dict[Key, Draft]:
+    def step(self) -> dict[Key, PartialSample]:
         slow_s = random.uniform(0, SLOW_S) if random.randrange(ONE_IN_SLOW) == 0 else 0.0
         time.sleep(slow_s + STEP_S * any(sample.long for sample in self._running.values()))
         version = stamps.of(self._tensors)
         for sample in self._running.values():
             self.sampled += sample.grow(version)
-        ended = {key: sample.draft("stop") for key, sample in self._running.items() if sample.ended}
+        ended = {key: sample.partial_sample("stop") for key, sample in self._running.items() if sample.ended}
         for key in ended:
             del self._running[key]
         return ended
 
-    def drafts(self, tasks: Collection[str] | None = None) -> dict[Key, Draft]:
-        return {key: one.draft(None) for key, one in self._running.items() if tasks is None or key.task in tasks}
+    def partials(self, tasks: Collection[str] | None = None) -> dict[Key, PartialSample]:
+        return {
+            key: one.partial_sample(None) for key, one in self._running.items() if tasks is None or key.task in tasks
+        }
 
     def abort(self, tasks: Collection[str]) -> None:
         for key in [key for key in self._running if key.task in tasks]:
@@ -93,7 +95,7 @@ class Drawing:
 class Growing:
     """A sample under way: all its tokens are known, `place` of them are drawn. A long one grows by one in a step."""
 
-    begun: Draft
+    begun: PartialSample
     tokens: Tokens
     """From the end of `begun`."""
     logprobs: Logprobs
@@ -106,9 +108,9 @@ class Growing:
         long = draw.integers(ONE_IN_LONG) == 0
         length = LONG if long else int(draw.integers(1, SHORT + 1))
         beyond = VOCABULARY if draw.integers(ONE_IN_SPOILED_LONG if long else ONE_IN_SPOILED) == 0 else 0
-        length = min(length, request.limit - len(request.draft.tokens))
+        length = min(length, request.limit - len(request.partial_sample.tokens))
         tokens = (draw.integers(0, VOCABULARY, length) + beyond).astype(np.int32)
-        return cls(request.draft, tokens, np.zeros(length, np.float32), list(request.draft.spans))
+        return cls(request.partial_sample, tokens, np.zeros(length, np.float32), list(request.partial_sample.spans))
 
     @property
     def long(self) -> bool:
@@ -127,8 +129,8 @@ class Growing:
         self.place += count
         return count
 
-    def draft(self, finish: Finish | None) -> Draft:
-        return Draft(
+    def partial_sample(self, finish: Finish | None) -> PartialSample:
+        return PartialSample(
             tokens=np.concatenate([self.begun.tokens, self.tokens[: self.place]]),
             logprobs=np.concatenate([self.begun.logprobs, self.logprobs[: self.place]]),
             spans=tuple(self.spans),

@@ -52,7 +52,7 @@ def is_poison(task: str) -> bool:
 def write_rows(source: Path, rows: int, number: int) -> None:
     """Whole, or not there."""
     source.parent.mkdir(parents=True, exist_ok=True)
-    draft = source.with_suffix(".draft")
+    partial_sample = source.with_suffix(".partial rollout")
     lines = (
         {
             "prompt": f"w{number % VOCABULARY} w{row % VOCABULARY}",
@@ -61,5 +61,5 @@ def write_rows(source: Path, rows: int, number: int) -> None:
         }
         for row in range(1, rows + 1)
     )
-    draft.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
-    draft.replace(source)
+    partial_sample.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
+    partial_sample.replace(source)

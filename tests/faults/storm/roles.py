@@ -31,9 +31,9 @@ from tests.faults.storm.settings import SPOTS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from echo_queue.weights import Press
+    from echo_queue.weights import WeightPublisher
 
-Publish = Callable[["Press", Version, "Mapping[str, Tensor]", str], Published]
+Publish = Callable[["WeightPublisher", Version, "Mapping[str, Tensor]", str], Published]
 
 BACKLOG = 2_000
 """Prompts waiting, below which the submitter submits another set."""
@@ -70,24 +70,26 @@ def celery(directory: Path, config: Config, name: str) -> int:
 
 
 def learner(directory: Path, config: Config, name: str) -> int:
-    from echo_queue.weights import Press
+    from echo_queue.weights import WeightPublisher
     from learner.__main__ import main
 
-    Press.publish = stamped(Press.publish)  # type: ignore[assignment,method-assign]
+    WeightPublisher.publish = stamped(WeightPublisher.publish)  # type: ignore[assignment,method-assign]
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
 
 
 def stamped(publish: Publish) -> Publish:
-    return lambda press, version, tensors, dtype: publish(press, version, stamps.on(version, tensors), dtype)
+    return lambda weight_publisher, version, tensors, dtype: publish(
+        weight_publisher, version, stamps.on(version, tensors), dtype
+    )
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
     """One lies behind a NAT: it takes weights from peers, and feeds none."""
-    from workers.shutdown import Leaving, on_signals
+    from workers.shutdown import Shutdown, on_signals
     from workers.worker import work
 
-    leaving = Leaving()
+    leaving = Shutdown()
     on_signals(leaving)
     served.watch(config.run.dir)
     weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})

@@ -94,7 +94,7 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
     """What a storm under these rules meets if it lasts: what, and how often it did. `done`: as in a `Tally`."""
     often = {
         "a worker that went on where another was killed": verdict.continued,
-        "a draft of tokens that the model does not have": verdict.dropped,
+        "a partial rollout of tokens that the model does not have": verdict.dropped,
     }
     if done["rewinds"] >= MANY_REWINDS:
         often["a rewind"] = verdict.rewound

@@ -13,7 +13,7 @@ from echo_queue.connections.secrets import StoreKeys
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights import Announcement, Manifest, Press, Verifier
+from echo_queue.weights import Announcement, Manifest, SignatureVerifier, WeightPublisher
 from echo_queue.weights.manifest import manifest_key
 from tests.weights.scene import CHUNK_KEY, SIGNER
 
@@ -41,10 +41,10 @@ def main() -> None:
             store = ObjectStore(server.endpoint("vector"), RUN)
             store.create_bucket()
             settings = Weights(encrypt=True, chunk_bytes=1_024, part_bytes=8_192)
-            press = Press(store, RUN, SIGNER, settings, Path(directory), chunk_key=CHUNK_KEY)
+            weight_publisher = WeightPublisher(store, RUN, SIGNER, settings, Path(directory), chunk_key=CHUNK_KEY)
             for number in range(3):
-                press.publish(Version(1, number), tensors(number), "bfloat16")
-                press.further(Version(1, number))
+                weight_publisher.publish(Version(1, number), tensors(number), "bfloat16")
+                weight_publisher.further(Version(1, number))
             for stored in store.list("weights/"):
                 path = HERE / stored.key
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def main() -> None:
 def announce() -> None:
     """The first part of the newest version's own route, as it was announced before that version stood."""
     key = manifest_key(Version(1, 2))
-    body = Verifier(SIGNER.public_key).open((HERE / key).read_bytes(), key)
+    body = SignatureVerifier(SIGNER.public_key).open((HERE / key).read_bytes(), key)
     route = Manifest.decode(body, key).route
     first = Announcement(RUN, route.version, route.base, route.base_root, 0, route.parts[0])
     (HERE / "announced.json").write_bytes(SIGNER.sign(first.encode()))

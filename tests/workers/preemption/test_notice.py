@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2]:
 
 @pytest.fixture
 def run(stage: Begin, tmp_path: Path) -> Stage:
-    """Samples of 4,000 tokens, two groups at a time; leases outlive the test, and drafts are stored once an hour."""
+    """Samples of 4,000 tokens, two groups at a time; leases outlive the test, and partials are stored once an hour."""
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
     run = stage(
         endless,
@@ -44,7 +44,7 @@ def run(stage: Begin, tmp_path: Path) -> Stage:
 
 
 def generating(run: Stage) -> bool:
-    return any(one.beat and one.beat.tokens_per_s > 0 for one in run.status().workers)
+    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
 
 
 def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run: Stage, server: Ec2) -> None:
@@ -55,8 +55,8 @@ def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run
     assert run.queue.reclaim().released == 2
     assert run.status().workers == ()
     lease = Queue.connect(run.config, "worker", run.store).lease("w2", Version(0, 0), 2)
-    assert {task.id for task in lease.tasks} == set(lease.drafts)
-    assert all(len(sample.tokens) > 0 for drafts in lease.drafts.values() for sample in drafts.samples)
+    assert {task.id for task in lease.tasks} == set(lease.partials)
+    assert all(len(sample.tokens) > 0 for partials in lease.partials.values() for sample in partials.samples)
     assert run.queue.audit().ok
 
 

@@ -23,21 +23,21 @@ from tests.workers.preemption.servers import (
 from workers.preemption import metadata, watch
 from workers.preemption.azure import Azure
 from workers.preemption.watcher import Notice
-from workers.shutdown import Leaving
+from workers.shutdown import Shutdown
 
 POLL_S = 0.02
 SERVERS = {"aws": Ec2, "gcp": lambda: ComputeEngine(longest_s=0.1), "azure": lambda: AzureInstance("vm-1")}
 
 
 @pytest.fixture
-def leaving() -> Iterator[Leaving]:
+def leaving() -> Iterator[Shutdown]:
     """Nobody watches for it any longer after the test."""
-    one = Leaving()
+    one = Shutdown()
     yield one
     one.set()
 
 
-def watching(watch_for: str, server: MetadataServer | str, leaving: Leaving) -> None:
+def watching(watch_for: str, server: MetadataServer | str, leaving: Shutdown) -> None:
     endpoint = server if isinstance(server, str) else server.url
     watch(Preemption.model_validate({"watch": watch_for, "endpoint": endpoint, "poll_s": POLL_S}), leaving)
 
@@ -56,7 +56,7 @@ def announce(server: MetadataServer) -> None:
 
 
 @pytest.mark.parametrize("cloud", SERVERS)
-def test_a_worker_stays_until_the_notice_and_leaves_then(cloud: str, leaving: Leaving) -> None:
+def test_a_worker_stays_until_the_notice_and_leaves_then(cloud: str, leaving: Shutdown) -> None:
     with serving(SERVERS[cloud]()) as server:
         watching(cloud, server, leaving)
         server.until_asked(4)
@@ -67,7 +67,7 @@ def test_a_worker_stays_until_the_notice_and_leaves_then(cloud: str, leaving: Le
 
 
 @pytest.mark.parametrize("cloud", SERVERS)
-def test_a_notice_given_before_the_worker_came_up_is_seen(cloud: str, leaving: Leaving) -> None:
+def test_a_notice_given_before_the_worker_came_up_is_seen(cloud: str, leaving: Shutdown) -> None:
     with serving(SERVERS[cloud]()) as server:
         announce(server)
         watching(cloud, server, leaving)
@@ -89,7 +89,7 @@ def test_a_notice_given_before_the_worker_came_up_is_seen(cloud: str, leaving: L
     ids=["unavailable", "forbidden", "moved", "portal", "no-time", "no-date", "nested"],
 )
 def test_what_is_no_answer_is_no_notice_and_one_warning(
-    cloud: str, broken: Reply, leaving: Leaving, caplog: pytest.LogCaptureFixture
+    cloud: str, broken: Reply, leaving: Shutdown, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(SERVERS[cloud]()) as server:
         server.broken = broken
@@ -104,7 +104,7 @@ def test_what_is_no_answer_is_no_notice_and_one_warning(
 
 @pytest.mark.parametrize("cloud", SERVERS)
 def test_a_server_that_is_away_is_tried_until_it_is_there(
-    cloud: str, leaving: Leaving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cloud: str, leaving: Shutdown, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(metadata, "ANSWER_S", 0.1)
     with serving(SERVERS[cloud]()) as server, socket.create_server(("127.0.0.1", 0)) as silent:
@@ -121,7 +121,7 @@ def test_a_server_that_is_away_is_tried_until_it_is_there(
 # EC2 ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_used_until_it_expires_and_then_replaced(leaving: Leaving) -> None:
+def test_a_token_is_used_until_it_expires_and_then_replaced(leaving: Shutdown) -> None:
     with serving(Ec2(longest_s=1.0)) as server:
         watching("aws", server, leaving)
         server.until_asked(3, "/latest/api/token")
@@ -133,7 +133,7 @@ def test_a_token_is_used_until_it_expires_and_then_replaced(leaving: Leaving) ->
         assert "stop" in leaving.why
 
 
-def test_a_recommendation_to_rebalance_makes_a_worker_rest(leaving: Leaving) -> None:
+def test_a_recommendation_to_rebalance_makes_a_worker_rest(leaving: Shutdown) -> None:
     with serving(Ec2()) as server:
         server.rebalance = b'{"noticeTime": "2026-01-05T08:22:00Z"}'
         watching("aws", server, leaving)
@@ -145,7 +145,7 @@ def test_a_recommendation_to_rebalance_makes_a_worker_rest(leaving: Leaving) -> 
 
 @pytest.mark.parametrize(("in_s", "least", "most"), [(100, 60, 100), (-5, 0, 0), (86_400, 120, 120)])
 def test_the_time_there_is_lies_between_none_and_two_minutes(
-    in_s: float, least: float, most: float, leaving: Leaving
+    in_s: float, least: float, most: float, leaving: Shutdown
 ) -> None:
     with serving(Ec2()) as server:
         server.interrupts("terminate", in_s)
@@ -157,7 +157,7 @@ def test_the_time_there_is_lies_between_none_and_two_minutes(
 # Compute Engine -------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_poll_is_answered_as_soon_as_it_changes(leaving: Leaving) -> None:
+def test_a_long_poll_is_answered_as_soon_as_it_changes(leaving: Shutdown) -> None:
     with serving(ComputeEngine()) as server:
         watching("gcp", server, leaving)
         server.until_asked(2)
@@ -167,7 +167,7 @@ def test_a_long_poll_is_answered_as_soon_as_it_changes(leaving: Leaving) -> None
         assert len(server.asked) == 2, "it was told by the question that waited"
 
 
-def test_an_answer_without_googles_header_is_somebody_elses(leaving: Leaving) -> None:
+def test_an_answer_without_googles_header_is_somebody_elses(leaving: Shutdown) -> None:
     with serving(ComputeEngine()) as server:
         server.broken = Reply(200, b"TRUE")
         watching("gcp", server, leaving)
@@ -178,7 +178,7 @@ def test_an_answer_without_googles_header_is_somebody_elses(leaving: Leaving) ->
 # Azure ----------------------------------------------------------------------------------------------------------------
 
 
-def test_events_of_other_machines_and_of_other_kinds_do_not_concern_a_worker(leaving: Leaving) -> None:
+def test_events_of_other_machines_and_of_other_kinds_do_not_concern_a_worker(leaving: Shutdown) -> None:
     with serving(AzureInstance("vm_7")) as server:
         server.announce("Preempt", "vm_8", in_s=30)
         server.announce("Reboot", "vm_7", in_s=600)
@@ -190,7 +190,7 @@ def test_events_of_other_machines_and_of_other_kinds_do_not_concern_a_worker(lea
         assert event in leaving.why and leaving.within_s is not None and leaving.within_s <= 30
 
 
-def test_an_event_that_has_begun_leaves_no_time(leaving: Leaving) -> None:
+def test_an_event_that_has_begun_leaves_no_time(leaving: Shutdown) -> None:
     with serving(AzureInstance("vm_7")) as server:
         server.announce("Preempt", "vm_7", in_s=None)
         watching("azure", server, leaving)
@@ -218,17 +218,17 @@ def test_an_event_is_acknowledged_as_the_process_ends_and_not_before(monkeypatch
     ("text", "within_s"), [("", None), ("25\n", 25.0), ("-3", 0.0), ("soon", None), ("\x00ÿ", None)]
 )
 def test_a_file_that_appears_makes_a_worker_leave(
-    text: str, within_s: float | None, leaving: Leaving, tmp_path: Path
+    text: str, within_s: float | None, leaving: Shutdown, tmp_path: Path
 ) -> None:
     notice = tmp_path / "notice"
     watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
     assert not leaving.wait(5 * POLL_S)
-    (tmp_path / "draft").write_text(text, encoding="latin-1")
-    (tmp_path / "draft").rename(notice)
+    (tmp_path / "partial").write_text(text, encoding="latin-1")
+    (tmp_path / "partial").rename(notice)
     assert leaving.wait(DEADLINE_S) and leaving.within_s == within_s
 
 
-def test_a_file_may_ask_for_rest_first(leaving: Leaving, tmp_path: Path) -> None:
+def test_a_file_may_ask_for_rest_first(leaving: Shutdown, tmp_path: Path) -> None:
     notice = tmp_path / "notice"
     notice.write_text("rest\n")
     watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
@@ -239,7 +239,7 @@ def test_a_file_may_ask_for_rest_first(leaving: Leaving, tmp_path: Path) -> None
 
 
 def test_a_path_that_is_no_file_is_no_notice(
-    leaving: Leaving, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    leaving: Shutdown, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch(Preemption(watch="file", file=tmp_path, poll_s=POLL_S), leaving)
     _until(lambda: "cannot be read" in caplog.text)
@@ -256,7 +256,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_signals_make_a_worker_rest_and_leave(leaving: Leaving) -> None:
+def test_signals_make_a_worker_rest_and_leave(leaving: Shutdown) -> None:
     watch(Preemption(watch="signal"), leaving)
     os.kill(os.getpid(), signal.SIGUSR1)
     _until(lambda: leaving.resting)
@@ -265,7 +265,7 @@ def test_signals_make_a_worker_rest_and_leave(leaving: Leaving) -> None:
     assert leaving.wait(DEADLINE_S) and leaving.why == "SIGUSR2"
 
 
-def test_without_a_watch_nobody_is_asked(leaving: Leaving) -> None:
+def test_without_a_watch_nobody_is_asked(leaving: Shutdown) -> None:
     watch(Preemption(), leaving)
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 

@@ -40,7 +40,7 @@ def main() -> None:
 
 def watch(member: Member, route: Route) -> None:
     half = sum(len(part.chunks) for part in route.parts) / 2
-    while sum(file.next for part in route.parts if (file := member.spool.find(part.key))) < half:
+    while sum(file.next for part in route.parts if (file := member.part_cache.find(part.key))) < half:
         time.sleep(0.01)
     print("half", flush=True)
 

@@ -11,36 +11,36 @@ from typing import Any
 import orjson
 import redis
 
-from echo_queue.queue import Queue, Trust
+from echo_queue.queue import Queue, RunKeys
 from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights import Verifier
+from echo_queue.weights import SignatureVerifier
 from tests.workers.weights.scene import DEADLINE_S, SECRET, Member, Region
-from workers.weights.fetch import Intake
-from workers.weights.key_pinning import Pinned
-from workers.weights.prefetch import Ahead
+from workers.weights.fetch import VersionFetcher
+from workers.weights.key_pinning import PinnedKey
+from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
-from workers.weights.watcher import Follower
+from workers.weights.watcher import WeightWatcher
 
 
 class Reader:
     """`member` fetches and serves; a thread stages what is published, and prefetches what is announced."""
 
     def __init__(self, member: Member, queue: Queue, store: ObjectStore, key: str, ahead_s: float = DEADLINE_S) -> None:
-        self.member, self.spool, self.courier = member, member.spool, member.courier
+        self.member, self.part_cache, self.exchange = member, member.part_cache, member.exchange
         self.stage = Stage()
-        pinned = Pinned(Verifier(key), Trust(key, SECRET, bytes(32)), queue)
-        self.intake = Intake(
+        pinned = PinnedKey(SignatureVerifier(key), RunKeys(key, SECRET, bytes(32)), queue)
+        self.intake = VersionFetcher(
             store,
             pinned,
             self.stage,
-            bring=partial(self.courier.bring, deadline_s=DEADLINE_S),
-            spool=self.spool,
-            make_way=self.courier.make_way,
+            bring=partial(self.exchange.bring, deadline_s=DEADLINE_S),
+            part_cache=self.part_cache,
+            make_way=self.exchange.make_way,
         )
-        self.ahead = Ahead(queue, pinned.verifier, self.stage, self.courier, ahead_s)
-        self.follower = Follower(queue, self.intake, None, self.ahead.follow)
+        self.ahead = Prefetcher(queue, pinned.verifier, self.stage, self.exchange, ahead_s)
+        self.follower = WeightWatcher(queue, self.intake, None, self.ahead.follow)
         self.follower.start()
 
     @property
@@ -60,9 +60,9 @@ def main() -> None:
     reader = Reader(member, queue, store, spec["public_key"])
     while reader.version is None:
         time.sleep(0.01)
-    before = sum(member.courier.fetched.values())
+    before = sum(member.exchange.fetched.values())
     print("follows", flush=True)
-    while sum(member.courier.fetched.values()) < before + spec["enough"]:
+    while sum(member.exchange.fetched.values()) < before + spec["enough"]:
         time.sleep(0.005)
     print("ahead", flush=True)
     sys.stdin.read()

@@ -11,13 +11,13 @@ from typing import Any
 from blake3 import blake3
 
 from echo_queue.config import Weights
-from echo_queue.queue import Beat, Peer, Queue
+from echo_queue.queue import Heartbeat, Peer, Queue
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
-from tests.queue.scene import POLICY
-from workers.weights.peers.exchange import Courier
-from workers.weights.peers.part_cache import Spool
+from tests.queue.scene import RULES
+from workers.weights.peers.exchange import PeerExchange
+from workers.weights.peers.part_cache import PartCache
 
 CHUNK = 16 << 10
 SECRET = b"shared by the run's workers"
@@ -46,22 +46,24 @@ class Member:
 
     def __init__(self, region: "Region", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
         self.name = name
-        region.beat(name)
+        region.heartbeat(name)
         chosen = {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings
-        self.spool = Spool(region.folder / name, 1 << 30)
-        self.courier = Courier(region.queue, region.store, self.spool, name, Weights(**chosen), secret=secret)
+        self.part_cache = PartCache(region.folder / name, 1 << 30)
+        self.exchange = PeerExchange(
+            region.queue, region.store, self.part_cache, name, Weights(**chosen), secret=secret
+        )
 
     def bring(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
         """Bytes from the store and from peers."""
-        brought = self.courier.bring(route, deadline_s)
+        brought = self.exchange.bring(route, deadline_s)
         return brought.store_bytes, brought.peer_bytes
 
     def holds(self, route: Route, datas: Sequence[bytes]) -> bool:
-        return all(self.spool.open(part).memory() == data for part, data in zip(route.parts, datas, strict=True))
+        return all(self.part_cache.open(part).memory() == data for part, data in zip(route.parts, datas, strict=True))
 
     def close(self) -> None:
-        self.courier.close()
-        self.spool.close()
+        self.exchange.close()
+        self.part_cache.close()
 
 
 class Region:
@@ -70,7 +72,7 @@ class Region:
         self._members: list[Member] = []
         self._liars: list[Liar] = []
         if configure:
-            queue.configure(POLICY)
+            queue.configure(RULES)
 
     def publish(self, *datas: bytes) -> Route:
         route = route_of(*datas)
@@ -86,12 +88,12 @@ class Region:
         """Something in the chain that talks as it likes."""
         liar = Liar(converse)
         self._liars.append(liar)
-        self.beat(name)
+        self.heartbeat(name)
         self.queue.join(Peer(name, "default", liar.address), route.name)
         return liar
 
-    def beat(self, name: str) -> None:
-        self.queue.beat(name, Beat("engine", VERSION, "idle"), 60.0)
+    def heartbeat(self, name: str) -> None:
+        self.queue.heartbeat(name, Heartbeat("engine", VERSION, "idle"), 60.0)
 
     def close(self) -> None:
         for one in (*self._members, *self._liars):

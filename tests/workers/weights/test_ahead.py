@@ -21,9 +21,9 @@ import torch
 from echo_queue import failpoints
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights import Announcement, Manifest, Press, Route, read_manifest
+from echo_queue.weights import Announcement, Manifest, Route, WeightPublisher, read_manifest
 from tests.servers.s3 import BUCKET
-from tests.weights.scene import OTHER, SIGNER, VERIFIER, history, press
+from tests.weights.scene import OTHER, SIGNER, VERIFIER, history, weight_publisher
 from tests.workers.publications import holds
 from tests.workers.weights.conftest import Site
 from tests.workers.weights.reader import Reader
@@ -33,7 +33,7 @@ WAIT_S = 20.0
 ROOT = Path(__file__).parents[3]
 
 
-class Gate(ObjectStore):
+class GatedStore(ObjectStore):
     """The store as a learner sees it, in which some objects wait at a gate before they are stored."""
 
     waits: Callable[[str], bool]
@@ -52,13 +52,13 @@ class Learner:
         self.queue, self.store = region.queue, region.store
         self.lineage = region.queue.resume().lineage
         self.gate = copy(region.store)
-        self.gate.__class__ = Gate
+        self.gate.__class__ = GatedStore
         self.gate.open, self.gate.waits = threading.Event(), lambda key: False
-        self.press: Press = press(self.gate, announce=self._announce, **settings)
+        self.weight_publisher: WeightPublisher = weight_publisher(self.gate, announce=self._announce, **settings)
         self._threads: list[threading.Thread] = []
 
     def publish(self, number: int, tensors: dict[str, torch.Tensor]) -> Published:
-        published = self.press.publish(Version(self.lineage, number), tensors, "float32")
+        published = self.weight_publisher.publish(Version(self.lineage, number), tensors, "float32")
         self.queue.publish(self.lineage, published)
         return published
 
@@ -128,7 +128,7 @@ class Scene:
 
     def announced(self) -> Route:
         """What stands in Redis, as a route; its root is not known yet."""
-        announced = self.region.queue.news().announced
+        announced = self.region.queue.latest_weights().announced
         assert announced is not None
         documents = self.region.queue.announced(announced, 0).values()
         told = [Announcement.decode(VERIFIER.open(document, "told"), "told") for document in documents]
@@ -156,11 +156,11 @@ def until(true: Callable[[], bool], what: str) -> None:
 
 
 def has(reader: Reader, route: Route) -> bool:
-    return all((file := reader.spool.find(part.key)) is not None and file.whole for part in route.parts)
+    return all((file := reader.part_cache.find(part.key)) is not None and file.whole for part in route.parts)
 
 
 def fetched(reader: Reader) -> int:
-    return sum(reader.courier.fetched.values())
+    return sum(reader.exchange.fetched.values())
 
 
 def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(scene: Scene) -> None:
@@ -191,7 +191,7 @@ def stored_parts(scene: Scene, number: int) -> list[str]:
 
 def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) -> None:
     readers = scene.begin(*"abc")
-    before = [reader.courier.fetched.copy() for reader in readers]
+    before = [reader.exchange.fetched.copy() for reader in readers]
     scene.learner.begin(1, scene.versions[1], until=manifests)
     stored_parts(scene, 1)
     route = scene.announced()
@@ -200,25 +200,25 @@ def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) 
     scene.learner.go_on()
     for reader in readers:
         scene.arrived(reader, Version(1, 1))
-    took = [reader.courier.fetched - was for reader, was in zip(readers, before, strict=True)]
+    took = [reader.exchange.fetched - was for reader, was in zip(readers, before, strict=True)]
     assert sum(one["store"] for one in took) == route.size
     assert all(sum(one.values()) == route.size for one in took)
 
 
 def test_a_difference_given_up_makes_room_for_the_anchor(scene: Scene) -> None:
-    """Both together do not fit into this spool."""
+    """Both together do not fit into this part cache."""
     noise = [{f"w{place}": torch.randn(9_000) for place in range(6)} for _ in range(2)]
     scene.learner.publish(0, noise[0])
     reader = scene.reader("a")
     scene.arrived(reader, Version(1, 0))
     anchor = scene.manifest().route
-    reader.spool.most_bytes = anchor.size + anchor.size // 4
+    reader.part_cache.most_bytes = anchor.size + anchor.size // 4
     scene.learner.begin(1, noise[1], until=from_the("/from-", 4))  # before it finds that the difference is too large
     until(lambda: "from" in str(reader.ahead._route) and fetched(reader) > anchor.size, "parts of the difference")
     scene.learner.go_on()
     scene.arrived(reader, Version(1, 1))
     assert scene.manifest().route.base is None
-    until(lambda: not any("from-" in key for key in reader.spool._parts), "the difference's end")
+    until(lambda: not any("from-" in key for key in reader.part_cache._parts), "the difference's end")
 
 
 def test_a_manifest_with_other_parts_is_what_counts(scene: Scene) -> None:
@@ -228,7 +228,7 @@ def test_a_manifest_with_other_parts_is_what_counts(scene: Scene) -> None:
     until(lambda: has(reader, route_with(lie)), "what was announced")
     scene.learner.publish(1, scene.versions[1])
     scene.arrived(reader, Version(1, 1))
-    assert reader.spool.find(lie.part.key) is None, "its room is free again"
+    assert reader.part_cache.find(lie.part.key) is None, "its room is free again"
 
 
 def route_with(announcement: Announcement) -> Route:
@@ -267,7 +267,7 @@ def test_a_lie_is_ignored_with_one_warning(scene: Scene, lie: str, caplog: pytes
         scene.region.queue.client.hset(scene.region.queue.keys.coming, "last", 0)
         time.sleep(0.3)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
-    assert fetched(reader) == before and reader.spool.find(told.part.key) is None
+    assert fetched(reader) == before and reader.part_cache.find(told.part.key) is None
     scene.learner.publish(1, scene.versions[1])
     scene.arrived(reader, Version(1, 1))
 
@@ -288,7 +288,7 @@ def test_what_is_announced_no_further_leaves_the_spool(scene: Scene) -> None:
     told = forged_part(scene)
     scene.announce(told)
     until(lambda: has(reader, route_with(told)), "what was announced")
-    until(lambda: reader.spool.find(told.part.key) is None, "its end")
+    until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
     took = fetched(reader)
     time.sleep(0.5)
     assert fetched(reader) == took, "it is not begun again"
@@ -300,7 +300,7 @@ def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene) -> None:
     scene.announce(told)
     until(lambda: has(reader, route_with(told)), "what was announced")
     began = time.monotonic()
-    reader.courier.close()
+    reader.exchange.close()
     assert time.monotonic() - began < 1.5
     until(lambda: not [one for one in threading.enumerate() if one.name == "ahead"], "the thread's end")
 
@@ -349,7 +349,7 @@ def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(site: Site
     assert reader.version == Version(1, 0)
     again = Learner(scene.region)
     assert again.lineage == 2
-    until(lambda: not any(reader.spool.find(part.key) for part in route.parts), "their end")
+    until(lambda: not any(reader.part_cache.find(part.key) for part in route.parts), "their end")
     again.publish(0, scene.versions[0])
     again.publish(1, scene.versions[1])
     scene.arrived(reader, Version(2, 1))

@@ -11,8 +11,8 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.workers.weights.scene import cargo, part_of
-from workers.weights.fetch_thread import Coming, Fetcher
-from workers.weights.peers.part_cache import Spool
+from workers.weights.fetch_thread import Fetcher, PendingPart
+from workers.weights.peers.part_cache import PartCache
 
 WAIT_S = 10.0
 SIZE = len(cargo(2)[0])
@@ -22,15 +22,15 @@ class Scene:
     """Routes of one part each, numbered; each comes once it may."""
 
     def __init__(self, folder: Path) -> None:
-        self.spool = Spool(folder / "w1", 3 * SIZE)
+        self.part_cache = PartCache(folder / "w1", 3 * SIZE)
         self.datas = [cargo(2)[0] for _ in range(5)]
         self.routes = [_route(number, data) for number, data in enumerate(self.datas)]
         self.may = [threading.Event() for _ in self.datas]
         self.brought: list[int] = []
         self.threads: set[int] = set()
-        self.fetcher = Fetcher(self._bring, self.spool)
+        self.fetcher = Fetcher(self._bring, self.part_cache)
 
-    def start(self, *numbers: int) -> list[Coming]:
+    def start(self, *numbers: int) -> list[PendingPart]:
         return list(self.fetcher.start([self.routes[number] for number in numbers]).values())
 
     def _bring(self, route: Route) -> None:
@@ -39,7 +39,7 @@ class Scene:
         self.threads.add(threading.get_ident())
         assert self.may[number].wait(WAIT_S)
         (part,) = route.parts
-        file, data = self.spool.open(part), self.datas[number]
+        file, data = self.part_cache.open(part), self.datas[number]
         for index in range(len(part.chunks)):
             assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
 
@@ -57,7 +57,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     for may in scene.may:
         may.set()
     until(lambda: not running())
-    scene.spool.close()
+    scene.part_cache.close()
 
 
 def running() -> list[threading.Thread]:
@@ -102,23 +102,23 @@ def test_what_failed_is_told_and_begun_anew(scene: Scene) -> None:
     def fail(route: Route) -> None:
         raise ServiceError(Problem("weights", "nobody has it", "wait"))
 
-    fetcher = Fetcher(fail, scene.spool)
+    fetcher = Fetcher(fail, scene.part_cache)
     for _ in range(3):
         with pytest.raises(ServiceError, match="nobody has it"):
             fetcher.start(scene.routes[:1])[scene.routes[0].parts[0].key].memory()
         until(lambda: not running())
-    assert scene.spool.bytes == SIZE
-    scene.spool.most_bytes = SIZE
-    scene.spool.open(scene.routes[1].parts[0])
-    assert scene.spool.find(scene.routes[0].parts[0].key) is None, "it is not held any more"
+    assert scene.part_cache.bytes == SIZE
+    scene.part_cache.most_bytes = SIZE
+    scene.part_cache.open(scene.routes[1].parts[0])
+    assert scene.part_cache.find(scene.routes[0].parts[0].key) is None, "it is not held any more"
 
 
 def test_no_route_of_a_way_makes_room_for_another_of_it(scene: Scene) -> None:
-    with pytest.raises(ServiceError, match=r"weights\.spool_max_bytes"):
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
         scene.start(0, 1, 2, 3)
     for may in scene.may:
         may.set()
     parts = scene.start(1, 2, 3)
-    with pytest.raises(ServiceError, match=r"weights\.spool_max_bytes"), scene.spool.hold(*scene.routes[1:4]):
-        scene.spool.open(scene.routes[4].parts[0])
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"), scene.part_cache.hold(*scene.routes[1:4]):
+        scene.part_cache.open(scene.routes[4].parts[0])
     assert [part.memory() for part in parts] == scene.datas[1:4]

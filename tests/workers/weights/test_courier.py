@@ -47,7 +47,7 @@ def test_a_region_reads_the_store_once(region: Region) -> None:
     assert sum(store for store, _ in took.values()) == route.size
     assert all(sum(both) == route.size for both in took.values())
     assert all(member.holds(route, datas) for member in members)
-    assert sum(member.courier.sent for member in members) == 3 * route.size
+    assert sum(member.exchange.sent for member in members) == 3 * route.size
 
 
 def test_what_is_there_already_is_not_fetched_again(region: Region) -> None:
@@ -80,7 +80,7 @@ def test_nobody_is_fed_from_who_does_not_want_to_or_cannot(region: Region, setti
     first, second = region.member("a", **settings), region.member("b")
     assert first.bring(route) == (route.size, 0)
     assert second.bring(route) == (route.size, 0)
-    assert first.courier.sent == 0
+    assert first.exchange.sent == 0
 
 
 def test_a_leaf_waits_a_moment_for_a_head_instead_of_reading_the_store(region: Region) -> None:
@@ -97,7 +97,7 @@ def test_who_is_retired_feeds_nobody_new(region: Region) -> None:
     route = region.publish(*cargo(8))
     first = region.member("a")
     first.bring(route)
-    first.courier.retire()
+    first.exchange.retire()
     assert region.member("b").bring(route) == (route.size, 0)
 
 
@@ -132,7 +132,7 @@ def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(
     thread.start()
     time.sleep(0.5)
     began = time.monotonic()
-    member.courier.close()
+    member.exchange.close()
     assert time.monotonic() - began < 2.0
     thread.join(timeout=2.0)
     assert len(errors) == 1
@@ -148,8 +148,8 @@ from pathlib import Path
 from echo_queue.errors import ServiceError
 from tests.workers.weights.scene import cargo, route_of
 from echo_queue.config import Weights
-from workers.weights.peers.exchange import Courier
-from workers.weights.peers.part_cache import Spool
+from workers.weights.peers.exchange import PeerExchange
+from workers.weights.peers.part_cache import PartCache
 
 class Away:
     def stream(self, *place):
@@ -158,8 +158,8 @@ class Away:
         yield b""
 
 began = threading.Event()
-spool = Spool(Path(sys.argv[1]), 1 << 30)
-courier = Courier(None, Away(), spool, "a", Weights(peers=False), secret=b"")
+part cache = PartCache(Path(sys.argv[1]), 1 << 30)
+courier = PeerExchange(None, Away(), part cache, "a", Weights(peers=False), secret=b"")
 route = route_of(*cargo(8, parts=4))
 
 
@@ -170,13 +170,13 @@ def bring():
 threading.Thread(target=bring, daemon=True).start()
 assert began.wait(10)
 courier.close()
-spool.close()
+part_cache.close()
 print(time.monotonic(), flush=True)
 """
 
 
 def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_silent(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", EXIT, str(tmp_path / "spool")]
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "part cache")]
     environment = {**os.environ, "PYTHONPATH": "."}
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -191,7 +191,7 @@ def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(re
     for _ in range(2):
         with pytest.raises(Damaged):
             member.bring(route)
-        region.beat("b")
+        region.heartbeat("b")
         region.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
     chain = region.queue.client.lrange(f"{region.queue.keys.prefix}chain:default:{route.name}", 0, -1)
     assert chain == [b"a", b"b"]
@@ -201,7 +201,7 @@ def test_who_was_asked_to_leave_while_it_joined_is_withdrawn(region: Region, mon
     route, member, join = region.publish(*cargo(4)), region.member("a"), region.queue.join
 
     def late(*about: Any, **more: Any) -> Joined:
-        member.courier.retire()
+        member.exchange.retire()
         return join(*about, **more)
 
     monkeypatch.setattr(region.queue, "join", late)
@@ -296,7 +296,7 @@ def test_a_bad_chunk_is_neither_kept_nor_passed_on_and_its_server_never_asked_ag
     assert member.holds(route, datas) and after.holds(route, datas)
     store, peer = took["b"]
     assert (store, peer) == (route.size - 5 * CHUNK, 5 * CHUNK)
-    assert after.courier.fetched["store"] == 0
+    assert after.exchange.fetched["store"] == 0
     assert len(liar.asked) == 1
     assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"bad b"]
     more = region.publish(*cargo(4))
@@ -378,7 +378,7 @@ def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(region: Region) -
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "a..b:80", ":", "no-such-host.invalid:80"])
 def test_an_address_that_is_none_costs_nothing_but_a_report(region: Region, address: str) -> None:
     route = region.publish(*cargo(4))
-    region.beat("odd")
+    region.heartbeat("odd")
     region.queue.join(Peer("odd", "default", address), route.name)
     assert region.member("b").bring(route) == (route.size, 0)
 
@@ -388,7 +388,7 @@ def test_with_another_secret_nobody_gets_anything_and_the_store_serves(region: R
     first, stranger = region.member("a"), region.member("b", secret=b"another")
     first.bring(route)
     assert stranger.bring(route) == (route.size, 0)
-    assert first.courier.sent == 0
+    assert first.exchange.sent == 0
 
 
 def test_the_next_upstream_serves_when_the_nearest_lies(region: Region) -> None:
@@ -412,7 +412,7 @@ def test_a_truncated_object_is_one_clear_error_and_no_weights(region: Region) ->
         with pytest.raises(Damaged):
             member.bring(route)
         with pytest.raises(ServiceError, match="is missing"):
-            member.spool.open(route.parts[0]).memory()
+            member.part_cache.open(route.parts[0]).memory()
 
 
 def test_a_spoiled_or_longer_object_is_one_clear_error(region: Region) -> None:

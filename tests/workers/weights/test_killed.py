@@ -119,7 +119,7 @@ def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
     ends = [one.end() for one in fetching]
     assert all(one.member.holds(route, datas) for one in ends)
     assert [one.took[0] for one in ends] == [0, 0], "the store was not needed"
-    assert last.courier.fetched["peer"] == third.courier.sent == route.size, "who waits behind who waits stays there"
+    assert last.exchange.fetched["peer"] == third.exchange.sent == route.size, "who waits behind who waits stays there"
     deadline_s = CHUNK_DEADLINE_S if how == signal.SIGSTOP else 0.0
     assert max(one.seconds for one in ends) <= 1.1 * FAIR_S + deadline_s + SLACK_S
 
@@ -137,7 +137,7 @@ def test_when_the_head_dies_its_follower_goes_on_with_the_store_and_stays_the_on
     fetching.append(Fetching(third, route))
     head.says("half")
     give_up = time.monotonic() + 10
-    while second.courier.fetched["peer"] < route.size / 4:
+    while second.exchange.fetched["peer"] < route.size / 4:
         assert time.monotonic() < give_up
         time.sleep(0.01)
     head.process.kill()

@@ -8,19 +8,19 @@ from echo_queue.errors import ServiceError
 from echo_queue.weights.manifest import Route
 from tests.workers.weights.scene import CHUNK, DEADLINE_S, Member, Region, cargo, route_of
 from tests.workers.weights.test_coming import until
-from workers.weights.peers.download import Delivery
+from workers.weights.peers.download import RouteDownload
 from workers.weights.peers.server import COMING_S
 
 
-def prefetched(member: Member, route: Route, parts: int) -> Delivery:
+def prefetched(member: Member, route: Route, parts: int) -> RouteDownload:
     """The first `parts` of a route."""
-    delivery = member.courier.prefetch(route.name, route.parts[:parts], DEADLINE_S)
+    delivery = member.exchange.prefetch(route.name, route.parts[:parts], DEADLINE_S)
     assert delivery is not None
     return delivery
 
 
 def here(member: Member, route: Route, parts: int) -> None:
-    until(lambda: all((file := member.spool.find(p.key)) and file.whole for p in route.parts[:parts]))
+    until(lambda: all((file := member.part_cache.find(p.key)) and file.whole for p in route.parts[:parts]))
 
 
 def test_what_is_brought_goes_on_from_what_was_prefetched(region: Region) -> None:
@@ -29,7 +29,7 @@ def test_what_is_brought_goes_on_from_what_was_prefetched(region: Region) -> Non
     prefetched(member, route, 3)
     here(member, route, 2)
     assert member.bring(route) == (route.size, 0), "as one delivery"
-    assert member.holds(route, datas) and member.courier.fetched["store"] == route.size
+    assert member.holds(route, datas) and member.exchange.fetched["store"] == route.size
     assert region.queue.client.lrange(f"{region.queue.keys.prefix}chain:default:{route.name}", 0, -1) == [b"a"]
 
 
@@ -44,7 +44,7 @@ def test_a_peer_that_hears_of_a_part_later_is_not_left_for_the_store(region: Reg
     time.sleep(later_s)
     known.add(route.parts)
     here(second, route, 2)
-    assert second.courier.fetched == {"peer": route.size}
+    assert second.exchange.fetched == {"peer": route.size}
 
 
 def test_a_learner_slower_than_its_readers_makes_nobody_look_slow(region: Region) -> None:
@@ -64,10 +64,10 @@ def test_what_is_given_up_leaves_no_part_and_holds_nothing(region: Region) -> No
     route, member = region.publish(*cargo(8, parts=3)), region.member("a")
     delivery = prefetched(member, route, 2)
     here(member, route, 2)
-    member.courier.make_way(())
-    assert delivery.over.is_set() and member.spool.bytes == 0
+    member.exchange.make_way(())
+    assert delivery.over.is_set() and member.part_cache.bytes == 0
     delivery.add(route.parts)
-    assert member.spool.bytes == 0
+    assert member.part_cache.bytes == 0
     assert member.bring(route) == (route.size, 0)
 
 
@@ -78,8 +78,8 @@ def test_of_a_route_that_came_out_otherwise_the_same_parts_stay(region: Region) 
     here(member, route, 3)
     other = route_of(*datas[:2])
     member.bring(other)
-    assert member.courier.fetched["store"] == route.size, "nothing twice"
-    assert member.holds(other, datas[:2]) and member.spool.find(route.parts[2].key) is None
+    assert member.exchange.fetched["store"] == route.size, "nothing twice"
+    assert member.holds(other, datas[:2]) and member.part_cache.find(route.parts[2].key) is None
 
 
 def test_what_cannot_be_brought_to_an_end_is_brought_anew(region: Region) -> None:
@@ -95,23 +95,23 @@ def test_what_cannot_be_brought_to_an_end_is_brought_anew(region: Region) -> Non
 
 def test_other_work_goes_first(region: Region) -> None:
     route, member = region.publish(*cargo(8, parts=2)), region.member("a")
-    assert member.courier.prefetch(route.name, route.parts, DEADLINE_S)
-    assert member.courier.prefetch(route.name, route.parts, DEADLINE_S) is None, "one at a time"
-    member.courier.make_way(())
-    member.courier._bringing = 1
-    assert member.courier.prefetch(route.name, route.parts, DEADLINE_S) is None
-    member.courier._bringing = 0
-    member.courier.retire()
-    assert member.courier.prefetch(route.name, route.parts, DEADLINE_S) is None
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S)
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S) is None, "one at a time"
+    member.exchange.make_way(())
+    member.exchange._bringing = 1
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S) is None
+    member.exchange._bringing = 0
+    member.exchange.retire()
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S) is None
 
 
 def test_what_does_not_fit_is_refused_and_leaves_nothing(region: Region) -> None:
     route, member = region.publish(*cargo(8, parts=2)), region.member("a")
-    member.spool.most_bytes = route.size - CHUNK
-    with pytest.raises(ServiceError, match=r"weights\.spool_max_bytes"):
-        member.courier.prefetch(route.name, route.parts, DEADLINE_S)
-    assert member.spool.bytes == 0
+    member.part_cache.most_bytes = route.size - CHUNK
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
+        member.exchange.prefetch(route.name, route.parts, DEADLINE_S)
+    assert member.part_cache.bytes == 0
     delivery = prefetched(member, route, 1)
-    with pytest.raises(ServiceError, match=r"weights\.spool_max_bytes"):
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
         delivery.add(route.parts)
-    assert member.spool.bytes <= member.spool.most_bytes
+    assert member.part_cache.bytes <= member.part_cache.most_bytes

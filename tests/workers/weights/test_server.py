@@ -14,7 +14,7 @@ from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
 from workers.weights.peers import server as serving
 from workers.weights.peers.access import Tokens
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
-from workers.weights.peers.part_cache import PartFile, Spool
+from workers.weights.peers.part_cache import PartCache, PartFile
 from workers.weights.peers.server import CONNECTIONS, PeerServer
 
 NAME = "w1"
@@ -27,10 +27,10 @@ class Shop:
     def __init__(self, folder: Path, **settings: float) -> None:
         (self.data,) = cargo(PARTS)
         self.part = part_of(self.data)
-        self.spool = Spool(folder / NAME, 1 << 20)
-        self.file: PartFile = self.spool.open(self.part)
+        self.part_cache = PartCache(folder / NAME, 1 << 20)
+        self.file: PartFile = self.part_cache.open(self.part)
         self.tokens = Tokens(SECRET)
-        self.server = PeerServer(self.spool, self.tokens, NAME, host="127.0.0.1", **settings)  # type: ignore[arg-type]
+        self.server = PeerServer(self.part_cache, self.tokens, NAME, host="127.0.0.1", **settings)  # type: ignore[arg-type]
         self.server.start()
 
     def land(self, *indices: int) -> None:
@@ -49,7 +49,7 @@ class Shop:
 
     def close(self) -> None:
         self.server.close()
-        self.spool.close()
+        self.part_cache.close()
 
 
 @pytest.fixture

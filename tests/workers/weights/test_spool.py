@@ -1,4 +1,4 @@
-"""The spool: only what was verified, only as much as it may be, and nothing left of the dead."""
+"""The part cache: only what was verified, only as much as it may be, and nothing left of the dead."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.services.conftest import small_disk  # noqa: F401
 from tests.workers.weights.scene import CHUNK, cargo, part_of
-from workers.weights.peers.part_cache import LOCK, PartFile, Spool
+from workers.weights.peers.part_cache import LOCK, PartCache, PartFile
 
 MB = 1 << 20
 
 
 @pytest.fixture
-def spool(tmp_path: Path) -> Spool:
-    return Spool(tmp_path / "w1", MB)
+def part_cache(tmp_path: Path) -> PartCache:
+    return PartCache(tmp_path / "w1", MB)
 
 
 def numbered(part: Part, number: int) -> Part:
@@ -36,16 +36,16 @@ def bytes_of(file: PartFile, count: int) -> bytes:
         return os.pread(opened, count, 0)
 
 
-def fill(spool: Spool, part: Part, data: bytes) -> None:
-    file = spool.open(part)
+def fill(part_cache: PartCache, part: Part, data: bytes) -> None:
+    file = part_cache.open(part)
     for index in range(len(part.chunks)):
         assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
 
 
-def test_a_chunk_that_is_not_the_published_one_leaves_no_trace(spool: Spool) -> None:
+def test_a_chunk_that_is_not_the_published_one_leaves_no_trace(part_cache: PartCache) -> None:
     (data,) = cargo(3)
     part = part_of(data)
-    file = spool.open(part)
+    file = part_cache.open(part)
     for wrong in (data[1 : CHUNK + 1], data[: CHUNK - 1], b"", data[: CHUNK + 1], data[CHUNK : 2 * CHUNK]):
         assert not file.write(0, wrong)
     assert file.landed(0) == 0 and bytes_of(file, part.size) == bytes(part.size)
@@ -54,27 +54,29 @@ def test_a_chunk_that_is_not_the_published_one_leaves_no_trace(spool: Spool) -> 
     assert bytes_of(file, CHUNK) == data[:CHUNK]
 
 
-def test_chunks_may_land_in_any_order(spool: Spool) -> None:
+def test_chunks_may_land_in_any_order(part_cache: PartCache) -> None:
     (data,) = cargo(4)
     part = part_of(data)
-    file = spool.open(part)
+    file = part_cache.open(part)
     for index, following in ((2, 0), (0, 1), (3, 1), (1, 4)):
         assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
         assert file.next == following
     assert file.memory() == data and file.whole
 
 
-def test_what_is_not_whole_cannot_be_read(spool: Spool) -> None:
+def test_what_is_not_whole_cannot_be_read(part_cache: PartCache) -> None:
     (data,) = cargo(2)
-    file = spool.open(part_of(data))
+    file = part_cache.open(part_of(data))
     file.write(1, data[CHUNK:])
     with pytest.raises(ServiceError, match="chunk 0 of 2 is missing"):
         file.memory()
 
 
-def test_who_waits_for_a_chunk_wakes_when_it_lands_when_nobody_fetches_it_and_at_its_deadline(spool: Spool) -> None:
+def test_who_waits_for_a_chunk_wakes_when_it_lands_when_nobody_fetches_it_and_at_its_deadline(
+    part_cache: PartCache,
+) -> None:
     (data,) = cargo(2)
-    file = spool.open(part_of(data))
+    file = part_cache.open(part_of(data))
     assert file.wait(0, 60.0) == 0  # nobody fetches it
     file.expect(True)
     began = time.monotonic()
@@ -87,50 +89,50 @@ def test_who_waits_for_a_chunk_wakes_when_it_lands_when_nobody_fetches_it_and_at
 
 def test_the_routes_used_longest_ago_make_room(tmp_path: Path) -> None:
     (data,) = cargo(8)
-    spool = Spool(tmp_path / "w1", 3 * len(data))
+    part_cache = PartCache(tmp_path / "w1", 3 * len(data))
     parts = [numbered(part_of(data), number) for number in range(5)]
     for part in parts[:3]:
-        fill(spool, part, data)
-    assert spool.find(parts[0].key)
-    spool.open(parts[3])
-    assert [spool.find(part.key) is not None for part in parts] == [True, False, True, True, False]
-    assert spool.bytes == 3 * len(data)
-    assert len(list(spool.folder.glob("*.part"))) == 3
+        fill(part_cache, part, data)
+    assert part_cache.find(parts[0].key)
+    part_cache.open(parts[3])
+    assert [part_cache.find(part.key) is not None for part in parts] == [True, False, True, True, False]
+    assert part_cache.bytes == 3 * len(data)
+    assert len(list(part_cache.folder.glob("*.part"))) == 3
 
 
 def test_a_route_that_is_held_or_being_fetched_stays(tmp_path: Path) -> None:
     (data,) = cargo(8)
-    spool = Spool(tmp_path / "w1", 2 * len(data))
+    part_cache = PartCache(tmp_path / "w1", 2 * len(data))
     held, fetched, third = (numbered(part_of(data), number) for number in range(3))
     route = Route("run", Version(1, 0), None, "0" * 64, None, (held,))
-    with spool.hold(route):
-        fill(spool, held, data)
-        spool.open(fetched).expect(True)
-        with pytest.raises(ServiceError, match=r"weights\.spool_max_bytes"):
-            spool.open(third)
-        assert spool.open(held).memory() == data
-    spool.open(third)
-    assert spool.find(held.key) is None
+    with part_cache.hold(route):
+        fill(part_cache, held, data)
+        part_cache.open(fetched).expect(True)
+        with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
+            part_cache.open(third)
+        assert part_cache.open(held).memory() == data
+    part_cache.open(third)
+    assert part_cache.find(held.key) is None
 
 
 def test_who_has_a_part_open_keeps_it_when_it_is_dropped(tmp_path: Path) -> None:
     (data,) = cargo(8)
-    spool = Spool(tmp_path / "w1", len(data))
+    part_cache = PartCache(tmp_path / "w1", len(data))
     first, second = (numbered(part_of(data), number) for number in range(2))
-    fill(spool, first, data)
-    memory = spool.open(first).memory()
-    spool.open(second)
-    assert spool.find(first.key) is None
-    spool.close()
+    fill(part_cache, first, data)
+    memory = part_cache.open(first).memory()
+    part_cache.open(second)
+    assert part_cache.find(first.key) is None
+    part_cache.close()
     assert memory == data
 
 
 def test_files_are_closed_with_their_last_user(tmp_path: Path) -> None:
     (data,) = cargo(2)
-    spool = Spool(tmp_path / "w1", len(data))
+    part_cache = PartCache(tmp_path / "w1", len(data))
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
-        fill(spool, numbered(part_of(data), number), data)
+        fill(part_cache, numbered(part_of(data), number), data)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 
@@ -138,20 +140,21 @@ MANY = """
 import os, resource, sys
 from pathlib import Path
 from tests.workers.weights.scene import part_of
-from workers.weights.peers.part_cache import Spool
+from workers.weights.peers.part_cache import PartCache
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-spool, parts = Spool(Path(sys.argv[1]), 300_000), [part_of(number.to_bytes(1000, "big")) for number in range(600)]
+part_cache = PartCache(Path(sys.argv[1]), 300_000)
+parts = [part_of(number.to_bytes(1000, "big")) for number in range(600)]
 files = []
 for part in parts:
-    files.append(spool.open(part))
+    files.append(part_cache.open(part))
     if len(files) == 300:  # all that fit, in one route, and each in use
         for number, file in enumerate(files):
             assert file.write(0, number.to_bytes(1000, "big"))
         kept = files[7]
         files = [file.memory()[999] for file in files[:5]]
         break
-print(len(list(spool.folder.glob("*.part"))), *files, len(os.listdir("/proc/self/fd")) < 16)
-spool.close()
+print(len(list(part_cache.folder.glob("*.part"))), *files, len(os.listdir("/proc/self/fd")) < 16)
+part_cache.close()
 assert kept.memory()[999] == 7
 """
 
@@ -164,22 +167,22 @@ def test_there_may_be_more_parts_than_files_may_be_open(tmp_path: Path) -> None:
 
 def test_what_is_sent_goes_on_when_its_part_is_dropped(tmp_path: Path) -> None:
     (data,) = cargo(2)
-    spool = Spool(tmp_path / "w1", len(data))
-    fill(spool, part_of(data), data)
-    file = spool.open(part_of(data))
+    part_cache = PartCache(tmp_path / "w1", len(data))
+    fill(part_cache, part_of(data), data)
+    file = part_cache.open(part_of(data))
     with file.opened() as opened:
-        spool.open(numbered(part_of(data), 8))
-        assert spool.find(part_of(data).key) is None
+        part_cache.open(numbered(part_of(data), 8))
+        assert part_cache.find(part_of(data).key) is None
         assert os.pread(opened, len(data), 0) == data
     assert bytes_of(file, len(data)) == data
 
 
-def test_a_part_that_somebody_deleted_is_made_anew(spool: Spool) -> None:
+def test_a_part_that_somebody_deleted_is_made_anew(part_cache: PartCache) -> None:
     (data,) = cargo(2)
-    fill(spool, part_of(data), data)
-    next(spool.folder.glob("*.part")).unlink()
-    fill(spool, part_of(data), data)
-    assert spool.open(part_of(data)).memory() == data
+    fill(part_cache, part_of(data), data)
+    next(part_cache.folder.glob("*.part")).unlink()
+    fill(part_cache, part_of(data), data)
+    assert part_cache.open(part_of(data)).memory() == data
 
 
 def test_a_spool_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) -> None:
@@ -187,27 +190,27 @@ def test_a_spool_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) ->
     folder.mkdir()
     (folder / LOCK).touch()
     (folder / "000001.part").write_bytes(b"of an earlier life")
-    spool = Spool(folder, MB)
+    part_cache = PartCache(folder, MB)
     assert not list(folder.glob("*.part"))
-    spool.open(part_of(b"something"))
-    spool.close()
-    spool.close()
+    part_cache.open(part_of(b"something"))
+    part_cache.close()
+    part_cache.close()
     assert not folder.exists()
     with pytest.raises(ServiceError, match="closed"):
-        spool.open(part_of(b"something"))
+        part_cache.open(part_of(b"something"))
 
 
-def test_two_living_workers_cannot_share_a_spool(spool: Spool) -> None:
+def test_two_living_workers_cannot_share_a_spool(part_cache: PartCache) -> None:
     with pytest.raises(ServiceError, match="belongs to another process that lives"):
-        Spool(spool.folder, MB)
+        PartCache(part_cache.folder, MB)
 
 
 @pytest.mark.parametrize("name", ["..", "."])
 def test_a_worker_whose_name_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "spool").mkdir()
+    (tmp_path / "part cache").mkdir()
     (tmp_path / "precious").write_text("something else")
     with pytest.raises(ServiceError):
-        Spool(tmp_path / "spool" / name / ".." if name == "." else tmp_path / "spool" / name, MB)
+        PartCache(tmp_path / "part cache" / name / ".." if name == "." else tmp_path / "part cache" / name, MB)
     assert (tmp_path / "precious").exists()
 
 
@@ -215,9 +218,9 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from tests.workers.weights.scene import part_of
-from workers.weights.peers.part_cache import Spool
-spool = Spool(Path(sys.argv[1]), 1 << 20)
-spool.open(part_of(b"something"))
+from workers.weights.peers.part_cache import PartCache
+part cache = PartCache(Path(sys.argv[1]), 1 << 20)
+part_cache.open(part_of(b"something"))
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -235,7 +238,7 @@ def test_spools_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: 
         holders[0].send_signal(signal.SIGKILL)
         holders[0].wait(timeout=10)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "dead", "somebody's"]
-        Spool(tmp_path / "w1", MB)
+        PartCache(tmp_path / "w1", MB)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "somebody's", "w1"]
     finally:
         for holder in holders:
@@ -249,7 +252,7 @@ def test_a_folder_of_others_beside_the_spool_is_never_touched(tmp_path: Path) ->
         (tmp_path / f"with {lock}" / lock).touch()
         (tmp_path / f"with {lock}" / "precious.db").write_text("theirs")
     before = sorted(tmp_path.rglob("*"))
-    Spool(tmp_path / "w1", MB).close()
+    PartCache(tmp_path / "w1", MB).close()
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -257,8 +260,8 @@ def test_a_folder_that_is_no_spool_is_refused_and_stays_as_it_is(tmp_path: Path)
     for name in ("lock", "000001.part", "notes.txt"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text("theirs")
-        with pytest.raises(ServiceError, match=rf"weights\.spool_dir.*{name}.*no spool"):
-            Spool(tmp_path / name, MB)
+        with pytest.raises(ServiceError, match=rf"weights\.cache_dir.*{name}.*no part cache"):
+            PartCache(tmp_path / name, MB)
         assert [path.name for path in (tmp_path / name).iterdir()] == [name]
 
 
@@ -269,12 +272,12 @@ def test_what_others_put_into_a_spool_outlives_it(tmp_path: Path) -> None:
         (folder / "000001.part").write_bytes(b"of an earlier life")
         (folder / "notes.txt").write_text("theirs")
         (folder / "000002.part").mkdir()
-    spool = Spool(tmp_path / "w1", MB)
-    spool.open(part_of(b"something"))
-    spool.close()
+    part_cache = PartCache(tmp_path / "w1", MB)
+    part_cache.open(part_of(b"something"))
+    part_cache.close()
     for folder in (tmp_path / "dead", tmp_path / "w1"):
         assert sorted(path.name for path in folder.iterdir()) == [LOCK, "000002.part", "notes.txt"]
-    Spool(tmp_path / "w1", MB).close()
+    PartCache(tmp_path / "w1", MB).close()
 
 
 FILLER = """
@@ -282,15 +285,15 @@ import resource, sys
 from pathlib import Path
 from echo_queue.errors import ServiceError
 from tests.workers.weights.scene import part_of
-from workers.weights.peers.part_cache import Spool
-spool = Spool(Path(sys.argv[1]), 1 << 30)
+from workers.weights.peers.part_cache import PartCache
+part cache = PartCache(Path(sys.argv[1]), 1 << 30)
 if sys.argv[2] == "quota":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:
-    spool.open(part_of(bytes(2 << 20)))
+    part_cache.open(part_of(bytes(2 << 20)))
 except ServiceError as error:
-    assert spool.bytes == 0 and not list(spool.folder.glob("*.part"))
-    spool.open(part_of(bytes(1000)))
+    assert part_cache.bytes == 0 and not list(part_cache.folder.glob("*.part"))
+    part_cache.open(part_of(bytes(1000)))
     print(error.problems[0].where, error.problems[0].what)
 """
 
@@ -298,21 +301,21 @@ except ServiceError as error:
 def test_old_routes_make_room_on_a_full_disk_also_for_what_has_its_place(
     small_disk: Path,  # noqa: F811
 ) -> None:
-    spool, data = Spool(small_disk / "w1", 1 << 40), os.urandom(7 * MB)
+    part_cache, data = PartCache(small_disk / "w1", 1 << 40), os.urandom(7 * MB)
     parts = [numbered(part_of(data), number) for number in range(6)]
     for part in parts[:4]:  # three fit
-        fill(spool, part, data)
-    assert [spool.find(part.key) is not None for part in parts] == [False, True, True, True, False, False]
+        fill(part_cache, part, data)
+    assert [part_cache.find(part.key) is not None for part in parts] == [False, True, True, True, False, False]
     route = Route("run", Version(1, 0), None, "0" * 64, None, (parts[3],))
-    with spool.hold(route):
-        file = spool.open(parts[4])
+    with part_cache.hold(route):
+        file = part_cache.open(parts[4])
         (small_disk / "somebody's").write_bytes(bytes(5 * MB))
-        fill(spool, parts[4], data)
-        assert [spool.find(part.key) is not None for part in parts] == [False, False, False, True, True, False]
+        fill(part_cache, parts[4], data)
+        assert [part_cache.find(part.key) is not None for part in parts] == [False, False, False, True, True, False]
         file.expect(True)
-        with pytest.raises(ServiceError, match=r"weights\.spool_dir.*no room"):
-            spool.open(parts[5])
-        assert spool.open(parts[3]).memory() == data and file.memory() == data
+        with pytest.raises(ServiceError, match=r"weights\.cache_dir.*no room"):
+            part_cache.open(parts[5])
+        assert part_cache.open(parts[3]).memory() == data and file.memory() == data
 
 
 @pytest.mark.parametrize("how", ["quota", "disk"])
@@ -327,4 +330,4 @@ def test_a_full_disk_is_one_clear_error_before_the_first_byte(tmp_path: Path, ho
     finally:
         if how == "disk":
             subprocess.run(["umount", str(tmp_path)], check=True, timeout=10)
-    assert done.stdout.startswith("weights.spool_dir") and "no room for 2097152 bytes" in done.stdout, done.stderr
+    assert done.stdout.startswith("weights.cache_dir") and "no room for 2097152 bytes" in done.stdout, done.stderr

@@ -15,7 +15,7 @@ from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from learner.publication.announcer import Announcer
-from tests.weights.scene import history, press
+from tests.weights.scene import history, weight_publisher
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     queue = Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
     announcer = Announcer(queue)
     announcer.start()
-    learner = press(store, announce=announcer.announce)
+    learner = weight_publisher(store, announce=announcer.announce)
     for number, tensors in enumerate(history(1)):
         queue.publish(1, learner.publish(Version(1, number), tensors, "float32"))
         print("published", number, flush=True)

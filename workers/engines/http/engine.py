@@ -9,7 +9,7 @@ from itertools import count
 from torch import Tensor
 
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
-from echo_queue.records import Draft, Finish, Version
+from echo_queue.records import Finish, PartialSample, Version
 from echo_queue.weights.manifest import TensorInfo
 from workers.engines import Key, Request, Sampling, check
 from workers.engines.checkpoint import misfits, open_model, stop_tokens
@@ -67,13 +67,13 @@ class HttpEngine:
             self._moved_s = time.monotonic()
         self._samples |= {request.key: Sample(request) for request in requests}
 
-    def step(self) -> Mapping[Key, Draft]:
+    def step(self) -> Mapping[Key, PartialSample]:
         """More tokens of some samples, or after `STEP_S` none. Raises `DeadlineError` once none have come for too long,
-        and `Refused` for what waiting does not mend."""
+        and `Refused` for what waiting does not fix."""
         if not self._samples:
             return {}
         if self._failed is not None:
-            self._mend()
+            self._fix()
         if self._failed is None:
             self._begin()
         self._hear(STEP_S)
@@ -81,13 +81,15 @@ class HttpEngine:
             silent = Away(Problem(WHERE, f"{self._server.url} generates nothing", "see its own log"))
             raise away_too_long(self._failed or silent, self._deadline_s)
         ended = [key for key, sample in self._samples.items() if sample.finish]
-        return {key: self._samples.pop(key).draft() for key in ended}
+        return {key: self._samples.pop(key).partial_sample() for key in ended}
 
-    def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
+    def partials(self, tasks: Collection[str] | None = None) -> Mapping[Key, PartialSample]:
         self._hear(0.0)
         if self._failed is None and any(sample.pending for sample in self._samples.values()):
             self._confirm()
-        return {key: sample.draft() for key, sample in self._samples.items() if tasks is None or key.task in tasks}
+        return {
+            key: sample.partial_sample() for key, sample in self._samples.items() if tasks is None or key.task in tasks
+        }
 
     def abort(self, tasks: Collection[str]) -> None:
         leaving = [self._samples.pop(key) for key in list(self._samples) if key.task in tasks]
@@ -198,7 +200,7 @@ class HttpEngine:
         except Away as error:
             self._failed = error
 
-    def _mend(self) -> None:
+    def _fix(self) -> None:
         """One try to know again what the server has; where that is not what it was given, it is given it anew."""
         log.warning("the server failed: %s", self._failed)
         self._failed = None

@@ -42,8 +42,8 @@ class Files:
         except (OSError, SafetensorError) as error:
             shutil.rmtree(folder, ignore_errors=True)
             what = f"{folder} cannot be written: {error}"
-            mend = "name a folder with room, which worker and server see under the same path"
-            raise ConfigError(Problem("rollout.http.weights_dir", what, mend)) from None
+            fix = "name a folder with room, which worker and server see under the same path"
+            raise ConfigError(Problem("rollout.http.weights_dir", what, fix)) from None
         return folder
 
     def read(self, folder: Path, name: str) -> Tensor:

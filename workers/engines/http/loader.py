@@ -39,8 +39,8 @@ class Loader:
             self._server.reload(str(folder))
         except Refused as error:
             what = f"{self._server.url} does not take the weights of {folder}: {error.problems[0].what}"
-            mend = "start the server with the model that model.base names, where it sees rollout.http.weights_dir"
-            raise Refused(Problem(WHERE, what, mend)) from error
+            fix = "start the server with the model that model.base names, where it sees rollout.http.weights_dir"
+            raise Refused(Problem(WHERE, what, fix)) from error
         if self._server.label() != loading:
             raise Away(Problem(WHERE, f"{self._server.url} was restarted while it loaded", "see its own log"))
         self._server.set_label(label)
@@ -72,4 +72,4 @@ def patiently(act: Callable[[], T], deadline_s: float) -> T:
 def away_too_long(error: EchoQueueError, deadline_s: float) -> DeadlineError:
     """`error`: the last of those that made the wait go on."""
     first = error.problems[0]
-    return DeadlineError(Problem(first.where, f"{first.what}; not mended within {deadline_s:g} s", first.mend))
+    return DeadlineError(Problem(first.where, f"{first.what}; not fixed within {deadline_s:g} s", first.fix))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from echo_queue.records import Draft, Finish, Span
+from echo_queue.records import Finish, PartialSample, Span
 from workers.engines import Request, Sampling
 
 
@@ -17,9 +17,9 @@ class Sample:
         self.request = request
         self.stream = ""
         self.finish: Finish | None = None
-        self._tokens: list[int] = request.draft.tokens.tolist()
-        self._logprobs: list[float] = request.draft.logprobs.tolist()
-        self._spans: list[Span] = list(request.draft.spans)
+        self._tokens: list[int] = request.partial_sample.tokens.tolist()
+        self._logprobs: list[float] = request.partial_sample.logprobs.tolist()
+        self._spans: list[Span] = list(request.partial_sample.spans)
         self._counts = len(self._tokens)
 
     @property
@@ -43,11 +43,11 @@ class Sample:
         """Nobody knows what drew what has come: it is forgotten."""
         del self._tokens[self._counts :], self._logprobs[self._counts :]
 
-    def draft(self) -> Draft:
+    def partial_sample(self) -> PartialSample:
         """What counts."""
         tokens = np.array(self._tokens[: self._counts], np.int32)
         logprobs = np.array(self._logprobs[: self._counts], np.float32)
-        return Draft(tokens, logprobs, tuple(self._spans), self.request.draft.observed, self.finish)
+        return PartialSample(tokens, logprobs, tuple(self._spans), self.request.partial_sample.observed, self.finish)
 
     def wanted(self, sampling: Sampling, stop_tokens: list[int], label: str) -> Mapping[str, Any]:
         """The rest of it, as the server is asked for it."""

@@ -66,11 +66,11 @@ def try_out(streams: Streams, model: PreTrainedModel, dtype: str, sampling: Samp
     difference = float((expected - torch.tensor(logprobs)).abs().max())
     if not difference <= CLOSE[dtype] / min(1.0, sampling.temperature):
         what = f"what the server draws is not of the weights it was given: log-probabilities are {difference:.2g} off"
-        mend = (
+        fix = (
             "start it with the model that model.base names, unquantised, in the same dtype; on CPUs with "
             "--worker-extension-cls workers.engines.http.plain_weights.PlainWeights (docs/engines.md)"
         )
-        raise ConfigError(Problem(WHERE, what, mend))
+        raise ConfigError(Problem(WHERE, what, fix))
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from echo_queue.errors import ConfigError
-from echo_queue.records import Draft, Finish, Span, Version
+from echo_queue.records import Finish, PartialSample, Span, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from workers.engines import Key, Request, Sampling, check
@@ -69,16 +69,18 @@ class VllmEngine:
             sample = _Sample(request, number, own)
             self._by_key[request.key] = self._by_number[number] = self._by_id[own] = sample
 
-    def step(self) -> Mapping[Key, Draft]:
-        ended: dict[Key, Draft] = {}
+    def step(self) -> Mapping[Key, PartialSample]:
+        ended: dict[Key, PartialSample] = {}
         for output in self._vllm.step() if self._by_key else ():
             sample = self._by_number[output.request_id]
             self._forget(sample)
-            ended[sample.request.key] = sample.draft(FINISHES[output.outputs[0].finish_reason])
+            ended[sample.request.key] = sample.partial_sample(FINISHES[output.outputs[0].finish_reason])
         return ended
 
-    def drafts(self, tasks: Collection[str] | None = None) -> Mapping[Key, Draft]:
-        return {key: sample.draft() for key, sample in self._by_key.items() if tasks is None or key.task in tasks}
+    def partials(self, tasks: Collection[str] | None = None) -> Mapping[Key, PartialSample]:
+        return {
+            key: sample.partial_sample() for key, sample in self._by_key.items() if tasks is None or key.task in tasks
+        }
 
     def abort(self, tasks: Collection[str]) -> None:
         leaving = [sample for key, sample in self._by_key.items() if key.task in tasks]
@@ -109,7 +111,7 @@ class VllmEngine:
     def _prompt(self, request: Request) -> "TokensInput":
         from vllm.inputs.engine import tokens_input
 
-        tokens = [*request.prompt.tolist(), *request.draft.tokens.tolist()]
+        tokens = [*request.prompt.tolist(), *request.partial_sample.tokens.tolist()]
         return tokens_input(tokens, cache_salt=str(self._loads))
 
     def _parameters(self, request: Request) -> "SamplingParams":
@@ -118,7 +120,7 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
-            max_tokens=request.limit - len(request.draft.tokens),
+            max_tokens=request.limit - len(request.partial_sample.tokens),
             stop_token_ids=self._stop_tokens,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,  # what is drawn until then, the sampler tells
@@ -140,9 +142,9 @@ class _Sample:
 
     def __init__(self, request: Request, number: str, own: str) -> None:
         self.request, self.number, self.id = request, number, own
-        self._tokens: list[int] = request.draft.tokens.tolist()
-        self._logprobs: list[float] = request.draft.logprobs.tolist()
-        self._spans: list[Span] = list(request.draft.spans)
+        self._tokens: list[int] = request.partial_sample.tokens.tolist()
+        self._logprobs: list[float] = request.partial_sample.logprobs.tolist()
+        self._spans: list[Span] = list(request.partial_sample.spans)
         self._uniforms = uniforms(request.seed, request.limit)
 
     def uniform(self) -> float:
@@ -155,6 +157,6 @@ class _Sample:
         self._tokens.append(token)
         self._logprobs.append(logprob)
 
-    def draft(self, finish: Finish | None = None) -> Draft:
+    def partial_sample(self, finish: Finish | None = None) -> PartialSample:
         tokens, logprobs = np.array(self._tokens, np.int32), np.array(self._logprobs, np.float32)
-        return Draft(tokens, logprobs, tuple(self._spans), self.request.draft.observed, finish)
+        return PartialSample(tokens, logprobs, tuple(self._spans), self.request.partial_sample.observed, finish)

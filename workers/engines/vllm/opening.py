@@ -46,8 +46,8 @@ def open_vllm(folder: str, room: Room, stats: bool) -> Any:
     try:
         from vllm.v1.engine.llm_engine import LLMEngine
     except ImportError as error:
-        mend = 'install it as docs/engines.md says, or set rollout.engine = "transformers"'
-        raise ConfigError(Problem("rollout.engine", f"vLLM cannot be imported here: {error}", mend)) from None
+        fix = 'install it as docs/engines.md says, or set rollout.engine = "transformers"'
+        raise ConfigError(Problem("rollout.engine", f"vLLM cannot be imported here: {error}", fix)) from None
     try:
         config = _configuration(folder, room, stats)
         with _plain_weights(tied=config.model_config.hf_text_config.tie_word_embeddings):

@@ -1,9 +1,9 @@
-"""One route's parts on their way into the spool: a list that may still grow, and lanes that fetch what is on it.
+"""One route's parts on their way into the part cache: a list that may still grow, and lanes that fetch what is on it.
 
 - A part has its place, and counts as expected, before the first of its bytes is fetched.
 - Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
   that no line is idle in between.
-- A route that is still growing stays in the spool meanwhile, and who asks for one of its parts may wait for it.
+- A route that is still growing stays in the part cache meanwhile, and who asks for one of its parts may wait for it.
 """
 
 import threading
@@ -15,8 +15,8 @@ from contextlib import ExitStack, closing
 from typing import Any, Self
 
 from echo_queue.weights.manifest import Part
-from workers.weights.peers.part_cache import PartFile, Spool, route_of
-from workers.weights.peers.source_selector import Feeders
+from workers.weights.peers.part_cache import PartCache, PartFile, route_of
+from workers.weights.peers.source_selector import SourceSelector
 from workers.weights.peers.sources import STORE, Left, Source
 
 LANES = 2
@@ -31,15 +31,15 @@ Turn = tuple[PartFile, PartFile | None]
 """A part to be fetched, and the one before it."""
 
 
-class Delivery:
+class RouteDownload:
     """Of the route `name`. `total` counts bytes by source, as `fetched` does; `closed`: this worker fetches no more."""
 
-    def __init__(self, name: str, spool: Spool, total: "Counter[str]", closed: threading.Event) -> None:
+    def __init__(self, name: str, part_cache: PartCache, total: "Counter[str]", closed: threading.Event) -> None:
         self.name = name
         self.fetched: Counter[str] = Counter()
         self.over = threading.Event()
         """Set once it is closed."""
-        self._spool, self._total, self._closed = spool, total, closed
+        self._part_cache, self._total, self._closed = part_cache, total, closed
         self._files: dict[str, PartFile] = {}
         self._turns: deque[Turn] = deque()
         self._last: PartFile | None = None
@@ -47,7 +47,7 @@ class Delivery:
         self._stop = threading.Event()
         self._active = 0
         self._lanes: set[threading.Thread] = set()
-        self._feeders: Feeders | None = None
+        self._feeders: SourceSelector | None = None
         self._changed = threading.Condition()
         self._expected = ExitStack()
         self._growing = ExitStack()
@@ -74,7 +74,7 @@ class Delivery:
 
     def grow(self, part: Part) -> None:
         """Until it is complete, more parts may come of the route to which this one belongs."""
-        self._growing.enter_context(self._spool.growing(route_of(part.key)))
+        self._growing.enter_context(self._part_cache.growing(route_of(part.key)))
 
     def add(self, parts: Iterable[Part]) -> None:
         """The next ones, unless they are known. Raises `ServiceError` if there is no room for one."""
@@ -93,7 +93,7 @@ class Delivery:
             self._changed.notify_all()
         self._growing.close()
 
-    def run(self, feeders: Feeders) -> None:
+    def run(self, feeders: SourceSelector) -> None:
         """Returns when it is complete and all parts are whole, or it was stopped. Raises why it cannot be."""
         self._feeders = feeders
         ends = [self._start_lane(feeders) for _ in range(LANES)]
@@ -125,7 +125,7 @@ class Delivery:
             lane.join(timeout=max(0.0, give_up - time.monotonic()))
 
     def close(self) -> None:
-        """Stops, and lets the spool do with its parts as it likes."""
+        """Stops, and lets the part cache do with its parts as it likes."""
         self.stop()
         self._growing.close()
         with self._changed:
@@ -135,14 +135,14 @@ class Delivery:
     # Lanes ------------------------------------------------------------------------------------------------------------
 
     def _add(self, part: Part) -> None:
-        file = self._files[part.key] = self._spool.open(part)
+        file = self._files[part.key] = self._part_cache.open(part)
         if not file.whole:
             file.expect(True)
             self._expected.callback(file.expect, False)
             self._turns.append((file, self._last))
             self._last = file
 
-    def _start_lane(self, feeders: Feeders) -> "Future[None]":
+    def _start_lane(self, feeders: SourceSelector) -> "Future[None]":
         """A daemon: the interpreter's own pools are waited for when it exits, whatever they wait for themselves."""
         end: Future[None] = Future()
         lane = threading.Thread(target=self._run_lane, args=(feeders, end), name="courier", daemon=True)
@@ -151,7 +151,7 @@ class Delivery:
             lane.start()
         return end
 
-    def _run_lane(self, feeders: Feeders, end: "Future[None]") -> None:
+    def _run_lane(self, feeders: SourceSelector, end: "Future[None]") -> None:
         try:
             while (turn := self._next(feeders)) is not None:
                 try:
@@ -166,7 +166,7 @@ class Delivery:
         finally:
             self._lanes.discard(threading.current_thread())
 
-    def _next(self, feeders: Feeders) -> Turn | None:
+    def _next(self, feeders: SourceSelector) -> Turn | None:
         """Waits while more may come; None: there is nothing more to do."""
         while not self._stop.is_set():
             with self._changed:
@@ -181,7 +181,7 @@ class Delivery:
             feeders.check()
         return None
 
-    def _fill(self, file: PartFile, before: PartFile | None, feeders: Feeders) -> None:
+    def _fill(self, file: PartFile, before: PartFile | None, feeders: SourceSelector) -> None:
         while before is not None and before.next < len(before.part.chunks) - AHEAD_CHUNKS:
             before.wait(before.next, WAIT_S)
             feeders.check()
@@ -198,7 +198,7 @@ class Delivery:
         finally:
             file.filling.release()
 
-    def _draw(self, file: PartFile, feeders: Feeders) -> None:
+    def _draw(self, file: PartFile, feeders: SourceSelector) -> None:
         """From one source, until it ends or another is the first."""
         source: Source = feeders.first
         kind = STORE if source.name == STORE else PEER

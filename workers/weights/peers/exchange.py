@@ -1,4 +1,4 @@
-"""Brings routes into the spool, from peers or the store, while its server passes on what has landed already.
+"""Brings routes into the part cache, from peers or the store, while its server passes on what has landed already.
 
 - All parts that are known of a route have their place before others are told of this worker.
 - `bring` returns when every part is whole and verified, or raises by its deadline; what has landed stays.
@@ -24,10 +24,10 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route
 from workers.weights.peers import sources
 from workers.weights.peers.access import Tokens
-from workers.weights.peers.download import LINGER_S, PEER, Delivery
-from workers.weights.peers.part_cache import Spool
+from workers.weights.peers.download import LINGER_S, PEER, RouteDownload
+from workers.weights.peers.part_cache import PartCache
 from workers.weights.peers.server import PeerServer
-from workers.weights.peers.source_selector import Feeders, Memory, leaving
+from workers.weights.peers.source_selector import Memory, SourceSelector, leaving
 from workers.weights.peers.sources import STORE, Store
 
 log = logging.getLogger(__name__)
@@ -47,29 +47,29 @@ class Brought:
     seconds: float
 
 
-class Courier:
-    """`secret`: what the run's workers share (`Trust.token_secret`); empty: the store alone. Close it before the spool.
+class PeerExchange:
+    """`secret`: what the run's workers share (`RunKeys.token_secret`); empty: the store alone. Closed before the cache.
 
     `fetched` counts bytes by source ("store", "peer") since the start, `sent` those given to peers.
     """
 
     def __init__(
-        self, queue: Queue, store: ObjectStore, spool: Spool, worker: str, settings: Weights, *, secret: bytes
+        self, queue: Queue, store: ObjectStore, part_cache: PartCache, worker: str, settings: Weights, *, secret: bytes
     ) -> None:
         self.fetched: Counter[str] = Counter()
         self.address = ""
         """host:port at which peers reach this worker; empty if they cannot."""
         self._queue = queue
         self._store = Store(store)
-        self._spool = spool
+        self._part_cache = part_cache
         self._worker = worker
         self._settings = settings
         self._memory = Memory()
         self._leaving = False
         self._closed = threading.Event()
         self._failed: set[str] = set()
-        self._deliveries: set[Delivery] = set()
-        self._ahead: Delivery | None = None
+        self._deliveries: set[RouteDownload] = set()
+        self._ahead: RouteDownload | None = None
         self._bringing = 0
         self._lock = threading.Lock()
         self._tokens = Tokens(secret) if settings.peers and secret else None
@@ -88,7 +88,7 @@ class Courier:
         with self._lock:
             self._bringing += 1
         try:
-            with self._spool.hold(route), self._delivery(route.name) as delivery:
+            with self._part_cache.hold(route), self._delivery(route.name) as delivery:
                 delivery.add(route.parts)
                 delivery.complete()
                 before = self._take_over(route, deadline_s)
@@ -100,7 +100,7 @@ class Courier:
                 self._bringing -= 1
         return Brought(route.name, fetched[STORE], fetched[PEER], time.monotonic() - began)
 
-    def prefetch(self, name: str, parts: Sequence[Part], deadline_s: float) -> Delivery | None:
+    def prefetch(self, name: str, parts: Sequence[Part], deadline_s: float) -> RouteDownload | None:
         """Begins to fetch a route of which these parts are known, one at least; more may be added. None while there is
         other work.
 
@@ -116,13 +116,13 @@ class Courier:
                 threading.Thread(target=self._run_ahead, args=(delivery, deadline_s), name="ahead", daemon=True).start()
             except BaseException:
                 delivery.close()
-                self._spool.discard(delivery.keys)
+                self._part_cache.discard(delivery.keys)
                 raise
             self._ahead = delivery
             return delivery
 
     def make_way(self, routes: Collection[Route]) -> None:
-        """What is prefetched and belongs to none of these routes is given up, and its room in the spool."""
+        """What is prefetched and belongs to none of these routes is given up, and its room in the part cache."""
         with self._lock:
             ahead = self._ahead
             wanted = {part.key for route in routes for part in route.parts}
@@ -130,7 +130,7 @@ class Courier:
                 return
             self._ahead = None
         ahead.close()
-        self._spool.discard(ahead.keys - wanted)
+        self._part_cache.discard(ahead.keys - wanted)
 
     def retire(self) -> None:
         """This worker is leaving: nobody is sent to it any more; who is fed from it goes on until `close`."""
@@ -154,10 +154,10 @@ class Courier:
 
     # Deliveries -------------------------------------------------------------------------------------------------------
 
-    def _delivery(self, name: str) -> Delivery:
-        return Delivery(name, self._spool, self.fetched, self._closed)
+    def _delivery(self, name: str) -> RouteDownload:
+        return RouteDownload(name, self._part_cache, self.fetched, self._closed)
 
-    def _carry(self, delivery: Delivery, deadline_s: float) -> None:
+    def _carry(self, delivery: RouteDownload, deadline_s: float) -> None:
         # Who fails and tries again keeps its place: others may be waiting behind it.
         anew = delivery.untouched and delivery.name not in self._failed
         feeders = self._feeders(delivery.name, deadline_s, anew)
@@ -173,7 +173,7 @@ class Courier:
         self._failed.discard(delivery.name)
         self._memory.learn(feeders.rate())
 
-    def _run_ahead(self, delivery: Delivery, deadline_s: float) -> None:
+    def _run_ahead(self, delivery: RouteDownload, deadline_s: float) -> None:
         with delivery:
             try:
                 self._carry(delivery, deadline_s)
@@ -197,7 +197,7 @@ class Courier:
 
     # Sources ----------------------------------------------------------------------------------------------------------
 
-    def _feeders(self, route: str, deadline_s: float, anew: bool) -> Feeders:
+    def _feeders(self, route: str, deadline_s: float, anew: bool) -> SourceSelector:
         if self._closed.is_set():
             raise leaving(route)
         joined = self._join(route, self._memory.avoided(), anew) if self._tokens is not None else None
@@ -206,7 +206,7 @@ class Courier:
             if self._closed.wait(HOLD_PAUSE_S):
                 raise leaving(route)
             joined = self._join(route, self._memory.avoided())
-        return Feeders(
+        return SourceSelector(
             route,
             self._store,
             self._memory,
@@ -266,7 +266,7 @@ class Courier:
         where = ("::" if ":" in host else "") if settings.peer_host else host
         try:
             server = PeerServer(
-                self._spool,
+                self._part_cache,
                 tokens,
                 self._worker,
                 host=where,

@@ -5,8 +5,8 @@
 - What does not fit into `most_bytes`, or on the disk, makes the routes leave that were used longest ago, unless someone
   holds them; who refers to such a part keeps it, as its file ends with its last user.
 - A part that nobody reads or writes just now costs no descriptor: there may be more parts than files may be open.
-- A spool lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. What
-  it did not make itself it never removes: a folder counts as a spool by its lock alone, and a part by its name in one.
+- A cache lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. What
+  it did not make itself it never removes: a folder counts as a cache by its lock alone, and a part by its name in one.
 """
 
 import errno
@@ -29,8 +29,8 @@ from echo_queue import failpoints
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.manifest import Part, Route
 
-LOCK = ".echo-queue-spool"
-"""A name that nothing else gives a file: who has it in its folder has a spool."""
+LOCK = ".echo-queue-part cache"
+"""A name that nothing else gives a file: who has it in its folder has a part cache."""
 PART = "{number:06}.part"
 OURS = re.compile(r"[0-9]{6,}\.part")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -50,7 +50,7 @@ class PartFile:
         self._expected = 0
         self._changed = threading.Condition()
         self._kept: int | None = None
-        """Once it has left the spool: what its last user reads it from."""
+        """Once it has left the part cache: what its last user reads it from."""
         self._moving = threading.Lock()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -99,8 +99,8 @@ class PartFile:
                 file = os.dup(self._kept) if self._kept is not None else os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             what = f"{self._path} cannot be opened: {error.strerror}"
-            mend = "see that nothing else removes files there, and that enough files may be open (ulimit -n)"
-            raise ServiceError(Problem("weights.spool_dir", what, mend)) from None
+            fix = "see that nothing else removes files there, and that enough files may be open (ulimit -n)"
+            raise ServiceError(Problem("weights.cache_dir", what, fix)) from None
         try:
             yield file
         finally:
@@ -150,7 +150,7 @@ class PartFile:
             self._path.unlink()
 
 
-class Spool:
+class PartCache:
     """The parts in `folder`, which belongs to this process alone, within `most_bytes` together."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
@@ -165,7 +165,7 @@ class Spool:
         self._more = threading.Condition(self._lock)
         """Notified when a part has got its place, or a route grows no more."""
         self._closed = False
-        failpoints.take("open spool", self._occupy, folder)
+        failpoints.step("open part cache", self._occupy, folder)
         self._sweep()
 
     def open(self, part: Part) -> PartFile:
@@ -181,7 +181,7 @@ class Spool:
                     self._make_room(part, 0)
                 return known
             self._make_room(part, part.size)
-            return failpoints.take("allocate part", lambda: self._allocate(part), part.key)
+            return failpoints.step("allocate part", lambda: self._allocate(part), part.key)
 
     def find(self, key: str, patience_s: float = 0.0) -> PartFile | None:
         """The part of that name, if it is here at all; waits for it so long if its route is still growing."""
@@ -234,7 +234,7 @@ class Spool:
         return sum(file.part.size for file in tuple(self._parts.values()))
 
     def close(self) -> None:
-        """Removes the spool; what is still open stays readable for whoever has it open."""
+        """Removes the part cache; what is still open stays readable for whoever has it open."""
         with self._lock:
             if self._closed:
                 return
@@ -255,10 +255,10 @@ class Spool:
             guard = _lock(self.folder, make=True)
         except OSError as error:
             what = f"{self.folder} cannot be made: {error.strerror}"
-            raise ServiceError(Problem("weights.spool_dir", what, "name a folder that this worker may write")) from None
+            raise ServiceError(Problem("weights.cache_dir", what, "name a folder that this worker may write")) from None
         if guard is None:
             what = f"{self.folder} belongs to another process that lives"
-            raise ServiceError(Problem("weights.spool_dir", what, "give each worker a name of its own"))
+            raise ServiceError(Problem("weights.cache_dir", what, "give each worker a name of its own"))
         self._guard = guard
         _wipe(self.folder)
 
@@ -272,7 +272,7 @@ class Spool:
     def _make_room(self, part: Part, more: int) -> None:
         """For `more` bytes of this part, and for all that has its place and is still to come."""
         if self._closed:
-            raise ServiceError(Problem("weights.spool_dir", f"{self.folder} is closed", "this worker is leaving"))
+            raise ServiceError(Problem("weights.cache_dir", f"{self.folder} is closed", "this worker is leaving"))
         oldest: Iterator[str] | None = None
         while (shortage := self._shortage(part, more)) is not None:
             if oldest is None:
@@ -287,7 +287,7 @@ class Spool:
         used = self.bytes
         if used + more > self.most_bytes:
             what = f"{part.size} bytes do not fit beside {used} that are in use; it may have {self.most_bytes}"
-            return ServiceError(Problem("weights.spool_max_bytes", what, "raise it: one route must fit whole"))
+            return ServiceError(Problem("weights.cache_max_bytes", what, "raise it: one route must fit whole"))
         promised = more + sum(file.missing_bytes for file in self._parts.values())
         try:
             if promised <= shutil.disk_usage(self.folder).free:
@@ -304,7 +304,7 @@ class Spool:
             del self._used[route]
 
     def _drop(self, key: str) -> None:
-        failpoints.take("drop part", self._parts.pop(key).remove, key)
+        failpoints.step("drop part", self._parts.pop(key).remove, key)
 
     def _allocate(self, part: Part) -> PartFile:
         self._made += 1
@@ -321,10 +321,10 @@ class Spool:
 
 
 def _no_room(folder: Path, count: int, error: OSError) -> ServiceError:
-    mend = "free space there, or name another folder, or lower weights.spool_max_bytes"
+    fix = "free space there, or name another folder, or lower weights.cache_max_bytes"
     if error.errno not in NO_ROOM:
-        mend = "look at the disk"
-    return ServiceError(Problem("weights.spool_dir", f"{folder}: no room for {count} bytes ({error.strerror})", mend))
+        fix = "look at the disk"
+    return ServiceError(Problem("weights.cache_dir", f"{folder}: no room for {count} bytes ({error.strerror})", fix))
 
 
 def route_of(key: str) -> str:
@@ -333,7 +333,7 @@ def route_of(key: str) -> str:
 
 
 def _lock(folder: Path, make: bool) -> int | None:
-    """The lock of a spool, as an open file; None if a living process has it."""
+    """The lock of a part cache, as an open file; None if a living process has it."""
     while True:
         if make:
             folder.mkdir(parents=True, exist_ok=True)
@@ -360,8 +360,8 @@ def _lock(folder: Path, make: bool) -> int | None:
 def _refuse_foreign(folder: Path) -> None:
     names = [path.name for path in folder.iterdir()]
     if names and LOCK not in names:
-        what = f"{folder} holds {min(names)}, and is no spool: there is no {LOCK} in it"
-        raise ServiceError(Problem("weights.spool_dir", what, "name another folder, or empty this one"))
+        what = f"{folder} holds {min(names)}, and is no part cache: there is no {LOCK} in it"
+        raise ServiceError(Problem("weights.cache_dir", what, "name another folder, or empty this one"))
 
 
 def _remove_dead(folder: Path) -> None:
@@ -374,7 +374,7 @@ def _remove_dead(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """For who has its lock. With something foreign in it the folder stays, and stays a spool."""
+    """For who has its lock. With something foreign in it the folder stays, and stays a part cache."""
     _wipe(folder)
     if list(folder.iterdir()) == [folder / LOCK]:
         (folder / LOCK).unlink()

@@ -1,6 +1,6 @@
 """Serves verified chunks to peers over HTTP (`wire` says what is spoken), each as soon as it has landed here.
 
-- Nothing is given without a token for that very path, and nothing but parts that are in the spool: a path is looked up,
+- Nothing is given without a token for that very path, and nothing but parts that are in the cache: a path is looked up,
   never opened.
 - Bytes go from the page cache to the socket (`sendfile`). Uploads stay below a cap, if there is one, and a few streams
   at a time are served; who comes beyond gets 503 and when to come again.
@@ -16,7 +16,7 @@ from contextlib import suppress
 from echo_queue.errors import ServiceError
 from workers.weights.peers.access import Refused, Tokens
 from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
-from workers.weights.peers.part_cache import PartFile, Spool
+from workers.weights.peers.part_cache import PartCache, PartFile
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ class Meter:
 
 
 class PeerServer:
-    """Serves what is in `spool` as the worker `name`; `start` it, and `close` it before the spool."""
+    """Serves what is in `part_cache` as the worker `name`; `start` it, and `close` it before the part cache."""
 
     def __init__(
         self,
-        spool: Spool,
+        part_cache: PartCache,
         tokens: Tokens,
         name: str,
         *,
@@ -73,7 +73,7 @@ class PeerServer:
         self.name = name
         self.sent = 0
         """Bytes given to peers."""
-        self._spool = spool
+        self._part_cache = part_cache
         self._tokens = tokens
         self._meter = Meter(upload_mbit * 125_000)
         self._free = threading.BoundedSemaphore(streams)
@@ -160,8 +160,8 @@ class PeerServer:
         except Refused:
             wire.send(answer_head(401), HEAD_DEADLINE_S)
             return False
-        file = self._spool.find(request.key, COMING_S)
-        if file is None and self._spool.grows(request.key):
+        file = self._part_cache.find(request.key, COMING_S)
+        if file is None and self._part_cache.grows(request.key):
             wire.send(answer_head(503, retry_after=RETRY_AFTER_S), HEAD_DEADLINE_S)
         elif file is None or request.start > len(file.part.chunks):
             wire.send(answer_head(404), HEAD_DEADLINE_S)

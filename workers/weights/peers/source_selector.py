@@ -102,7 +102,7 @@ class Rate:
         return self._bytes / (now_s - self._since) if self._bytes >= WINDOW_BYTES and now_s > self._since else 0.0
 
 
-class Feeders:
+class SourceSelector:
     """The sources of one route, first the one that is fetched from now. For the threads of one courier.
 
     `joined`: what the queue answered; None: the store alone. `closed`: once set, this worker fetches nothing more.
@@ -144,7 +144,7 @@ class Feeders:
         self._store_trouble = 0
         self._busy = 0
         self._busy_s = 0.0
-        self._taste: Taste | None = None
+        self._taste: Probe | None = None
         self._tasted: set[str] = set()
         self._last: Exception | None = None
         if joined is not None:
@@ -335,13 +335,13 @@ class Feeders:
         """Each source once, and not for the end of a part."""
         if source.name not in self._tasted and len(file.part.chunks) - file.next > TASTE_CHUNKS:
             self._tasted.add(source.name)
-            self._taste = Taste(source, rate, time.monotonic())
+            self._taste = Probe(source, rate, time.monotonic())
 
     def _prefer(self, peer: Peer) -> None:
         self._peers.remove(peer)
         self._peers.insert(0, peer)
 
-    def _judge(self, taste: "Taste", length: int, now: float) -> None:
+    def _judge(self, taste: "Probe", length: int, now: float) -> None:
         taste.bytes += length
         taste.chunks += 1 if length else 0
         if length and taste.chunks == TASTE_CHUNKS // 2:
@@ -364,7 +364,7 @@ def leaving(route: str) -> ServiceError:
 
 
 @dataclass
-class Taste:
+class Probe:
     """Of another source: what was had from the one before (bytes/s), since when, and what came.
 
     The first half is not counted: it took a connection and its slow start.

@@ -113,6 +113,6 @@ class Hand:
 def _opponent(game: str, name: str) -> Choose:
     rules = load(game)
     if name not in OPPONENTS:
-        mend = f"choose one of: {', '.join(OPPONENTS)}"
-        raise PromptError(Problem("prompts.options", f"there is no opponent {name!r}", mend))
+        fix = f"choose one of: {', '.join(OPPONENTS)}"
+        raise PromptError(Problem("prompts.options", f"there is no opponent {name!r}", fix))
     return OPPONENTS[name](rules)

@@ -24,8 +24,8 @@ def load(game: str) -> Any:
     try:
         import pyspiel
     except ImportError:
-        mend = "pip install 'echo-queue[environments]'"
-        raise PromptError(Problem(f"poker:{game}", "needs the open_spiel package here", mend)) from None
+        fix = "pip install 'echo-queue[environments]'"
+        raise PromptError(Problem(f"poker:{game}", "needs the open_spiel package here", fix)) from None
     if game not in GAMES:
         raise PromptError(Problem("prompts.source", f"there is no poker:{game}", f"choose one of: {', '.join(GAMES)}"))
     return pyspiel.load_game(GAMES[game])

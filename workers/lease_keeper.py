@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from echo_queue.queue import Beat, Queue
+from echo_queue.queue import Heartbeat, Queue
 from echo_queue.records import Published, Version
 from workers.engines import Engine
-from workers.held_leases import Held
+from workers.held_leases import HeldLeases
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Serving(NamedTuple):
     pause_s: float = 0.0
 
 
-class Heart(threading.Thread):
+class LeaseKeeper(threading.Thread):
     """`accepted`: groups that the queue accepted so far. `fetched`: bytes of weights that have come so far, by their
     source ("store", "peer"). Others count both."""
 
@@ -42,7 +42,7 @@ class Heart(threading.Thread):
         queue: Queue,
         worker: str,
         engine: Engine,
-        held: Held,
+        held: HeldLeases,
         *,
         every_s: float,
         accepted: Callable[[], int],
@@ -72,7 +72,7 @@ class Heart(threading.Thread):
                 if self._closed:
                     return
                 serving = self._serving
-                self._queue.beat(self._worker, self._beat(serving), self._every_s)
+                self._queue.heartbeat(self._worker, self._beat(serving), self._every_s)
                 self._told = serving
             except Exception as error:
                 self._error = error
@@ -101,19 +101,19 @@ class Heart(threading.Thread):
     def _renew(self) -> None:
         with self._held.turn:
             lost = self._queue.renew(self._worker, self._held.versions())
-        if drafts := self._held.take_drafts():
-            lost += self._queue.progress(self._worker, drafts)
+        if partials := self._held.take_partials():
+            lost += self._queue.progress(self._worker, partials)
         if still_held := self._held.drop(lost):  # the other threads may have finished some meanwhile
             log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
 
-    def _beat(self, serving: Serving) -> Beat:
+    def _beat(self, serving: Serving) -> Heartbeat:
         now, sampled, accepted = time.monotonic(), self._engine.sampled, self._accepted()
         while len(self._past) > 1 and now - self._past[0][0] > RATE_WINDOW_S:
             self._past.popleft()
         then, sampled_then, accepted_then = self._past[0]
         self._past.append((now, sampled, accepted))
         passed_s = max(now - then, 1e-3)
-        return Beat(
+        return Heartbeat(
             engine=self._engine.name,
             version=serving.version,
             state=self.state,
