@@ -13,7 +13,7 @@ from tests.learner.synthetic import group, tiny_model
 SETTINGS = Learner(lr=3e-3)
 
 
-def make_rules(seed: int = 0, dtype: torch.dtype = torch.float32, **settings: float) -> Policy:
+def make_policy(seed: int = 0, dtype: torch.dtype = torch.float32, **settings: float) -> Policy:
     return Policy(prepare_model(tiny_model(seed)), SETTINGS.model_copy(update=settings), dtype)
 
 
@@ -51,25 +51,25 @@ def train(policy: Policy, updates: int, age: int) -> list[float]:
 
 
 def test_a_tiny_model_learns_a_trivial_task_in_a_few_updates() -> None:
-    rewards = train(make_rules(), updates=40, age=0)
+    rewards = train(make_policy(), updates=40, age=0)
     assert np.mean(rewards[:3]) < 0.25
     assert np.mean(rewards[-3:]) > 0.8
 
 
 def test_data_four_updates_old_still_teaches() -> None:
-    rewards = train(make_rules(), updates=60, age=4)
+    rewards = train(make_policy(), updates=60, age=4)
     assert np.mean(rewards[-3:]) > 0.8
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
-    first = make_rules(dtype=dtype)
+    first = make_policy(dtype=dtype)
     learn(first, [group(0)], 1, SETTINGS, 1.0)
     kept = {name: tensor.clone() for name, tensor in first.tensors().items()}
     expected_draw = torch.rand(3)
     learn(first, [group(1)], 2, SETTINGS, 1.0)
 
-    second = make_rules(seed=5, dtype=dtype)
+    second = make_policy(seed=5, dtype=dtype)
     second.restore(kept)
     assert torch.equal(torch.rand(3), expected_draw)
     learn(second, [group(1)], 2, SETTINGS, 1.0)
@@ -79,7 +79,7 @@ def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
 
 
 def test_bfloat16_publishes_the_rounded_masters_and_keeps_steps_too_small_to_round() -> None:
-    policy = make_rules(dtype=torch.bfloat16)
+    policy = make_policy(dtype=torch.bfloat16)
     before = {name: master.detach().clone() for name, master in policy.masters.items()}
     weights = {name: weight.clone() for name, weight in policy.weights().items()}
     learn(policy, [group(0)], 1, Learner(lr=1e-6), 1.0)
@@ -95,7 +95,7 @@ def test_bfloat16_publishes_the_rounded_masters_and_keeps_steps_too_small_to_rou
 def test_the_size_of_micro_batches_does_not_change_the_update(dtype: torch.dtype) -> None:
     results = []
     for micro_tokens in (1, 25, 10_000):
-        policy = make_rules(dtype=dtype)
+        policy = make_policy(dtype=dtype)
         learned = learn(
             policy, [group(0), group(1), group(2)], 1, SETTINGS.model_copy(update={"micro_tokens": micro_tokens}), 1.0
         )
@@ -106,7 +106,7 @@ def test_the_size_of_micro_batches_does_not_change_the_update(dtype: torch.dtype
 
 
 def test_equal_rewards_leave_weights_and_optimizer_alone() -> None:
-    policy = make_rules()
+    policy = make_policy()
     before = {name: tensor.clone() for name, tensor in policy.tensors().items()}
     learned = learn(policy, [group(0, rewards=(1, 1, 1))], 1, SETTINGS, 1.0)
     assert (learned.zero_variance_groups, learned.grad_norm, learned.sums.tokens) == (1, 0.0, 0)
@@ -114,7 +114,7 @@ def test_equal_rewards_leave_weights_and_optimizer_alone() -> None:
 
 
 def test_norms_and_biases_do_not_decay() -> None:
-    policy = make_rules(weight_decay=0.5)
+    policy = make_policy(weight_decay=0.5)
     decays = {p.ndim: part["weight_decay"] for part in policy.optimizer.param_groups for p in part["params"]}
     assert decays == {2: 0.5, 1: 0.0}
 
@@ -128,7 +128,7 @@ def test_the_learning_rate_warms_up_and_stays() -> None:
 def test_the_kl_term_holds_the_policy_near_its_reference() -> None:
     drift = []
     for weight in (0.0, 5.0):
-        policy, reference = make_rules(), prepare_model(tiny_model()).requires_grad_(False)
+        policy, reference = make_policy(), prepare_model(tiny_model()).requires_grad_(False)
         settings = SETTINGS.model_copy(update={"kl": weight})
         for number in range(1, 12):
             learned = learn(policy, [group(0)], number, settings, 1.0, reference=reference)
@@ -137,7 +137,7 @@ def test_the_kl_term_holds_the_policy_near_its_reference() -> None:
 
 
 def test_a_gradient_that_is_not_finite_stops_the_learner_and_changes_nothing() -> None:
-    policy = make_rules()
+    policy = make_policy()
     with torch.no_grad():
         policy.masters["model.norm.weight"][0] = float("nan")
     before = policy.masters["model.layers.0.mlp.up_proj.weight"].detach().clone()

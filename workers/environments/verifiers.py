@@ -51,12 +51,12 @@ class Conversation:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, environment: Any, row: Mapping[str, Any]) -> None:
         self._loop, self._environment = loop, environment
-        self._rules = Policy(loop)
-        self._rollout = loop.create_task(environment.rollout(row, self._rules, MODEL, {}))
+        self._policy = Policy(loop)
+        self._rollout = loop.create_task(environment.rollout(row, self._policy, MODEL, {}))
         self._told = len(self._go_on() or ())
 
     def reply(self, text: str) -> str | float:
-        self._rules.turn.set_result(text)
+        self._policy.turn.set_result(text)
         asked = self._go_on()
         if asked is None:
             return self._score()
@@ -66,13 +66,13 @@ class Conversation:
 
     def unfinished(self) -> float:
         """As where a server refuses a conversation that has become too long."""
-        self._rules.turn.set_exception(OverlongPromptError())
+        self._policy.turn.set_exception(OverlongPromptError())
         self._go_on()
         return self._score()
 
     def _go_on(self) -> list[Any] | None:
         """Until the model is asked: the conversation so far; None once it is over. Raises what its rollout raises."""
-        asked = self._loop.create_task(self._rules.asked.get())
+        asked = self._loop.create_task(self._policy.asked.get())
         both = (asked, self._rollout)
         self._loop.run_until_complete(asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED))
         if asked.done():

@@ -60,7 +60,7 @@ def settings(config: Config) -> dict[str, Any]:
         # begun is sent again by the reconciler, at its own pace.
         "task_acks_late": False,
         # About as long as a restart of Redis takes; a message sent twice changes nothing.
-        "task_publish_retry_rules": {
+        "task_publish_retry_policy": {
             "max_retries": 12,
             "interval_start": 0.1,
             "interval_step": 0.2,

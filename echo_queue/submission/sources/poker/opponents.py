@@ -37,8 +37,8 @@ def equilibrium(game: Any) -> Choose:
 
     solver = pyspiel.CFRPlusSolver(game)
     for _ in range(EQUILIBRIUM_ITERATIONS):
-        solver.evaluate_and_update_rules()
-    policy = solver.tabular_average_rules()
+        solver.evaluate_and_update_policy()
+    policy = solver.tabular_average_policy()
 
     def choose(state: State, rng: random.Random) -> str:
         legal, likely = legal_moves(state), policy.action_probabilities(state)
