@@ -1,7 +1,7 @@
 """Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
 
-`make crash-points` leads all pairs. CI leads every point singly and a share of the pairs, drawn anew each time; the
-seed is printed, and `CRASH_SEED` brings the same ones back.
+`make crash-points` leads all pairs. CI leads every point singly and a share of the pairs, drawn anew by the
+session's seed (`tests/seed.py`).
 """
 
 import os
@@ -30,10 +30,10 @@ from tests.faults.plays import (
     SupervisorCase,
     WorkerCase,
 )
+from tests.seed import session_seed
 
 PAIRS = os.environ.get("CRASH_PAIRS", "1")
 """Pairs of each role: a multiple of the number of its points, or `all`."""
-SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
 AT_A_TIME = 2
 SIMPLE = {
     "learner": LearnerCase,
@@ -149,14 +149,15 @@ def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.Capt
     """… and the first death comes as surely as it does alone; the second only where the way still leads there."""
     places = reachable(role)
     pairs = list(product(places, places))
-    chosen = pairs if PAIRS == "all" else random.Random(f"{SEED} {role}").sample(pairs, min(len(pairs), _share(places)))
+    draw, few = random.Random(f"{session_seed()} {role}"), min(len(pairs), _share(places))
+    chosen = pairs if PAIRS == "all" else draw.sample(pairs, few)
     with Company(site, role) as company:
         codes = company.lead_all(chosen, "pair")
     missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != doors.CRASHED]
     assert not missed, "never came to the first of these points, though a single death does"
     twice = sum(code == (doors.CRASHED, doors.CRASHED) for code in codes)
     with capsys.disabled():
-        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice; CRASH_SEED={SEED}]", end="")
+        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice]", end="")
 
 
 def _share(places: Sequence[str]) -> int:

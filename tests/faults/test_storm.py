@@ -1,7 +1,6 @@
-"""A minute of the storm, with a new seed each time; `make storm` is the long form."""
+"""A minute of the storm, with the session's seed; `make storm` is the long form."""
 
 import os
-import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +12,7 @@ import pytest
 from tests.faults.storm.looking import CHAINED, raised
 from tests.faults.storm.settings import KILLS, rules
 from tests.faults.storm.tally import Tally
+from tests.seed import session_seed
 
 DURATION_S = 60
 
@@ -78,7 +78,7 @@ def test_somebody_looked_in_every_stretch() -> None:
 def test_whatever_is_killed_or_stopped_nothing_is_lost_or_trained_twice(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    seed = secrets.randbelow(2**31)
+    seed = session_seed()
     with capfd.disabled():
         print(f"\nstorm of {DURATION_S} s with seed {seed}", flush=True)
     storm = subprocess.run(
