@@ -1,11 +1,9 @@
 """Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
 
-`make crash-points` leads all pairs. CI leads every point singly and a share of the pairs, drawn anew each time; the
-seed is printed, and `CRASH_SEED` brings the same ones back.
+`make test` leads every point singly, `make proof` all pairs as well; CI draws a few of these (`tests/tiers.py`).
 """
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +28,10 @@ from tests.faults.plays import (
     SupervisorCase,
     WorkerCase,
 )
+from tests.tiers import few
 
-PAIRS = os.environ.get("CRASH_PAIRS", "1")
-"""Pairs of each role: a multiple of the number of its points, or `all`."""
-SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
+FEW_PAIRS = 6
+"""Pairs of each role that CI draws."""
 AT_A_TIME = 2
 SIMPLE = {
     "learner": LearnerCase,
@@ -142,25 +140,21 @@ def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: p
         print(f" [{len(places)} points of the {role}]", end="")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.proof
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("role", points.ROLES)
 def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
     """… and the first death comes as surely as it does alone; the second only where the way still leads there."""
     places = reachable(role)
     pairs = list(product(places, places))
-    chosen = pairs if PAIRS == "all" else random.Random(f"{SEED} {role}").sample(pairs, min(len(pairs), _share(places)))
+    chosen = few(pairs, FEW_PAIRS, role)
     with Company(site, role) as company:
         codes = company.lead_all(chosen, "pair")
     missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != failpoints.CRASHED]
     assert not missed, "never came to the first of these points, though a single death does"
     twice = sum(code == (failpoints.CRASHED, failpoints.CRASHED) for code in codes)
     with capsys.disabled():
-        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice; CRASH_SEED={SEED}]", end="")
-
-
-def _share(places: Sequence[str]) -> int:
-    return int(PAIRS) * len(places)
+        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice]", end="")
 
 
 def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
