@@ -20,7 +20,7 @@ from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import problems_of
 from echo_queue.cli.live.screen import Screen
 from echo_queue.cli.live.view import short
-from echo_queue.cli.live.watcher import Watcher, monitor
+from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
@@ -89,7 +89,7 @@ class Pipeline:
     def run(self) -> Audit:
         """The audit of the finished run, made while its services still answered."""
         config, roles = self.config, self.roles
-        with Watcher(config) as watcher, Screen(watcher, roles) as screen:
+        with RunWatcher(config) as watcher, Screen(watcher, roles) as screen:
             screen.phase("starting the services")
             roles.start(*services(config, self.path))
             if config.model.base == "init":
@@ -195,7 +195,7 @@ def _of_weights(summary: metrics.Summary) -> str:
     )
 
 
-def _stalled(watcher: Watcher) -> DeadlineError:
+def _stalled(watcher: RunWatcher) -> DeadlineError:
     what = f"nothing moved for {watcher.still_s:.0f} s: {'; '.join(watcher.held_up)}"
     return DeadlineError(Problem("run", what, "look into logs/ and docs/operations.md, then run again: it continues"))
 

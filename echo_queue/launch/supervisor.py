@@ -71,7 +71,7 @@ class Patience:
     """Exit code 2 says that somebody must act: trying again helps only where a service was away."""
 
 
-class Process(Protocol):
+class RoleProcess(Protocol):
     """What is needed of a `subprocess.Popen` that leads its own process group."""
 
     @property
@@ -81,7 +81,7 @@ class Process(Protocol):
         """Raises `subprocess.TimeoutExpired`."""
 
 
-Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], Process]
+Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], RoleProcess]
 """Starts a role's process with that environment; what it prints goes to the first file. The process names its group
 to the guard, which reads the second file, before it begins."""
 
@@ -111,13 +111,13 @@ class RoleState:
     done: bool
 
 
-class Kept:
+class Supervised:
     """One role's present life."""
 
     def __init__(self, role: Role, log: Path) -> None:
         self.role = role
         self.log = log
-        self.process: Process | None = None
+        self.process: RoleProcess | None = None
         self.done = False
         self.deaths = 0
         """Since it last lived for `Patience.settled_s`."""
@@ -130,7 +130,7 @@ class Kept:
         """Its process group, which has the process's own id."""
         return self.process.pid if self.process else None
 
-    def start(self, launch: Callable[[IO[bytes]], Process]) -> None:
+    def start(self, launch: Callable[[IO[bytes]], RoleProcess]) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
@@ -170,7 +170,7 @@ class Supervisor:
         self._lock_patience_s = lock_patience_s
         self._patience = patience
         self._launch = launch
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, Supervised] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupted = False
@@ -194,7 +194,7 @@ class Supervisor:
 
     def start(self, *roles: Role) -> None:
         for role in roles:
-            kept = self._kept[role.name] = Kept(role, self.directory / "logs" / f"{role.name}.log")
+            kept = self._kept[role.name] = Supervised(role, self.directory / "logs" / f"{role.name}.log")
             self._start(kept)
 
     def tick(self) -> None:
@@ -264,13 +264,13 @@ class Supervisor:
                     kept.signal(signal.SIGKILL)
         self._interrupted = True
 
-    def _start(self, kept: Kept) -> None:
+    def _start(self, kept: Supervised) -> None:
         assert self._guard and self._guard.stdin
         pipe = self._guard.stdin
         kept.start(lambda log: self._launch(kept.role, self._environ, log, pipe))
         self._tell(sign(kept.role), kept)
 
-    def _ended(self, kept: Kept, code: int) -> None:
+    def _ended(self, kept: Supervised, code: int) -> None:
         lived_s = time.monotonic() - kept.started
         self._bury(kept)
         if code == 0 and kept.role.ends:
@@ -284,7 +284,7 @@ class Supervisor:
         pause_s = min(patience.first_pause_s * 2 ** min(kept.deaths - 1, 32), patience.longest_pause_s)
         kept.again = time.monotonic() + pause_s
 
-    def _bury(self, kept: Kept) -> None:
+    def _bury(self, kept: Supervised) -> None:
         """Ends what is left of the role's group and reaps its first process."""
         kept.signal(signal.SIGKILL)
         assert kept.process
@@ -292,7 +292,7 @@ class Supervisor:
         self._tell("-", kept)
         kept.process = None
 
-    def _tell(self, sign: str, kept: Kept) -> None:
+    def _tell(self, sign: str, kept: Supervised) -> None:
         assert self._guard and self._guard.stdin
         with suppress(BrokenPipeError):
             self._guard.stdin.write(f"{sign} {kept.group}\n".encode())
@@ -350,7 +350,7 @@ def _process_lives(pid: str) -> bool:
     return True
 
 
-def _given_up(kept: Kept, code: int) -> Problem:
+def _given_up(kept: Supervised, code: int) -> Problem:
     tail = "\n".join(f"      {line}" for line in kept.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code == 2:
         return Problem(kept.role.name, f"cannot go on:\n{tail}", "fix that, then run again: it continues")

@@ -20,7 +20,7 @@ import redis
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
-from echo_queue.connections.secrets import ROLES, Generated, generate
+from echo_queue.connections.secrets import ROLES, GeneratedSecrets, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Queue, RunRules
 from echo_queue.queue.acl import rules
@@ -158,7 +158,7 @@ class Watched:
             log.warning("%s did not start again: %s", self.name, error)
 
 
-def users(config: Config, secrets: Generated) -> list[User]:
+def users(config: Config, secrets: GeneratedSecrets) -> list[User]:
     """One Redis user per role, named as the role; `admin` first."""
     prefix = CELERY_PREFIX.format(run=config.run.name)
     return [User(role, secrets.redis[role], rules(role, config.run.name, prefix)) for role in ROLES]

@@ -10,7 +10,7 @@ from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
 from echo_queue.queue import Chunk, PromptSet
-from echo_queue.records import Published, Shard, Version
+from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
 from learner import train as train_module
 from learner.recovery import checkpoint
@@ -43,7 +43,7 @@ def test_what_comes_while_the_model_is_written_is_trained_as_well(
 
     def exporting(*words: Any) -> None:
         if queue.declare(PromptSet("more", "made up"), more):
-            queue.submit("more", 0, Shard("nowhere", 0, 5))
+            queue.submit("more", 0, PromptShard("nowhere", 0, 5))
         export(*words)
 
     monkeypatch.setattr(train_module, "export", exporting)
