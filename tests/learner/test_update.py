@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from echo_queue.config import Learner
 from echo_queue.errors import EchoQueueError
@@ -17,10 +18,8 @@ def make_policy(seed: int = 0, dtype: torch.dtype = torch.float32, **settings: f
     return Policy(prepare_model(tiny_model(seed)), SETTINGS.model_copy(update=settings), dtype)
 
 
-def rollout(policy: Policy, prompt: list[int], draw: torch.Generator, version: int, samples: int = 16) -> Group:
+def rollout(model: PreTrainedModel, prompt: list[int], draw: torch.Generator, version: int, samples: int = 16) -> Group:
     """Samples two tokens per prompt as an engine would; the reward is for naming the prompt's first token twice."""
-    model = tiny_model()
-    model.load_state_dict({**model.state_dict(), **{name: w.float() for name, w in policy.weights().items()}})
     text = torch.tensor([prompt] * samples)
     logprobs = []
     with torch.no_grad():
@@ -40,8 +39,10 @@ def train(policy: Policy, updates: int, age: int) -> list[float]:
     """Mean reward of each update's batch, generated `age` updates before it is trained."""
     draw, rewards = torch.Generator().manual_seed(1), []
     waiting: list[list[Group]] = []
+    engine = tiny_model()
     for version in range(updates + age):
-        waiting.append([rollout(policy, [first, 7], draw, version) for first in range(8)])
+        engine.load_state_dict({name: weight.float() for name, weight in policy.weights().items()}, strict=False)
+        waiting.append([rollout(engine, [first, 7], draw, version) for first in range(8)])
         if version < age:
             continue
         batch = waiting.pop(0)
