@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from echo_queue import failpoints
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 
 # The shell notes its pid and then becomes the server, so a held lock always names its holder.
@@ -75,7 +75,7 @@ class ServerProcess:
         """Launches `argv(port)` at the port it had before, if that is free, and returns when it is ready."""
         for attempt in range(PORT_ATTEMPTS):
             self.port = port_for(self.dir)
-            write_whole(self._port, str(self.port).encode(), "port")  # clients that reconnect find it where it was
+            write_atomically(self._port, str(self.port).encode(), "port")  # clients that reconnect find it where it was
             self.launch(argv(self.port), environ)
             try:
                 ready()

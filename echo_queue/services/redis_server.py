@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from echo_queue import failpoints
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.launch.server_process import HOST, ServerProcess, port_for
 
@@ -159,7 +159,7 @@ class RedisServer:
         # Nobody can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without rights,
         # every transaction and function call in it would be refused, and so forgotten.
         lines.append(f"user default reset {'off' if self.users else 'on nopass'} ~* &* +@all")
-        write_whole(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
+        write_atomically(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
 
     def _load_acl(self) -> None:
         self._write_acl()
