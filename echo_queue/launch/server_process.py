@@ -42,6 +42,8 @@ LOG_KEEP_BYTES = 8 << 20
 
 Ready = Callable[[], None]
 """Returns once the server at `port` serves. Raises `ServiceError` if it ended, `DeadlineError` if it is late."""
+Probe = Callable[[], str]
+"""Asks the server at `port` once: empty if it serves, else why not yet. Raises `ServiceError` if it never will."""
 
 
 class ServerProcess:
@@ -83,6 +85,21 @@ class ServerProcess:
             except ServiceError:
                 if attempt + 1 == PORT_ATTEMPTS or PORT_TAKEN not in self.log_tail().lower():
                     raise
+
+    def await_ready(self, probe: Probe, deadline_s: float, what: str) -> None:
+        """Returns once `probe` finds that the server, which a person calls `what`, serves.
+
+        Raises `ServiceError` if the server ends, `DeadlineError` if it is not ready in time.
+        """
+        give_up, missing = time.monotonic() + deadline_s, "it does not listen yet"
+        while time.monotonic() < give_up:
+            if not (missing := probe()):
+                return
+            if not self.alive():
+                raise ServiceError(self.explain_end(what))
+            time.sleep(POLL_S)
+        late = f"the {what} was not ready after {deadline_s:.0f} s: {missing}"
+        raise DeadlineError(Problem(str(self.dir), late, f"see {self.log}"))
 
     def attach(self, patience_s: float = 0.5) -> bool:
         """True if a server of this directory runs already; `pid` is then its process id."""

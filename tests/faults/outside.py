@@ -15,8 +15,8 @@ from tests.faults.points import PACKAGES, files, receiver, tree_of
 ALLOWED: Mapping[str, str] = {
     "echo_queue/queue/library.py:load": "called at the door `install`, and inside the retry loop",
     "echo_queue/connections/connect.py:_open_redis": "a ping, which changes nothing",
-    "echo_queue/services/redis_server.py:RedisServer._await_ready": "a ping, which changes nothing",
-    "echo_queue/services/s3_server.py:S3Server._await_ready": "connects and says nothing",
+    "echo_queue/services/redis_server.py:RedisServer._probe": "a ping, which changes nothing",
+    "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
     "echo_queue/launch/server_process.py:ServerProcess._held": "tries a lock and lets it go at once",
     "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log of what passes the door `launch server`",
     "echo_queue/launch/server_process.py:ServerProcess._keep_log_short": "a log",
