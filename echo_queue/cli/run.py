@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import problems_of
 from echo_queue.cli.live.screen import Screen
@@ -173,7 +173,7 @@ def _conclude(config: Config, found: Audit) -> int:
     summary = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl"))
     if found.ok:
         facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
-        write_whole(results.marker(config), orjson.dumps(facts), "marker")
+        write_atomically(results.marker(config), orjson.dumps(facts), "marker")
     console.print()
     console.print(
         f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "

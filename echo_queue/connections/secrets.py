@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import orjson
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
 
 Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
@@ -68,7 +68,7 @@ def generate(directory: Path) -> GeneratedSecrets:
             # rclone refuses short access keys; 20 characters is what AWS uses.
             "store": {"access_key": secrets.token_hex(10).upper(), "secret_key": secrets.token_hex(20)},
         }
-        write_whole(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
+        write_atomically(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
     return generated(directory)
 
 

@@ -24,6 +24,7 @@ from typing import IO, Protocol, Self
 from echo_queue import failpoints
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.launch import guard
+from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.reap import reap
 
 # The shell names itself to the guard and then becomes the role. Its own end of the guard's pipe is closed by then, so
@@ -34,6 +35,10 @@ GONE_S = 30.0
 """A killed process is gone soon, unless it hangs in the kernel."""
 TAIL_LINES = 12
 TAIL_BYTES = 16_384
+BACKOFF = RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=30.0, most_ends=5)
+MOST_REFUSALS = 2
+"""A role is given up at this many ends in a row with exit code 2, which says that a person must act: another try helps
+only where a service was away."""
 
 
 class RoleError(EchoQueueError):
@@ -56,19 +61,6 @@ class Role:
     grace_s: float = 10.0
     ends: bool = False
     servers: bool = False
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How often a role is started again, and after which pauses (doubled with each death)."""
-
-    first_pause_s: float = 0.5
-    longest_pause_s: float = 8.0
-    settled_s: float = 30.0
-    """A role that lived this long starts its count of deaths anew."""
-    most_deaths: int = 5
-    most_refusals: int = 2
-    """Exit code 2 says that somebody must act: trying again helps only where a service was away."""
 
 
 class RoleProcess(Protocol):
@@ -120,7 +112,7 @@ class Supervised:
         self.process: RoleProcess | None = None
         self.done = False
         self.deaths = 0
-        """Since it last lived for `Patience.settled_s`."""
+        """Deaths in a row (`RestartBackoff.ends_in_a_row`)."""
         self.all_deaths = 0
         self.started = self.again = time.monotonic()
         self._log_from = 0
@@ -162,14 +154,17 @@ class Supervisor:
         directory: Path,
         environ: Mapping[str, str] = os.environ,
         lock_patience_s: float = 30.0,
-        patience: Patience = Patience(),
+        backoff: RestartBackoff = BACKOFF,
         launch: Launch = spawn,
+        *,
+        most_refusals: int = MOST_REFUSALS,
     ) -> None:
         self.directory = directory
         self._environ = environ
         self._lock_patience_s = lock_patience_s
-        self._patience = patience
+        self._backoff = backoff
         self._launch = launch
+        self._most_refusals = most_refusals
         self._kept: dict[str, Supervised] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -276,13 +271,11 @@ class Supervisor:
         if code == 0 and kept.role.ends:
             kept.done = True
             return
-        patience = self._patience
         kept.all_deaths += 1
-        kept.deaths = 1 if lived_s > patience.settled_s else kept.deaths + 1
-        if kept.deaths >= (patience.most_refusals if code == 2 else patience.most_deaths):
+        kept.deaths = self._backoff.ends_in_a_row(kept.deaths, lived_s)
+        if kept.deaths >= (self._most_refusals if code == 2 else self._backoff.most_ends):
             raise RoleError(_given_up(kept, code))
-        pause_s = min(patience.first_pause_s * 2 ** min(kept.deaths - 1, 32), patience.longest_pause_s)
-        kept.again = time.monotonic() + pause_s
+        kept.again = time.monotonic() + self._backoff.pause_s(kept.deaths)
 
     def _bury(self, kept: Supervised) -> None:
         """Ends what is left of the role's group and reaps its first process."""

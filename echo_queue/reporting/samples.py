@@ -13,7 +13,7 @@ from pathlib import Path
 
 import orjson
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.records import Group, Version, group_codec
 
@@ -39,7 +39,7 @@ class TrainedGroups:
         header = {"lineage": version.lineage, "version": version.number, "sizes": [len(part) for part in parts]}
         self._folder.mkdir(parents=True, exist_ok=True)
         slot = self._folder / f"{version.number % self._slots:04d}"
-        write_whole(slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
+        write_atomically(slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
 
     def find(self, task: str | None = None) -> TrainedGroup | None:
         """The newest group of a task; of any task: of the newest update. Raises `CodecError` for a damaged file."""

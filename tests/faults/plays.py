@@ -184,7 +184,7 @@ class WorkerCase(Case):
         return self
 
     def prepare(self, point: str) -> None:
-        if point == "get partial rollouts":  # of another life
+        if point == "get partials":  # of another life
             assert self.live("progress") == CRASHED
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
@@ -206,7 +206,7 @@ class WorkerCase(Case):
         if point in ("release", "withdraw", "leave"):
             life.signal(signal.SIGTERM)
             until(life.over.is_set, "the worker's leaving", self.told)
-        if point in ("progress", "put partial rollouts"):  # while it waits for the reward
+        if point in ("progress", "put partials"):  # while it waits for the reward
             until(life.over.is_set, "the worker's death", self.told)
         if point == "delete replay":  # somebody else was faster
             shard = PromptShard("", 0, self.PROMPTS)
@@ -376,7 +376,7 @@ class ServicesCase(Case):
     def prepare(self, point: str) -> None:
         if point == "load users":
             self.outlive = True
-            assert self.live("place endpoint") == CRASHED
+            assert self.live("rename endpoint") == CRASHED
         if point == "remove unfinished":
             self.outlive = False
 
