@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from echo_queue.queue import Lease, Queue, Status, staleness
-from echo_queue.queue.types import WorkerStatus
+from echo_queue.queue import staleness
+from echo_queue.queue.monitor import Monitor
+from echo_queue.queue.types import Lease, Status, WorkerStatus
 from echo_queue.records import Version
 
 SILENT_MS = 5_000
@@ -27,15 +28,11 @@ class Look:
     unexpanded: Mapping[str, Sequence[int]]
 
 
-def look(queue: Queue) -> Look:
+def look(monitor: Monitor) -> Look:
     """Raises `ServiceError` where Redis does not answer."""
-    statuses = [submission_status for name in queue.unserved() if (submission_status := queue.submission_status(name))]
-    waiting = {
-        submission_status.name: [chunk.number for chunk in submission_status.waiting]
-        for submission_status in statuses
-        if submission_status.waiting
-    }
-    return Look(queue.status(), waiting)
+    submissions = [found for name in monitor.unserved_sets() if (found := monitor.submission_status(name))]
+    unexpanded = {one.name: [chunk.number for chunk in one.waiting] for one in submissions if one.waiting}
+    return Look(monitor.status(), unexpanded)
 
 
 def who(look: Look | None, still_s: float) -> tuple[str, ...]:

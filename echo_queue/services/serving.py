@@ -22,7 +22,7 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
 from echo_queue.connections.secrets import ROLES, Generated, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
-from echo_queue.queue import Queue, RunRules
+from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -94,9 +94,9 @@ class Services:
 
     def _install(self, client: redis.Redis) -> None:
         with client:
-            queue = Queue(client, self.config.run.name, deadline_s=READY_S)
-            queue.install()
-            queue.configure(RunRules.of(self.config))
+            admin = Admin(Caller(client, self.config.run.name, READY_S))
+            admin.install()
+            admin.configure(RunRules.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)

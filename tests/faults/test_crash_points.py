@@ -117,7 +117,7 @@ def test_every_door_is_a_point_of_some_role() -> None:
 
 OPERATORS = (
     *("dead", "revive", "bury", "audit", "renew", "partial rollout marker", "place marker", "remove marker"),
-    *("waiting", "begun"),
+    *("group_in_replay", "partial_group"),
     *("partial rollout password", "place password"),
     *("partial rollout weights", "place weights"),
 )
