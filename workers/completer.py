@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from echo_queue.config import Config
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome, WorkerQueue
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import Answers, Turn
@@ -42,7 +42,7 @@ class Ended:
 
 class GroupCompleter(threading.Thread):
     def __init__(
-        self, config: Config, worker: str, queue: Queue, *, scorer: Scorer, prompts: Prompts, held: HeldLeases
+        self, config: Config, worker: str, queue: WorkerQueue, *, scorer: Scorer, prompts: Prompts, held: HeldLeases
     ) -> None:
         super().__init__(name="finishing", daemon=True)
         self.returned: SimpleQueue[Ended] = SimpleQueue()

@@ -212,8 +212,8 @@ def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
     stage.submit(config, PROMPTS)
     queue = stage.queue(config)
     stage.work(config)
-    older = Learner(config, stage.store(config), queue)
-    Learner(config, stage.store(config), stage.queue(config))
+    older = Learner(config, stage.store(config), queue.caller)
+    Learner(config, stage.store(config), stage.queue(config).caller)
     older.publisher.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())

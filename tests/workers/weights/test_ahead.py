@@ -130,7 +130,7 @@ class Scene:
         """What stands in Redis, as a route; its root is not known yet."""
         announced = self.region.queue.latest_weights().announced
         assert announced is not None
-        documents = self.region.queue.announced(announced, 0).values()
+        documents = self.region.queue.announced_parts(announced, 0).values()
         told = [Announcement.decode(VERIFIER.open(document, "told"), "told") for document in documents]
         parts = tuple(one.part for one in told)
         return Route(told[0].run, told[0].version, told[0].base, "", told[0].base_root, parts)
