@@ -12,7 +12,7 @@ from echo_queue.queue.payloads import Payloads, PayloadStore
 from echo_queue.queue.published import TrustedWeights
 from echo_queue.queue.types import Heartbeat, Lease, Outcome
 from echo_queue.records import Group, PartialGroup, Version
-from echo_queue.records.validation import Limits
+from echo_queue.records.validation import GroupLimits
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -35,7 +35,7 @@ class WorkerQueue(TrustedWeights, Events):
         config: "Config",
         store: PayloadStore | None = None,
         *,
-        limits: Limits | None = None,
+        limits: GroupLimits | None = None,
         deadline_s: float = DEADLINE_S,
     ) -> Self:
         """`limits`: what partial rollouts that others left must keep to before this worker goes on with them."""
