@@ -27,7 +27,7 @@ from echo_queue.queue.caller import DEADLINE_S, NO_REPLICAS, Replicas
 from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
-from echo_queue.records.validation import GroupValidator, Limits
+from echo_queue.records.validation import GroupValidator, GroupLimits
 
 
 class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):
@@ -44,7 +44,7 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):
         group_max_bytes: int = GROUP_MAX_BYTES,
         replicas: Replicas = NO_REPLICAS,
         validator: GroupValidator | None = None,
-        limits: Limits | None = None,
+        limits: GroupLimits | None = None,
     ) -> None:
         self._hold(
             Caller(client, run, deadline_s, replicas),

@@ -252,10 +252,14 @@ def test_progress_is_told_from_the_first_row_to_the_last_chunk(site: Site, tmp_p
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"ECHO_QUEUE_CONFIG": ""}, "ECHO_QUEUE_CONFIG: is not set"),
-        ({"ECHO_QUEUE_CONFIG": "/nowhere.toml"}, "/nowhere.toml: cannot be read"),
         ({"ECHO_QUEUE_STALENESS__S": "x"}, "staleness.s: "),
-        ({"ECHO_QUEUE_REDIS__URL": "embedded"}, "the services of this run have not started"),
+        pytest.param({"ECHO_QUEUE_CONFIG": ""}, "ECHO_QUEUE_CONFIG: is not set", marks=pytest.mark.slow),
+        pytest.param({"ECHO_QUEUE_CONFIG": "/nowhere.toml"}, "/nowhere.toml: cannot be read", marks=pytest.mark.slow),
+        pytest.param(
+            {"ECHO_QUEUE_REDIS__URL": "embedded"},
+            "the services of this run have not started",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_celery_worker_without_a_usable_config_says_so_in_one_error(
