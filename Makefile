@@ -48,6 +48,8 @@ install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-vllm CONSTRAINTS=constraints-vllm.txt $(VENV)-vllm/.vllm
 
 # Most tests wait more than they compute, so there are more processes than cores. tests/tiers.py: what runs when.
+# Hundreds of interpreters start: what is compiled is kept, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 TEST_PROCESSES ?= 4
 

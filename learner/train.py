@@ -25,8 +25,9 @@ from echo_queue import failpoints, weights
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Queue, RunRules, Status, staleness
+from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules, Status, staleness
 from echo_queue.records import Group, Published, Version
+from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.samples import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
@@ -54,14 +55,15 @@ def train(config: Config, leaving: threading.Event) -> None:
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
-    queue = _connect_queue(config, store)
-    queue.configure(RunRules.of(config))
-    if queue.status().finished:
+    caller = _connect(config)
+    operator = Operator(caller)
+    operator.configure(RunRules.of(config))
+    if operator.status().finished:
         log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
         return
     _share_base(config, store)
-    learner = Learner(config, store, queue)
-    housekeeper = Housekeeper(_connect_queue(config, store), store, config.queue.lease_s, learner.observe)
+    learner = Learner(config, store, caller)
+    housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, learner.observe)
     housekeeper.start()
     learner.publisher.start()
     learner.announcer.start()
@@ -76,8 +78,8 @@ def train(config: Config, leaving: threading.Event) -> None:
 class Learner:
     """Resumes on construction: from then on any older learner of the run is fenced."""
 
-    def __init__(self, config: Config, store: ObjectStore, queue: Queue) -> None:
-        self.config, self.store, self.queue = config, store, queue
+    def __init__(self, config: Config, store: ObjectStore, caller: Caller) -> None:
+        self.config, self.store, self.monitor = config, store, Monitor(caller)
         self.policy = Policy(load_model(config), config.learner, getattr(torch, config.model.dtype))
         self.reference = load_model(config).requires_grad_(False) if config.learner.kl else None
         self.saved: checkpoint.Manifest | None = None
@@ -85,11 +87,14 @@ class Learner:
             self.saved, tensors = found
             self.policy.restore(tensors)
         self.version = self.saved.version if self.saved else 0
-        self.window = self.saved.window if self.saved else queue.status().window
+        self.window = self.saved.window if self.saved else self.monitor.status().window
         signer = signing_key.signer(config)
-        self.lineage, self.saved = resume(queue, store, self.saved)
-        queue.publish_keys(self.lineage, signing_key.trust(signer))
-        self.announcer = Announcer(Queue(queue.client, queue.run, deadline_s=announcer.DEADLINE_S))
+        patience = max(config.learner.batch_groups, PATIENCE)
+        validator = GroupValidator(GroupLimits.of(config, self.policy.vocabulary), Version(0, 0), patience)
+        self.queue = LearnerQueue(caller, Payloads.of(config, store, validator=validator))
+        self.lineage, self.saved = resume(self.queue, store, self.saved)
+        self.queue.publish_keys(signing_key.trust(signer))
+        self.announcer = Announcer(LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=self.lineage))
         self.weight_publisher = weights.WeightPublisher(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
             chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
@@ -102,7 +107,9 @@ class Learner:
         self.pointer: Published | None = None
         self.served: frozenset[Version] = frozenset()
         version = Version(self.lineage, self.version)
-        self.gathering = BatchCollector(config, queue, version, self.policy.vocabulary, self.publisher.check)
+        self.gathering = BatchCollector(
+            config, self.queue, self.monitor, validator, version=version, check=self.publisher.check
+        )
         self.metrics = MetricsLog(config.run.dir / "metrics.jsonl")
         self.kept = TrainedGroups(config)
 
@@ -156,7 +163,7 @@ class Learner:
         self.t_train_s += (t_train_s - self.t_train_s) * (SMOOTHING if self.t_train_s else 1.0)
         size, widest = self.config.learner.batch_groups, self.config.staleness.s + 1
         self.window = staleness.pace(self.window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
-        self.queue.advance(self.lineage, self.version, len(batch.groups), self.window)
+        self.queue.advance(self.version, len(batch.groups), self.window)
 
     def _save(self) -> None:
         """Durable first, then committed: the next learner's `resume` fixes a crash in between."""
@@ -166,7 +173,7 @@ class Learner:
         self.saved = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
         )
-        self.queue.commit(self.lineage, self.saved.name, trained)
+        self.queue.commit(self.saved.name, trained)
         self.trained.clear()
         checkpoint.prune(self.store, self.saved, self.config.learner.keep_checkpoints)
 
@@ -180,7 +187,7 @@ class Learner:
     def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         """In the publisher's thread: stored whole, then pointed at."""
         published = self.weight_publisher.publish(version, tensors, self.config.model.dtype)
-        self.queue.publish(version.lineage, published)
+        self.queue.publish(published)
         self.pointer = published
 
     def _follow(self, version: Version, hurried: Callable[[], bool]) -> None:
@@ -194,7 +201,7 @@ class Learner:
         self.served = frozenset(worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None)
         last, now = self.pointer, status.published
         if last is not None and (now is None or now.version < last.version):
-            self.queue.publish(last.version.lineage, last)
+            self.queue.publish(last)
 
     def _finish(self) -> bool:
         """False if something to train has come meanwhile."""
@@ -203,7 +210,7 @@ class Learner:
         self.publisher.wait()
         folder = self.config.run.dir / "model"
         export(self.policy, self.config.base_model, folder)
-        finished = self.queue.finish(self.lineage, force=self._enough())
+        finished = self.queue.finish(force=self._enough())
         if finished:
             log.info("finished at version %d; the model is %s", self.version, folder)
         return finished
@@ -215,7 +222,7 @@ class Learner:
             window=self.window,
             t_bcast_s=self.publisher.t_bcast_s,
             stored=self.weight_publisher.stored,
-            status=self.queue.status(),
+            status=self.monitor.status(),
         )
         self.metrics.write(described)
         self.kept.keep(version, groups)
@@ -244,10 +251,8 @@ def export(policy: Policy, base: str, folder: Path) -> None:
     failpoints.step("place model", lambda: draft.rename(folder))
 
 
-def _connect_queue(config: Config, store: ObjectStore) -> Queue:
-    queue = Queue.connect(config, "learner", store)
-    queue.caller.deadline_s = config.queue.stall_deadline_s
-    return queue
+def _connect(config: Config) -> Caller:
+    return Caller.connect(config, "learner", config.queue.stall_deadline_s)
 
 
 def _share_base(config: Config, store: ObjectStore) -> None:

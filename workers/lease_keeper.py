@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from echo_queue.queue import Heartbeat, Queue
+from echo_queue.queue import Heartbeat, WorkerQueue
 from echo_queue.records import Published, Version
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
@@ -39,7 +39,7 @@ class LeaseKeeper(threading.Thread):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WorkerQueue,
         worker: str,
         engine: Engine,
         held: HeldLeases,

@@ -15,7 +15,7 @@ from functools import partial
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue
+from echo_queue.queue import WorkerQueue
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
 from workers.engines import Engine
@@ -46,7 +46,7 @@ class Rollout:
         *,
         config: Config,
         name: str,
-        queue: Queue,
+        queue: WorkerQueue,
         engine: Engine,
         scorer: Scorer,
         held: HeldLeases,

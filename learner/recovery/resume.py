@@ -10,7 +10,7 @@ import logging
 
 from echo_queue import weights
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Queue, Resumed
+from echo_queue.queue import LearnerQueue, Resumed
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
@@ -22,7 +22,7 @@ NONE = ""
 """The name under which the queue stands at no checkpoint."""
 
 
-def resume(queue: Queue, store: ObjectStore, begin: Manifest | None) -> tuple[int, Manifest | None]:
+def resume(queue: LearnerQueue, store: ObjectStore, begin: Manifest | None) -> tuple[int, Manifest | None]:
     """A new lineage that begins at a checkpoint (None: at the base model), with the queue in agreement.
 
     Returns its number and its first checkpoint, which marks where it began: none that an older learner, which hung,
@@ -32,10 +32,10 @@ def resume(queue: Queue, store: ObjectStore, begin: Manifest | None) -> tuple[in
     newest = checkpoint.mark(store, resumed.lineage, begin) if begin else None
     left_behind, ahead = apart(store, resumed, newest)
     for manifest in left_behind:
-        undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)
+        undone = queue.uncommit(manifest.name, manifest.parent or NONE, manifest.trained)
         log.warning("checkpoint %s was left behind: %d groups are to be trained again", manifest.name, undone)
     for manifest in ahead:
-        queue.commit(resumed.lineage, manifest.name, manifest.trained)
+        queue.commit(manifest.name, manifest.trained)
     return resumed.lineage, newest
 
 

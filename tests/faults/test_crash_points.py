@@ -116,10 +116,10 @@ def test_every_door_is_a_point_of_some_role() -> None:
 
 
 OPERATORS = (
-    *("dead", "revive", "bury", "audit", "renew", "partial rollout marker", "place marker", "remove marker"),
-    *("waiting", "begun"),
-    *("partial rollout password", "place password"),
-    *("partial rollout weights", "place weights"),
+    *("dead", "revive", "bury", "audit", "renew", "write marker", "rename marker", "remove marker"),
+    *("group_in_replay", "partial_group"),
+    *("write password", "rename password"),
+    *("write weights", "rename weights"),
 )
 """Steps of commands that people give, and give again."""
 SWEEP = ("places", "pointed")
@@ -159,12 +159,10 @@ def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.Capt
 
 def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from echo_queue.atomic_file import write_whole;"
-        f"[write_whole(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
+        "from pathlib import Path; from echo_queue.atomic_file import write_atomically;"
+        f"[write_atomically(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
     )
-    environ = os.environ | {failpoints.VARIABLE: "partial rollout file#2"}
+    environ = os.environ | {failpoints.VARIABLE: "write file#2"}
     ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=False)
     assert ended.returncode == failpoints.CRASHED
-    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], (
-        "b is a partial rollout that has no place yet"
-    )
+    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], "b has its temporary file alone"

@@ -74,7 +74,7 @@ def test_a_test_that_fails_where_nothing_is_broken_ends_it(
 
 
 @pytest.mark.proof(kind="mutations", share=0.1)
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
 def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
     assert not mutate.control([mutation]), "its tests fail where nothing is broken"

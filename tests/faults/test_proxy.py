@@ -17,7 +17,7 @@ from echo_queue import weights
 from echo_queue.config import Weights
 from echo_queue.connections import redis_errors
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Queue, caller, library
+from echo_queue.queue import caller, library
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.storage import object_store as store_module
@@ -26,6 +26,7 @@ from learner.recovery import checkpoint
 from tests.faults import http, proxy, resp
 from tests.faults.every_move import every_move
 from tests.faults.proxy import Always, Fault, Next, OfEach, Proxy, Request
+from tests.queue.clients import Clients
 from tests.servers.s3 import BUCKET, Server
 
 SILENCE_S, REDIS_SILENCE_S = 0.3, 0.1
@@ -64,7 +65,7 @@ REDIS_FAULTS = (*proxy.QUICK, *proxy.HANGING, *resp.REFUSALS, resp.NO_FUNCTION)
 
 
 @pytest.mark.parametrize("fault", REDIS_FAULTS, ids=lambda fault: fault.name)
-def test_every_move_survives_every_fault(fault: Fault, queue: Queue, before_redis: Proxy) -> None:
+def test_every_move_survives_every_fault(fault: Fault, queue: Clients, before_redis: Proxy) -> None:
     seen: set[str] = set()
     times = 1 if fault in (*proxy.PASSES, *proxy.HANGING, resp.NO_FUNCTION) else 2
 
@@ -83,7 +84,7 @@ def test_every_move_survives_every_fault(fault: Fault, queue: Queue, before_redi
         return answer
 
     timeout_s = REDIS_SILENCE_S if fault in proxy.HANGING else 5.0
-    spoiled = Queue(client_of(before_redis.port, timeout_s), queue.run, deadline_s=10.0)
+    spoiled = Clients(client_of(before_redis.port, timeout_s), queue.run, deadline_s=10.0)
     every_move(queue, spoiled, meet)
     named = set(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
     assert {f"eq1_{name}" for name in named - NEVER_CALLED} <= seen
@@ -93,7 +94,7 @@ def test_every_move_survives_every_fault(fault: Fault, queue: Queue, before_redi
 def test_a_fault_that_never_ends_is_one_clear_sentence_by_the_deadline(fault: Fault, before_redis: Proxy) -> None:
     before_redis.choose = Always(fault, resp.a_move)
     with pytest.raises(ServiceError) as caught:
-        Queue(client_of(before_redis.port, REDIS_SILENCE_S), "run", deadline_s=0.05).lease("w1", Version(0, 0), 1)
+        Clients(client_of(before_redis.port, REDIS_SILENCE_S), "run", deadline_s=0.05).lease("w1", Version(0, 0), 1)
     (problem,) = caught.value.problems
     assert problem.fix and problem.where == "queue of run run"
 

@@ -13,7 +13,7 @@ from echo_queue.cli.show import tokenizer_of
 from echo_queue.cli.transcript import Transcript, transcript
 from echo_queue.reporting.samples import TrainedGroups
 from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import Deals
+from echo_queue.submission.sources.poker.deals import PokerSource
 from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once, assert_no_lag
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -45,7 +45,7 @@ def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
     assert_no_lag(run)
-    deals, words = Deals("leduc", OPTIONS), tokenizer_of(run.config)
+    deals, words = PokerSource("leduc", OPTIONS), tokenizer_of(run.config)
     turns: Counter[int] = Counter()
     for index in range(PROMPTS):
         kept = TrainedGroups(run.config).find(f"sorting/0/{index}")

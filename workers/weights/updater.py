@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue
+from echo_queue.queue import PublishedWeights
 from echo_queue.records import Version
 from workers.lease_keeper import LeaseKeeper
 from workers.weights.swap import Spoilt, WeightSwap
@@ -49,7 +49,7 @@ class WeightUpdater:
         """Raises why no weights will ever follow, if that is so."""
         self._follower.check()
 
-    def catch_up(self, queue: Queue, serving: Version) -> None:
+    def catch_up(self, queue: PublishedWeights, serving: Version) -> None:
         """Starts with the newest weights there are."""
         published = queue.published()
         if published is not None and published.version != serving:

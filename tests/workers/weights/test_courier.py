@@ -176,7 +176,7 @@ print(time.monotonic(), flush=True)
 
 
 def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_silent(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", EXIT, str(tmp_path / "part cache")]
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "part_cache")]
     environment = {**os.environ, "PYTHONPATH": "."}
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
     assert done.returncode == 0, done.stderr

@@ -207,10 +207,10 @@ def test_two_living_workers_cannot_share_a_spool(part_cache: PartCache) -> None:
 
 @pytest.mark.parametrize("name", ["..", "."])
 def test_a_worker_whose_name_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "part cache").mkdir()
+    (tmp_path / "part_cache").mkdir()
     (tmp_path / "precious").write_text("something else")
     with pytest.raises(ServiceError):
-        PartCache(tmp_path / "part cache" / name / ".." if name == "." else tmp_path / "part cache" / name, MB)
+        PartCache(tmp_path / "part_cache" / name / ".." if name == "." else tmp_path / "part_cache" / name, MB)
     assert (tmp_path / "precious").exists()
 
 
