@@ -158,7 +158,7 @@ class Away:
         yield b""
 
 began = threading.Event()
-part cache = PartCache(Path(sys.argv[1]), 1 << 30)
+part_cache = PartCache(Path(sys.argv[1]), 1 << 30)
 courier = PeerExchange(None, Away(), part cache, "a", Weights(peers=False), secret=b"")
 route = route_of(*cargo(8, parts=4))
 
