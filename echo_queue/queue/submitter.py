@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from echo_queue.queue import replies
 from echo_queue.queue.caller import DEADLINE_S, Caller, Client
 from echo_queue.queue.types import Chunk, PromptSet, SubmissionCounts, SubmissionStatus, WaitingChunk
-from echo_queue.records import Shard
+from echo_queue.records import PromptShard
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -68,7 +68,7 @@ class SubmitterQueue(Submissions, Admission):
         rules = (prompt_set.epochs, prompt_set.priority, prompt_set.order, prompt_set.seed, prompt_set.length_feature)
         return bool(self._caller.call("declare", prompt_set.name, prompt_set.source, *rules, *ranges))
 
-    def submit(self, name: str, chunk: int, shard: Shard, buckets: bytes = b"") -> bool:
+    def submit(self, name: str, chunk: int, shard: PromptShard, buckets: bytes = b"") -> bool:
         """Chunk `chunk` of set `name` has become `shard`: its prompts join the backlog. False if they had before.
 
         `buckets`: a byte for each prompt, 1 … 63 alike for those whose answers may be of similar length, or 0.

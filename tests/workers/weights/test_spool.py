@@ -219,7 +219,7 @@ import sys, time
 from pathlib import Path
 from tests.workers.weights.scene import part_of
 from workers.weights.peers.part_cache import PartCache
-part cache = PartCache(Path(sys.argv[1]), 1 << 20)
+part_cache = PartCache(Path(sys.argv[1]), 1 << 20)
 part_cache.open(part_of(b"something"))
 print("ready", flush=True)
 time.sleep(60)
@@ -286,7 +286,7 @@ from pathlib import Path
 from echo_queue.errors import ServiceError
 from tests.workers.weights.scene import part_of
 from workers.weights.peers.part_cache import PartCache
-part cache = PartCache(Path(sys.argv[1]), 1 << 30)
+part_cache = PartCache(Path(sys.argv[1]), 1 << 30)
 if sys.argv[2] == "quota":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:
