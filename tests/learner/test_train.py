@@ -14,7 +14,7 @@ from echo_queue.records import Published, Shard, Version
 from echo_queue.reporting import metrics
 from learner import train as train_module
 from learner.recovery import checkpoint
-from learner.train import Learner, export, train
+from learner.train import export, open_loop, train
 from tests.learner.stage import Stage, wait_until
 from tests.learner.synthetic import VOCABULARY
 
@@ -209,12 +209,12 @@ def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
     stage.submit(config, PROMPTS)
     queue = stage.queue(config)
     stage.work(config)
-    older = Learner(config, stage.store(config), queue)
-    Learner(config, stage.store(config), stage.queue(config))
-    older.publisher.start()
+    older = open_loop(config, stage.store(config), queue)
+    open_loop(config, stage.store(config), stage.queue(config))
+    older.broadcast.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())
-    older.publisher.close()
+    older.broadcast.close()
     assert queue.audit().ok
 
 
