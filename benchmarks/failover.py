@@ -24,7 +24,7 @@ from benchmarks.verdict import print_verdict
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
 from echo_queue.queue.caller import Replicas
-from echo_queue.records import Group, Published, Shard, Task, Version
+from echo_queue.records import Group, PromptShard, Published, Task, Version
 from tests.faults.replicated import Replicated
 
 PROMPTS = 100_000
@@ -108,7 +108,7 @@ def play(
         queue.configure(RunRules(s=PROMPTS, batch=1000, pace=False))
         queue.publish(0, Published(Version(0, 0), "manifest", "digest"))
         queue.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, PROMPTS)])
-        queue.submit("set", 0, Shard("shard", 0, PROMPTS))
+        queue.submit("set", 0, PromptShard("shard", 0, PROMPTS))
         stopping, template = threading.Event(), group(_task(), np.random.default_rng(0))
         crew = [
             Worker(Queue(pair.master.client(), "run", deadline_s=DEADLINE_S, replicas=replicas), *rest)
@@ -166,7 +166,7 @@ def measure(program: Path | None, rounds: int, workers: int, well_s: float, stal
 
 
 def _task() -> Task:
-    return Task("set/0/0", "set", 0, 0, Shard("shard", 0, 1), 0, 0, 0, 0, 0, "tasks", "0-0")
+    return Task("set/0/0", "set", 0, 0, PromptShard("shard", 0, 1), 0, 0, 0, 0, 0, "tasks", "0-0")
 
 
 def main() -> int:

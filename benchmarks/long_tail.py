@@ -28,7 +28,7 @@ import redis
 
 from benchmarks.verdict import conclude
 from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
-from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
+from echo_queue.records import Group, PromptShard, Published, Sample, Span, Task, Version
 from echo_queue.services.redis_server import RedisServer
 
 RECORDED = Path("benchmarks/long_tail.json")
@@ -219,7 +219,7 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     queue.configure(replace(rules, s=0))
     epochs = 1 if order in ("plain", "bucket") else 2
     queue.declare(PromptSet("p", "a trace", epochs=epochs), [Chunk(0, 0, size)])
-    queue.submit("p", 0, Shard("none", 0, size), trace.buckets if order == "bucket" else b"")
+    queue.submit("p", 0, PromptShard("none", 0, size), trace.buckets if order == "bucket" else b"")
     trainer = Trainer(queue, trace.train_s)
     if epochs == 2:  # the first passes in no time
         teach(queue, trainer, trace.now if order == "told" else trace.before)

@@ -21,7 +21,7 @@ import redis
 
 from benchmarks.verdict import print_verdict
 from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, library
-from echo_queue.records import Group, Published, Sample, Shard, Span, Task, Version
+from echo_queue.records import Group, PromptShard, Published, Sample, Span, Task, Version
 from echo_queue.records.group_codec import encode
 from echo_queue.services.redis_server import RedisServer
 
@@ -65,7 +65,7 @@ def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, le
     queue.publish(0, Published(Version(0, 0), "manifest", "digest"))
     queue.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, total)])
     begun = time.perf_counter()
-    queue.submit("set", 0, Shard("shard", 0, total))
+    queue.submit("set", 0, PromptShard("shard", 0, total))
     for at in range(0, total, batch):
         for first in range(at, at + batch, lease):
             tasks = queue.lease("worker-1", Version(0, 0), lease).tasks
@@ -151,7 +151,7 @@ def measure(server: RedisServer, groups: int, batch: int, lease: int, rounds: in
 
 
 def _task(index: int) -> Task:
-    return Task(f"set/0/{index}", "set", 0, index, Shard("shard", 0, 1), 0, 0, 0, 0, 0, "tasks", "0-0")
+    return Task(f"set/0/{index}", "set", 0, index, PromptShard("shard", 0, 1), 0, 0, 0, 0, 0, "tasks", "0-0")
 
 
 def _received(client: "redis.Redis") -> int:

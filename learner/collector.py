@@ -16,7 +16,7 @@ from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import Queue, diagnosis
 from echo_queue.records import Group, Version
-from echo_queue.records.validation import PATIENCE, GroupValidator, Limits
+from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 
 LISTEN_S = 1.0
 ARRIVALS = ("completed", "declared", "submitted", "buried")
@@ -38,7 +38,7 @@ class BatchCollector:
         self, config: Config, queue: Queue, version: Version, vocabulary: int, check: Callable[[], None]
     ) -> None:
         patience = max(config.learner.batch_groups, PATIENCE)
-        self._vetting = queue.payloads.validator = GroupValidator(Limits.of(config, vocabulary), version, patience)
+        self._vetting = queue.payloads.validator = GroupValidator(GroupLimits.of(config, vocabulary), version, patience)
         self.pending = deque(queue.pending(version.lineage))
         self._queue = queue
         self._lineage = version.lineage

@@ -54,7 +54,7 @@ class GroupCompleter(threading.Thread):
         self._scorer = scorer
         self._prompts = prompts
         self._held = held
-        self._limits = validation.Limits.of(config, ANY_TOKEN)  # the vocabulary is the engine's own affair
+        self._limits = validation.GroupLimits.of(config, ANY_TOKEN)  # the vocabulary is the engine's own affair
         self._inbox: SimpleQueue[Ended | None] = SimpleQueue()
         self._dealt = 0
         self._handed = 0

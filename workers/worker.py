@@ -9,7 +9,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.queue import Queue
 from echo_queue.records import Version
-from echo_queue.records.validation import Limits
+from echo_queue.records.validation import GroupLimits
 from echo_queue.submission.shards import ShardReader
 from workers import base_model, engines
 from workers.completer import GroupCompleter
@@ -48,7 +48,7 @@ def work(
     if pinned is None or leaving.is_set():
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
-    queue.partial_payloads.limits = Limits.of(config, prompts.vocabulary)
+    queue.partial_payloads.limits = GroupLimits.of(config, prompts.vocabulary)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     settings, deadline_s = config.weights, config.queue.stall_deadline_s
     part_cache = PartCache((settings.cache_dir or config.run.dir / "part cache") / name, settings.cache_max_bytes)

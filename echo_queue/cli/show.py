@@ -23,7 +23,7 @@ DEAD = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundGroup:
     """A group, or how far it is. `where`: in words; `prompt`: None where it is not stored."""
 
     task: str
@@ -49,27 +49,27 @@ def show(config: Config, task: str | None, *, as_json: bool) -> None:
         draw(Console(highlight=False), f"{found.task}: {found.where}", prompt, samples)
 
 
-def _trained(config: Config, task: str | None) -> Found | None:
+def _trained(config: Config, task: str | None) -> FoundGroup | None:
     kept = TrainedGroups(config).find(task)
     return None if kept is None else _of_group(kept.group, f"trained, in the update that made {kept.version}")
 
 
-def _queued(queue: Queue, task: str | None) -> Found | None:
+def _queued(queue: Queue, task: str | None) -> FoundGroup | None:
     if group := queue.waiting(task):
         return _of_group(group, "made, and not trained yet")
     if task is None:
         return None
     if partials := queue.begun(task):
-        return Found(task, "under way; so far its worker has stored", None, partials.samples)
+        return FoundGroup(task, "under way; so far its worker has stored", None, partials.samples)
     for dead in queue.dead(limit=DEAD):
         if dead.id == task:
             where = f"dead after {dead.attempts} attempts, the last by {dead.worker}: {dead.reason}"
-            return Found(task, where, None, ())
+            return FoundGroup(task, where, None, ())
     return None
 
 
-def _of_group(group: Group, where: str) -> Found:
-    return Found(group.task, f"{where}; made by {group.worker}", group.prompt, group.samples)
+def _of_group(group: Group, where: str) -> FoundGroup:
+    return FoundGroup(group.task, f"{where}; made by {group.worker}", group.prompt, group.samples)
 
 
 def tokenizer_of(config: Config) -> Words:

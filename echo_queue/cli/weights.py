@@ -176,10 +176,10 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
     for alias in manifest.aliases:  # the file's format knows no ties
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial_sample = path.with_name(f".{path.name}.partial rollout")
+    temporary = path.with_name(f".{path.name}.tmp")
     note = {"run": manifest.run, "version": str(manifest.version), "root": manifest.root}
-    failpoints.step("partial rollout weights", lambda: save_file(tensors, partial_sample, note), partial_sample)
-    failpoints.step("place weights", lambda: partial_sample.replace(path), path)
+    failpoints.step("write weights", lambda: save_file(tensors, temporary, note), temporary)
+    failpoints.step("rename weights", lambda: temporary.replace(path), path)
     return path
 
 

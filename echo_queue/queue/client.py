@@ -43,7 +43,7 @@ from echo_queue.queue.types import (
     SubmissionStatus,
     WaitingChunk,
 )
-from echo_queue.records import BASE, Group, PartialGroup, Published, Shard, Version
+from echo_queue.records import BASE, Group, PartialGroup, PromptShard, Published, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError, encode
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Queue:
         rules = (prompt_set.epochs, prompt_set.priority, prompt_set.order, prompt_set.seed, prompt_set.length_feature)
         return bool(self._call("declare", prompt_set.name, prompt_set.source, *rules, *ranges))
 
-    def submit(self, name: str, chunk: int, shard: Shard, buckets: bytes = b"") -> bool:
+    def submit(self, name: str, chunk: int, shard: PromptShard, buckets: bytes = b"") -> bool:
         """Chunk `chunk` of set `name` has become `shard`: its prompts join the backlog. False if they had before.
 
         `buckets`: a byte for each prompt, 1 … 63 alike for those whose answers may be of similar length, or 0.

@@ -19,7 +19,7 @@ from echo_queue.queue.types import Kept
 from echo_queue.records import PartialGroup
 from echo_queue.records import partial_codec as codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
-from echo_queue.records.validation import Limits
+from echo_queue.records.validation import GroupLimits
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class PartialPayloads:
     """
 
     def __init__(self, store: PayloadStore | None, inline_max_bytes: int, max_bytes: int = GROUP_MAX_BYTES) -> None:
-        self.limits: Limits | None = None
+        self.limits: GroupLimits | None = None
         self._store = store
         self._inline_max_bytes = inline_max_bytes
         self._max_bytes = max_bytes

@@ -22,7 +22,7 @@ from echo_queue.queue.types import (
     Upstream,
     WorkerStatus,
 )
-from echo_queue.records import Group, Published, Shard, Task, Version
+from echo_queue.records import Group, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
 
@@ -89,7 +89,7 @@ def task_of(stream: bytes, entry: bytes, flat: Sequence[bytes], min_pv: int) -> 
         set=words["set"],
         epoch=int(words["epoch"]),
         index=int(words["index"]),
-        shard=Shard(words["shard"], int(words["first"]), int(words["count"])),
+        shard=PromptShard(words["shard"], int(words["first"]), int(words["count"])),
         attempt=int(words["attempt"]),
         late=int(words["late"]),
         pv=int(words["pv"]),

@@ -28,7 +28,7 @@ from echo_queue.records.group_codec import (
     refuse,
     spans_of,
 )
-from echo_queue.records.validation import LOGPROB_MAX, LOGPROB_MIN, Limits, check_observed
+from echo_queue.records.validation import LOGPROB_MAX, LOGPROB_MIN, GroupLimits, check_observed
 
 FORMAT = 1
 ORDER = ("task", "lineage", "samples")
@@ -82,7 +82,7 @@ def tokens(partials: PartialGroup) -> int:
     return sum(len(partial_sample.tokens) for partial_sample in partials.samples)
 
 
-def check(partials: PartialGroup, limits: Limits) -> None:
+def check(partials: PartialGroup, limits: GroupLimits) -> None:
     """Raises `CodecError` unless a worker of this configuration can have come that far."""
     if len(partials.samples) != limits.samples:
         refuse(f"{len(partials.samples)} samples; rollout.group_size is {limits.samples}")
@@ -90,7 +90,7 @@ def check(partials: PartialGroup, limits: Limits) -> None:
         _check_partial(partial_sample, limits)
 
 
-def _check_partial(partial_sample: PartialSample, limits: Limits) -> None:
+def _check_partial(partial_sample: PartialSample, limits: GroupLimits) -> None:
     length = len(partial_sample.tokens)
     if length > limits.new_tokens or (partial_sample.finish is None and length == limits.new_tokens):
         refuse(f"a partial rollout of {length} tokens; model.max_new_tokens is {limits.new_tokens}")

@@ -52,7 +52,7 @@ class PromptRow:
 
 
 @dataclass(frozen=True)
-class Shard:
+class PromptShard:
     """An immutable object holding prompts `first … first + count − 1` of a set, one JSON per line."""
 
     object: str
@@ -73,7 +73,7 @@ class Task:
     set: str
     epoch: int
     index: int
-    shard: Shard
+    shard: PromptShard
     attempt: int
     late: int
     pv: int

@@ -41,7 +41,7 @@ class BadGroup(CodecError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class GroupLimits:
     """What a run's configuration allows in a group."""
 
     samples: int
@@ -55,7 +55,7 @@ class Limits:
     """Of the model in a sample; between them lie observations."""
 
     @classmethod
-    def of(cls, config: Config, vocabulary: int) -> "Limits":
+    def of(cls, config: Config, vocabulary: int) -> "GroupLimits":
         return cls(
             samples=config.rollout.group_size,
             vocabulary=vocabulary,
@@ -67,7 +67,7 @@ class Limits:
         )
 
 
-def check(group: Group, limits: Limits) -> None:
+def check(group: Group, limits: GroupLimits) -> None:
     """Raises `BadGroup` unless `group` is one that a worker of this configuration can have made."""
     if len(group.samples) != limits.samples:
         _refuse("shape", f"it has {len(group.samples)} samples; rollout.group_size is {limits.samples}")
@@ -102,7 +102,7 @@ class GroupValidator:
     one worker or of all together, are an error.
     """
 
-    def __init__(self, limits: Limits, newest: Version, patience: int = PATIENCE) -> None:
+    def __init__(self, limits: GroupLimits, newest: Version, patience: int = PATIENCE) -> None:
         self.newest = newest
         self._limits = limits
         self._patience = patience
@@ -137,7 +137,7 @@ class GroupValidator:
         raise EchoQueueError(Problem(f"worker {worst}", what, fix))
 
 
-def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
+def _check_sample(where: str, sample: Sample, limits: GroupLimits) -> None:
     length = len(sample.tokens)
     if not 0 < length <= limits.new_tokens:
         _refuse("shape", f"{where} has {length} tokens; model.max_new_tokens is {limits.new_tokens}")
@@ -163,7 +163,7 @@ def _check_sample(where: str, sample: Sample, limits: Limits) -> None:
         _refuse("finish", what)
 
 
-def check_observed(where: str, observed: Sequence[Observed], limits: Limits) -> None:
+def check_observed(where: str, observed: Sequence[Observed], limits: GroupLimits) -> None:
     """Of a sample or a partial rollout. Raises `BadGroup`."""
     if len(observed) >= limits.turns:
         what = f"{where} has {len(observed)} observations; this environment takes {limits.turns} turns at most"

@@ -14,12 +14,12 @@ from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.queue import Chunk, Queue
 from echo_queue.submission import shards
 from echo_queue.submission.length_features import buckets, refuse_featureless
-from echo_queue.submission.length_limits import Limits, refuse_unfit
+from echo_queue.submission.length_limits import PromptLimits, refuse_unfit
 from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.rows import BadRow
 
 
-def expand(queue: Queue, store: shards.Writes, limits: Limits | None, name: str, number: int) -> bool:
+def expand(queue: Queue, store: shards.Writes, limits: PromptLimits | None, name: str, number: int) -> bool:
     """Makes chunk `number` of set `name` part of the backlog; False if there was nothing to do or it was refused.
 
     Raises `ServiceError` when Redis or the store fails.

@@ -7,7 +7,7 @@ from typing import Any
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import Deals
+from echo_queue.submission.sources.poker.deals import PokerSource
 from echo_queue.submission.sources.reasoning_gym import original
 from echo_queue.submission.sources.source import GENERATED, POKER
 
@@ -61,7 +61,7 @@ def warmup_examples(task: WarmupTask, count: int) -> list[Example]:
     """
     options = task.settings | {"seed": task.seed + WARMUP_SEED_OFFSET, "size": count}
     if task.source.startswith(POKER):
-        deals = Deals(task.dataset, options)
+        deals = PokerSource(task.dataset, options)
         return [_played(Hand(deals.deal(index)), random.Random(options["seed"] + index)) for index in range(count)]
     columns: dict[str, Any] = {"dataset": task.dataset, "options": options}
     entries = (original(columns | {"index": index})[1] for index in range(count))

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from echo_queue.cli.show import _queued
-from echo_queue.cli.transcript import Part, Transcript, draw, transcript
+from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
 from echo_queue.queue import Queue
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
@@ -39,9 +39,12 @@ GAME = Sample(
 
 
 def test_a_transcript_tells_who_said_what_and_which_weights_drew_it() -> None:
-    parts = (Part("model", "bet", 2), Part("environment", "They call. Public card: K. Your move?", 3))
+    parts = (
+        TranscriptPart("model", "bet", 2),
+        TranscriptPart("environment", "They call. Public card: K. Your move?", 3),
+    )
     told = transcript(GAME, words)
-    assert told == Transcript((*parts, Part("model", "check", 2)), {3: 1, 4: 3}, -2.0, "stop")
+    assert told == Transcript((*parts, TranscriptPart("model", "check", 2)), {3: 1, 4: 3}, -2.0, "stop")
     begun = PartialSample(GAME.tokens[:5], GAME.logprobs[:5], GAME.spans, GAME.observed)
     assert transcript(begun, words) == Transcript(parts, {3: 1, 4: 1}, None, None)
     assert transcript(NOTHING, words).drawn == {}

@@ -26,8 +26,8 @@ from echo_queue.records import (
     PartialGroup,
     PartialSample,
     PromptRow,
+    PromptShard,
     Sample,
-    Shard,
     Span,
     Task,
     Version,
@@ -53,7 +53,7 @@ from workers.weights.peers.http1 import Garbled
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
-LIMITS = validation.Limits(
+LIMITS = validation.GroupLimits(
     samples=2, vocabulary=100, prompt_tokens=64, new_tokens=64, turns=3, reward_min=-1.0, reward_max=1.0
 )
 NEWEST = Version(2, 9)
@@ -233,7 +233,7 @@ def take_shard(data: bytes) -> None:
     reader = ShardReader(HeldPayloads(data))
     for index in range(3):
         with suppress(BadShard):
-            row = reader.row(Task(f"s/0/{index}", "s", 0, index, Shard(key, 0, 3), 0, 0, 0, 0, 0, "tasks", "0-1"))
+            row = reader.row(Task(f"s/0/{index}", "s", 0, index, PromptShard(key, 0, 3), 0, 0, 0, 0, 0, "tasks", "0-1"))
             assert rows.deserialise(rows.serialise(row)) == row
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from echo_queue.errors import Problem
 from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, Queue, RunKeys
-from echo_queue.records import NOTHING, PartialGroup, Published, Shard, Task, Version
+from echo_queue.records import NOTHING, PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.scene import RULES, Scene, group_of, partial_of
 
@@ -21,7 +21,7 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     scene = Scene(queue, rules, prompts=0)
     meet(lambda: spoiled.declare(PromptSet("a", "source"), [Chunk(0, 0, 8)]))
     meet(lambda: spoiled.reject("a", Chunk(0, 0, 8), "unreadable"))
-    meet(lambda: spoiled.submit("a", 0, Shard("shard", 0, 8)))
+    meet(lambda: spoiled.submit("a", 0, PromptShard("shard", 0, 8)))
     meet(spoiled.admit)
     assert queue.audit().submitted == 8
     tasks = _work(queue, spoiled, meet, scene.version)

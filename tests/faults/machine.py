@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from echo_queue.errors import FencedError, SetBackError
 from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
 from echo_queue.queue.caller import Caller
-from echo_queue.records import BASE, PartialGroup, Published, Shard, Task, Version, partial_codec
+from echo_queue.records import BASE, PartialGroup, PromptShard, Published, Task, Version, partial_codec
 from echo_queue.services.redis_server import RedisServer
 from tests.faults.picture import expected, look
 from tests.faults.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
 
     @move(name=st.sampled_from("ab"), chunk=st.integers(0, 1), lost=st.booleans())
     def submit(self, name: str, chunk: int, lost: bool = False) -> None:
-        shard = Shard("shard", *CHUNKS[chunk])
+        shard = PromptShard("shard", *CHUNKS[chunk])
         self._both(
             lost,
             lambda: self.queue.submit(name, chunk, shard, bytes(BUCKETS[chunk])),

@@ -1,7 +1,7 @@
 """Every crash point of every role, found in the code itself (`echo_queue.failpoints` says what a step is).
 
 - A door's name is a literal, or is made by a *forwarder* of its own arguments (`Caller.persist`, `Queue._call`,
-  `ObjectStore._persist`, `write_whole`, …). Forwarders are found from `doors.take` outwards, not listed.
+  `ObjectStore._persist`, `write_atomically`, …). Forwarders are found from `failpoints.step` outwards, not listed.
 - A role's points are the doors in its own units, and those inside the queue's and the store's methods that it calls.
 - Only which kinds of object a file's store requests concern (`KINDS`) is written down; recording each role proves it.
 """
@@ -20,17 +20,20 @@ PAYLOADS, PARTIALS = "echo_queue/queue/payloads.py", "echo_queue/queue/partial_p
 CONNECT = "echo_queue/connections/connect.py"
 
 ROLES: Mapping[str, tuple[str, ...]] = {
-    "submitter": tuple(
-        f"echo_queue/submission/{name}.py" for name in ("submitting", "sending", "waiting", "reconcile", "messages")
+    "submitter": (
+        *(f"echo_queue/submission/{name}.py" for name in ("__init__", "declaration", "arrival")),
+        *(f"echo_queue/submission/celery/{name}.py" for name in ("reconciler", "messages")),
     ),
     "celery": (
-        *(f"echo_queue/submission/{name}.py" for name in ("expand", "reconcile", "messages", "steps")),
+        "echo_queue/submission/expand.py",
+        *(f"echo_queue/submission/celery/{name}.py" for name in ("reconciler", "messages", "worker_steps")),
         "echo_queue/submission/shards.py:write",
         CONNECT,
     ),
     "worker": (
         "workers/*.py",
         "workers/weights/*.py",
+        "workers/weights/peers/*.py",
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
         "echo_queue/weights/catalogue.py",
@@ -38,22 +41,28 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         CONNECT,
     ),
     "learner": (
-        *(f"learner/{name}.py" for name in ("train", "keys", "following", "checkpoint", "gathering", "housekeeper")),
-        "learner/publication/announcer.py",
-        *(f"echo_queue/weights/{name}.py" for name in ("publishing", "signing", "catalogue", "retention")),
+        *(f"learner/{name}.py" for name in ("train", "collector", "housekeeper")),
+        *(f"learner/recovery/{name}.py" for name in ("resume", "checkpoint")),
+        *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer")),
+        *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",
         "echo_queue/reporting/samples.py",
         CONNECT,
     ),
     "operator": (
-        *(f"learner/{name}.py" for name in ("rewind", "following")),
+        *(f"learner/recovery/{name}.py" for name in ("rewind", "resume")),
         *(f"learner/recovery/checkpoint.py:{name}" for name in ("state", "read", "_keys", "_put_manifest")),
         "echo_queue/weights/catalogue.py",
         "echo_queue/reporting/results.py:reopen",
         CONNECT,
     ),
     "base model": ("learner/base_model/*.py",),
-    "services": ("echo_queue/services/*.py",),
+    "services": (
+        "echo_queue/services/*.py",
+        *(f"echo_queue/connections/{name}.py" for name in ("endpoints", "secrets")),
+        "echo_queue/launch/server_process.py",
+        CONNECT,
+    ),
     "supervisor": ("echo_queue/launch/supervisor.py",),
 }
 """The files (or single functions and classes) of which each role's program consists."""
@@ -191,7 +200,7 @@ def _queue_steps(method: str) -> frozenset[str]:
                 case "payloads":
                     for inner in _methods(PAYLOADS, "Payloads", attribute.attr):
                         steps |= set(_steps_of(PAYLOADS, inner))
-                case "under_way":
+                case "partial_payloads":
                     for inner in _methods(PARTIALS, "PartialPayloads", attribute.attr):
                         steps |= set(_steps_of(PARTIALS, inner))
     return frozenset(steps)
@@ -245,14 +254,14 @@ def _templates(file: str, call: ast.Call, known: Mapping[tuple[str, str], frozen
     """What `call` takes, if it is a door or a forwarder; by its form, since a name alone may mean anything."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     match receiver(call.func), name:
-        case "doors", "take":
+        case "failpoints", "step":
             return frozenset({(Part(argument=0),)})
         case "self", _:
             return known.get((file, name), frozenset())
         case "caller", _:
             return known.get(("echo_queue/queue/caller.py", name), frozenset())
-        case "", "write_whole":
-            return known.get(("echo_queue/atomic_file.py", "write_whole"), frozenset())
+        case "", "write_atomically":
+            return known.get(("echo_queue/atomic_file.py", "write_atomically"), frozenset())
     return frozenset()
 
 

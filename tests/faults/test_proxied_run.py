@@ -31,6 +31,7 @@ from learner.train import train
 from tests.faults import http, proxy, resp
 from tests.faults.proxy import Choose, Proxy, Randomly
 from tests.learner.stage import MadeUpWorker, make_base, wait_until
+from tests.seed import session_seed
 from tests.submission.conftest import Site
 
 RUN, BUCKET, PASSWORD = "proxied", "proxied", "secret"
@@ -153,13 +154,11 @@ def submitted(site: Site, source: str) -> int:
 def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_once(
     behind: Behind, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("ECHO_QUEUE_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "big")
-    print(f"ECHO_QUEUE_TEST_SEED={seed}")
     source = tmp_path / "prompts.jsonl"
     source.write_bytes(b"".join(orjson.dumps({"prompt": f"w{index}"}) + b"\n" for index in range(PROMPTS)))
     site, config = behind.site(), load(behind.path)
     behind.admin.configure(RunRules.of(config))
-    behind.spoil(seed)
+    behind.spoil(session_seed())
 
     site.celery()
     for name in ("w1", "w2"):

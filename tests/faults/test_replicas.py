@@ -19,7 +19,7 @@ from echo_queue.connections.secrets import StoreKeys
 from echo_queue.errors import ServiceError, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
 from echo_queue.queue.caller import Replicas
-from echo_queue.records import Shard, Version
+from echo_queue.records import PromptShard, Version
 from echo_queue.reporting import metrics
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
@@ -177,7 +177,7 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
         thread.start()
 
     def submit(chunk: Chunk) -> None:
-        Queue.connect(config, "submitter").submit("set", chunk.number, Shard("nowhere", chunk.first, chunk.count))
+        Queue.connect(config, "submitter").submit("set", chunk.number, PromptShard("nowhere", chunk.first, chunk.count))
 
     def version() -> int:
         return Queue(pair.client(), "run", deadline_s=20.0).status().learner.number

@@ -15,7 +15,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, Queue, RunRules
-from echo_queue.records import Group, Sample, Shard, Span, Task, Version
+from echo_queue.records import Group, PromptShard, Sample, Span, Task, Version
 from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
 from tests.learner.synthetic import VOCABULARY, tiny_model
@@ -70,7 +70,7 @@ class Stage:
         queue = self.queue(config)
         queue.configure(RunRules.of(config))
         queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
-        queue.submit("set", 0, Shard("nowhere", 0, prompts))
+        queue.submit("set", 0, PromptShard("nowhere", 0, prompts))
 
     def work(self, config: Config, **manner: Any) -> "MadeUpWorker":
         worker = MadeUpWorker(config, **manner)

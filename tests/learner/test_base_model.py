@@ -12,7 +12,7 @@ from echo_queue.config import Config
 from echo_queue.errors import ConfigError
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import Deals
+from echo_queue.submission.sources.poker.deals import PokerSource
 from learner.base_model import MADE_FROM, make
 from learner.base_model.task import WARMUP_SEED_OFFSET, Example, task_of, warmup_examples
 from learner.base_model.warmup import IGNORED, _row, rearranged
@@ -154,7 +154,7 @@ def poker(folder: Path) -> Config:
 
 def test_examples_of_poker_are_whole_hands_of_legal_moves_that_the_run_does_not_hold(tmp_path: Path) -> None:
     task = task_of(poker(tmp_path))
-    deals = Deals("leduc", POKER | {"seed": 1 + WARMUP_SEED_OFFSET})
+    deals = PokerSource("leduc", POKER | {"seed": 1 + WARMUP_SEED_OFFSET})
     examples = warmup_examples(task, 60)
     for index, example in enumerate(examples):
         hand = Hand(deals.deal(index))

@@ -9,7 +9,7 @@ import torch
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, FencedError, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
-from echo_queue.records import Published, Shard, Version
+from echo_queue.records import PromptShard, Published, Version
 from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
@@ -178,6 +178,6 @@ def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(stage: S
         )
     resume(queue, store, parent)
     queue.publish(2, Published(Version(2, 2), "manifest", "digest"))
-    queue.submit("set", 0, Shard("nowhere", 0, 4))
+    queue.submit("set", 0, PromptShard("nowhere", 0, 4))
     assert [task.id for task in queue.lease("w1", Version(2, 2), 9).tasks] == ["set/0/0", "set/0/3"]
     assert (queue.audit().trained, queue.audit().ok) == (2, True)

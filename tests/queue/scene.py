@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from echo_queue.queue import Chunk, Drained, Lease, Order, Outcome, PromptSet, Queue, RunRules
-from echo_queue.records import Group, PartialSample, Published, Sample, Shard, Span, Task, Version
+from echo_queue.records import Group, PartialSample, PromptShard, Published, Sample, Span, Task, Version
 
 RULES = RunRules(s=1, batch=2, lease_ms=60_000, max_attempts=3, pace=False)
 
@@ -51,7 +51,7 @@ class Scene:
         chunks = [Chunk(at // size, at, min(size, prompts - at)) for at in range(0, prompts, size)]
         self.queue.declare(PromptSet(name, f"source of {name}", order=order, **rules), chunks)
         for one in chunks:
-            self.queue.submit(name, one.number, Shard(f"shards/{name}/{one.number}", one.first, one.count))
+            self.queue.submit(name, one.number, PromptShard(f"shards/{name}/{one.number}", one.first, one.count))
         self.check()
 
     def publish(self, number: int) -> None:

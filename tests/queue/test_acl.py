@@ -14,7 +14,7 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, Queue, RunKeys
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
-from echo_queue.records import PartialGroup, Published, Shard, Version
+from echo_queue.records import PartialGroup, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
 from tests.queue.scene import RULES, Scene, group_of, partial_of
@@ -71,7 +71,7 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     chunk = Chunk(0, 0, 9)
     assert submitter.declare(PromptSet("a", "source", order="shuffled"), [chunk])
     assert submitter.reject("a", chunk, "unreadable")
-    assert submitter.submit("a", 0, Shard("shard", 0, 9), bytes(range(1, 10)))
+    assert submitter.submit("a", 0, PromptShard("shard", 0, 9), bytes(range(1, 10)))
     assert submitter.submission_status("a")
     assert submitter.submission_counts("a")
     assert submitter.unserved() == ["a"]
@@ -160,7 +160,7 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
     entry: Any = {"id": "a/0/0"}
     forbidden: list[Callable[[], Any]] = [
         lambda: worker.declare(PromptSet("mine", "source"), [Chunk(0, 0, 1)]),
-        lambda: worker.submit("a", 0, Shard("shard", 0, 40)),
+        lambda: worker.submit("a", 0, PromptShard("shard", 0, 40)),
         worker.admit,
         lambda: worker.publish(0, Published(Version(0, 9), "mine", "digest")),
         lambda: worker.announce(0, Version(0, 9), "0000.00000009/full", 0, b"mine"),

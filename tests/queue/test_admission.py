@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, staleness
-from echo_queue.records import Shard, Version
+from echo_queue.records import PromptShard, Version
+from tests.queue.admission_rules import within_bound, within_window
 from tests.queue.scene import RULES, Scene
 
 
 def test_nothing_is_admitted_before_weights_are_published(queue: Queue) -> None:
     queue.configure(RULES)
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 10)])
-    queue.submit("a", 0, Shard("shard", 0, 10))
+    queue.submit("a", 0, PromptShard("shard", 0, 10))
     assert queue.admit() == 0
     assert queue.lease("w1", Version(0, 0), 1).tasks == ()
 
@@ -79,8 +80,8 @@ def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.Data
     tagged, expected = [task.min_pv for task in scene.lease(1000, version=Version(0, 0))], []
     for untrained in range(60):
         oldest = staleness.min_pv(v, untrained, batch, s)
-        paced = staleness.within_window(untrained, batch, window) if pace else True
-        if not (staleness.within_bound(oldest, published) and paced):
+        paced = within_window(untrained, batch, window) if pace else True
+        if not (within_bound(oldest, published) and paced):
             break
         expected.append(oldest)
     assert tagged == expected
@@ -99,9 +100,9 @@ def test_a_set_declared_differently_is_refused(queue: Queue) -> None:
     with pytest.raises(ServiceError, match="epochs is 1, not 2"):
         queue.declare(PromptSet("a", "source of a", epochs=2), [Chunk(0, 0, 10)])
     with pytest.raises(ServiceError, match="chunk 0 is 0 \\+ 10, not 0 \\+ 11"):
-        queue.submit("a", 0, Shard("shard", 0, 11))
+        queue.submit("a", 0, PromptShard("shard", 0, 11))
     with pytest.raises(ServiceError, match="chunk 7 was never declared"):
-        queue.submit("a", 7, Shard("shard", 0, 10))
+        queue.submit("a", 7, PromptShard("shard", 0, 10))
 
 
 def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
@@ -109,7 +110,7 @@ def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
     chunks = [Chunk(0, 0, 4), Chunk(1, 4, 4), Chunk(2, 8, 2)]
     assert queue.submission_status("a") is None
     queue.declare(PromptSet("a", "source"), chunks)
-    queue.submit("a", 1, Shard("shard", 4, 4))
+    queue.submit("a", 1, PromptShard("shard", 4, 4))
     submission_status = queue.submission_status("a")
     assert submission_status is not None
     assert (submission_status.prompts, submission_status.waiting, submission_status.complete) == (
@@ -122,11 +123,11 @@ def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
 def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Queue) -> None:
     scene = Scene(queue, RunRules(s=50, batch=1, pace=False), prompts=0)
     queue.declare(PromptSet("a", "source", epochs=2), [Chunk(0, 0, 2), Chunk(1, 2, 3)])
-    queue.submit("a", 1, Shard("second", 2, 3))
+    queue.submit("a", 1, PromptShard("second", 2, 3))
     assert [(task.epoch, task.index, task.shard.object) for task in scene.lease(99)] == [
         (0, 2, "second"), (0, 3, "second"), (0, 4, "second"),
     ]  # fmt: skip
-    queue.submit("a", 0, Shard("first", 0, 2))
+    queue.submit("a", 0, PromptShard("first", 0, 2))
     scene.check()
     served = [(task.epoch, task.index) for task in scene.lease(99)]
     assert served == [(0, 0), (0, 1), (1, 2), (1, 3), (1, 4), (1, 0), (1, 1)]
@@ -152,9 +153,9 @@ def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) 
 def test_a_shuffled_set_waits_for_all_its_chunks(queue: Queue) -> None:
     Scene(queue, prompts=0)
     queue.declare(PromptSet("a", "source", order="shuffled"), [Chunk(0, 0, 2), Chunk(1, 2, 2)])
-    queue.submit("a", 1, Shard("second", 2, 2))
+    queue.submit("a", 1, PromptShard("second", 2, 2))
     assert queue.status().tasks == 0
-    queue.submit("a", 0, Shard("first", 0, 2))
+    queue.submit("a", 0, PromptShard("first", 0, 2))
     assert queue.status().tasks == 4
 
 

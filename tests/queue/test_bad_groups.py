@@ -12,12 +12,12 @@ from echo_queue.queue import Heartbeat, Outcome, Queue
 from echo_queue.queue.payloads import folder, reference
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.records.group_codec import CodecError, encode
-from echo_queue.records.validation import GroupValidator, Limits
+from echo_queue.records.validation import GroupLimits, GroupValidator
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.scene import RULES, Scene, group_of
 
 CAP = 65_536
-LIMITS = Limits(samples=2, vocabulary=100, prompt_tokens=16, new_tokens=8, reward_min=0.0, reward_max=1.0)
+LIMITS = GroupLimits(samples=2, vocabulary=100, prompt_tokens=16, new_tokens=8, reward_min=0.0, reward_max=1.0)
 Spoil = Callable[[Group], Group]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from echo_queue.errors import FencedError, Problem, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunKeys, RunRules
-from echo_queue.records import BASE, Published, Shard, Version
+from echo_queue.records import BASE, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.scene import Scene
 
@@ -89,7 +89,7 @@ def test_a_finished_run_is_open_again_once_something_new_comes(queue: Queue, wha
         case "declare":
             queue.declare(PromptSet("more", "elsewhere"), [Chunk(0, 0, 1)])
         case "submit":
-            queue.submit("more", 0, Shard("shards/more", 0, 1))
+            queue.submit("more", 0, PromptShard("shards/more", 0, 1))
         case "revive":
             queue.revive([lost.id])
     assert (queue.status().finished, scene.leased(1).finished) == (False, False)

@@ -12,7 +12,7 @@ import pytest
 
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
-from echo_queue.records import Shard, Task
+from echo_queue.records import PromptShard, Task
 from tests.queue.scene import RULES, Scene, group_of
 
 TWO_EPOCHS = replace(RULES, s=0, batch=4)
@@ -108,7 +108,7 @@ def alike(queue: Queue, rules: RunRules, buckets: Sequence[int], epochs: int = 1
     scene = Scene(queue, rules, prompts=0)
     size = len(buckets)
     queue.declare(PromptSet("a", "source", epochs=epochs), [Chunk(0, 0, size)])
-    queue.submit("a", 0, Shard("shard", 0, size), bytes(buckets))
+    queue.submit("a", 0, PromptShard("shard", 0, size), bytes(buckets))
     return scene
 
 
@@ -151,7 +151,7 @@ def test_buckets_of_another_number_than_prompts_are_refused(queue: Queue) -> Non
     scene = Scene(queue, prompts=0)
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 3)])
     with pytest.raises(ServiceError, match="2 buckets for 3 prompts"):
-        queue.submit("a", 0, Shard("shard", 0, 3), b"ab")
+        queue.submit("a", 0, PromptShard("shard", 0, 3), b"ab")
     scene.check()
 
 

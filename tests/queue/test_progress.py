@@ -13,12 +13,12 @@ from echo_queue.queue.partial_payloads import folder
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Span, Task, Version
 from echo_queue.records import partial_codec as codec
 from echo_queue.records.group_codec import CodecError
-from echo_queue.records.validation import Limits
+from echo_queue.records.validation import GroupLimits
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.scene import RULES, Scene
 
 ROOMY = replace(RULES, s=2, max_attempts=9)
-LIMITS = Limits(samples=2, vocabulary=100, prompt_tokens=8, new_tokens=6, reward_min=0.0, reward_max=1.0)
+LIMITS = GroupLimits(samples=2, vocabulary=100, prompt_tokens=8, new_tokens=6, reward_min=0.0, reward_max=1.0)
 
 
 def partial_of(

@@ -1,12 +1,14 @@
 """Real Redis servers for tests: Redis from the machine (the floor, 7.0) and Valkey from its wheel.
 
-One server per kind and session, append-only file fsynced on each write; each test gets a run of its own.
+One server per kind and process of a session, append-only file fsynced on each write; each test gets a run of its own.
 """
 
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,12 +33,24 @@ def start_redis(kind: str, directory: Path) -> RedisServer:
     return server
 
 
+@pytest.fixture(scope="session")
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RedisServer]]:
+    """Gives the server of a kind: started when it is first asked for, kept until the session ends."""
+    with ExitStack() as left:
+
+        @cache
+        def of(kind: str) -> RedisServer:
+            server = start_redis(kind, tmp_path_factory.mktemp(kind))
+            left.callback(server.stop)
+            return server
+
+        yield of
+
+
 @pytest.fixture(scope="session", params=KINDS)
-def redis_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def redis_server(request: pytest.FixtureRequest, redis_servers: Callable[[str], RedisServer]) -> RedisServer:
     """A running server, of each kind in turn."""
-    server = start_redis(request.param, tmp_path_factory.mktemp(request.param))
-    yield server
-    server.stop()
+    return redis_servers(request.param)
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ class Following:
 
     def __exit__(self, *error: object) -> None:
         self.follower.close()
+        self.run.queue.resume()  # an event, for which it waits
         self.follower.join(timeout=10)
         self.part_cache.close()
 

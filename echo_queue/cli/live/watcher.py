@@ -31,7 +31,7 @@ def monitor(config: Config) -> Queue:
     return Queue(connect_redis(config, "monitor", STATUS_DEADLINE_S), config.run.name, deadline_s=STATUS_DEADLINE_S)
 
 
-class Watcher:
+class RunWatcher:
     """`picture()` is at most about `period_s` old."""
 
     def __init__(self, config: Config, period_s: float = 1.0) -> None:

@@ -85,7 +85,7 @@ def build(config: Config) -> Celery:
     """The application of a run, with the tasks that this package names."""
     app = Celery("echo_queue", set_as_current=False)
     app.conf.update(settings(config))
-    process = Process(config)
+    process = TaskConnections(config)
 
     def expand_chunk(set: str, number: int, source: str, first: int, last: int) -> None:
         """Chunk `number` of a set: rows first … last of `source`, for people to read; the ledger knows the rest."""
@@ -116,7 +116,7 @@ def from_environment() -> Celery:
     return build(load(Path(path)))
 
 
-class Process:
+class TaskConnections:
     """What the tasks of one process share. Celery forks, and no connection may be used on both sides of a fork."""
 
     def __init__(self, config: Config) -> None:

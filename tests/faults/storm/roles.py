@@ -18,6 +18,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problems import print_problems
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
@@ -40,7 +41,7 @@ BACKLOG = 2_000
 REWIND_S = 8.0
 CLOSING = "closing"
 """A file of this name tells the submitter that only the keel is to come."""
-ENDURING = serving.Patience(first_pause_s=0.02, longest_pause_s=0.2, most_ends=1_000_000)
+ENDURING = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.2, settled_s=10.0, most_ends=1_000_000)
 
 
 def play(directory: Path, words: Sequence[str]) -> int:
@@ -57,7 +58,7 @@ def play(directory: Path, words: Sequence[str]) -> int:
 
 
 def services(directory: Path, config: Config, name: str) -> int:
-    serving.serve(config, patience=ENDURING)
+    serving.serve(config, backoff=ENDURING)
     return 0
 
 

@@ -29,6 +29,7 @@ class Reader:
 
     def __init__(self, member: Member, queue: Queue, store: ObjectStore, key: str, ahead_s: float = DEADLINE_S) -> None:
         self.member, self.part_cache, self.exchange = member, member.part_cache, member.exchange
+        self._queue = queue
         self.stage = Stage()
         pinned = PinnedKey(SignatureVerifier(key), RunKeys(key, SECRET, bytes(32)), queue)
         self.intake = VersionFetcher(
@@ -49,6 +50,7 @@ class Reader:
 
     def close(self) -> None:
         self.follower.close()
+        self._queue.resume()  # an event, for which it waits
         self.follower.join(timeout=10)
 
 

@@ -333,6 +333,7 @@ def said(process: "subprocess.Popen[str]", word: str) -> None:
     raise AssertionError(f"it ended without {word}")
 
 
+@pytest.mark.slow
 def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(site: Site, scene: Scene) -> None:
     with ExitStack() as ends:
         learner = started("uploader", spec_of(site, scene.region), ends, **{failpoints.VARIABLE: "announce#2"})
@@ -355,6 +356,7 @@ def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(site: Site
     scene.arrived(reader, Version(2, 1))
 
 
+@pytest.mark.slow
 def test_a_prefetching_worker_that_is_killed_is_left_by_those_behind_it(site: Site, scene: Scene) -> None:
     scene.learner.publish(0, scene.versions[0])
     with ExitStack() as ends:
