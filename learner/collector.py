@@ -1,9 +1,9 @@
-"""Brings together the groups of the next update.
+"""Collects the groups of the next update.
 
-- What was in the learner's hands before a restart comes first, in its old order, and never later than S allows.
-- No group comes through that `echo_queue.records.validation` refuses: the queue buries it with the reason and its
-  sender. Many in a row from one worker are an error with its name.
-- Waiting ends at a deadline with an error that says who is missing.
+- Groups that the learner had in hand before a restart come first, in their old order, and never later than S allows.
+- A group that `echo_queue.records.validation` refuses is never trained: the queue buries it with the reason and its
+  sender. Many such groups in a row from one worker are an error with the worker's name.
+- Waiting ends at a deadline with an error that says which role is missing.
 """
 
 import threading
@@ -20,11 +20,11 @@ from echo_queue.records.validation import GroupValidator
 
 LISTEN_S = 1.0
 ARRIVALS = ("completed", "declared", "submitted", "buried")
-"""Events after which a drain may give more than the one before."""
+"""Events after which a drain may return more groups than the one before."""
 
 
 class Batch(NamedTuple):
-    """The groups of one update. `starved_s`: how long too few were there; `ready`: how many stood ready after."""
+    """The groups of one update. `starved_s`: how long there were too few; `ready`: how many more are ready to drain."""
 
     groups: list[Group]
     starved_s: float
@@ -32,9 +32,10 @@ class Batch(NamedTuple):
 
 
 class BatchCollector:
-    """For the learner that begins at `version` of its lineage, by which `queue` stands.
+    """Collects for the learner that begins at `version` of its lineage, which `queue` has resumed.
 
-    `validator`: the queue's, which learns what is handed out. `check` is called while waiting and may raise.
+    `validator`: the one by which `queue` reads groups; it is told which weights are handed out. `check` is called while
+    waiting and may raise.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class BatchCollector:
         self._cursor = "0-0"
 
     def handed_out(self, version: Version) -> None:
-        """From now on workers may have these weights."""
+        """Workers may generate with these weights from now on."""
         self._vetting.newest = version
 
-    def gather(self, version: int, leaving: threading.Event) -> Batch:
-        """B groups for the update after `version`; fewer only if they are the last ones, or when leaving."""
+    def gather(self, version: int, stop: threading.Event) -> Batch:
+        """Returns B groups for the update after `version`; fewer only if they are the last ones or `stop` is set."""
         groups = self._in_hand(version)
-        heard, short_since, ready = time.monotonic(), None, 0
-        while len(groups) < self._size and not leaving.is_set():
+        last_group_s, short_since, ready = time.monotonic(), None, 0
+        while len(groups) < self._size and not stop.is_set():
             self._check()
             self._vetting.complain()
             drained = self._queue.drain(self._size - len(groups))
@@ -73,14 +74,14 @@ class BatchCollector:
             if len(groups) >= self._size or drained.exhausted:
                 break
             short_since = short_since or now
-            heard = now if drained.groups else heard
-            if now - heard > self._deadline_s:
+            last_group_s = now if drained.groups else last_group_s
+            if now - last_group_s > self._deadline_s:
                 self._give_up(len(groups))
             self._cursor = self._queue.wait_for_event(self._cursor, LISTEN_S, ARRIVALS)
         return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
 
     def _in_hand(self, version: int) -> list[Group]:
-        """At most B of what is pending; more only where more would be too old for the update after this one."""
+        """Takes at most B pending groups; more only if more would be too old for the update after this one."""
         due = sum(version - group.oldest >= self._s for group in self.pending)
         return [self.pending.popleft() for _ in range(min(max(self._size, due), len(self.pending)))]
 

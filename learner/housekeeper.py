@@ -1,6 +1,7 @@
-"""The thread that keeps a run tidy while the learner computes: expired leases, admission, what workers serve, orphans.
+"""The learner's housekeeper: a thread that expires leases, admits tasks, observes the workers and removes orphans.
 
-It has a connection of its own. An outage is logged once and waited out; ending the run is the learner's decision.
+It runs while the learner computes and has a connection of its own. An outage is logged once and waited out: only the
+learner decides to end the run.
 """
 
 import logging
@@ -23,7 +24,7 @@ CLOSE_S = 5.0
 
 
 class Housekeeper(threading.Thread):
-    """`observe` is shown the queue's status after each sweep."""
+    """`observe` is called with the queue's status after each sweep, in this thread."""
 
     def __init__(self, caller: Caller, store: ObjectStore, lease_s: float, observe: Callable[[Status], None]) -> None:
         super().__init__(name="housekeeper", daemon=True)
@@ -46,7 +47,7 @@ class Housekeeper(threading.Thread):
                 trouble = str(error)
 
     def close(self) -> None:
-        """A sweep under way may be waiting for Redis: then it is left behind."""
+        """Ends the thread; a sweep that waits for Redis longer than `CLOSE_S` is left behind."""
         self._closed.set()
         self.join(CLOSE_S)
 

@@ -30,7 +30,7 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, SignatureVerifier, WeightPublisher, read_manifest
 from learner.publication import signing_key
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import Manifest
+from learner.recovery.checkpoint import CheckpointManifest
 from tests.faults.nursery import Birth, Life, Nursery
 from tests.learner.stage import make_base
 from tests.learner.synthetic import VOCABULARY
@@ -208,7 +208,7 @@ class Committer(Other):
         self.generated: set[str] = set()
         """The versions that made what was trained."""
         self._most = most
-        self._saved: Manifest | None = None
+        self._saved: CheckpointManifest | None = None
         self.lineage = queue.resume().lineage
         queue.publish_keys(self.lineage, signing_key.trust(signer))
         self._version = 0

@@ -362,7 +362,7 @@ def _manifest() -> bytes:
 
 def _checkpoint() -> bytes:
     names = ("0001/00000001", "0001/00000002")
-    return orjson.dumps(asdict(checkpoint.Manifest(1, 2, names[0], 2.0, ("set/0/1",), names[1], "ab" * 32)))
+    return orjson.dumps(asdict(checkpoint.CheckpointManifest(1, 2, names[0], 2.0, ("set/0/1",), names[1], "ab" * 32)))
 
 
 def _metrics() -> bytes:

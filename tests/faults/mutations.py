@@ -33,15 +33,15 @@ MUTATIONS = (
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
         "learner/train.py",
         """\
-        self.saved = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
+        self.newest = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
-        self.queue.commit(self.lineage, self.saved.name, trained)
+        self.queue.commit(self.lineage, self.newest.name, trained)
 """,
         """\
         self.queue.commit(self.lineage, f"{self.lineage:04d}/{self.version:08d}", trained)
-        self.saved = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
+        self.newest = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
 """,
         ("tests/learner/test_train.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
@@ -328,7 +328,7 @@ MUTATIONS = (
     Mutation(
         "a forgotten pointer stays forgotten",
         "after a fail-over that forgot a publication the workers wait for weights until the learner gives up",
-        "learner/train.py",
+        "learner/publication/weight_broadcast.py",
         "if last is not None and (now is None or now.version < last.version):",
         "if False:",
         ("tests/learner/test_train.py::test_a_publication_that_redis_forgot_is_made_again",),
@@ -337,7 +337,7 @@ MUTATIONS = (
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",
-        "    for manifest in ahead:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
+        "    for manifest in to_commit:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
         "",
         ("tests/learner/test_following.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
     ),
@@ -345,7 +345,7 @@ MUTATIONS = (
         "resumed without what was left behind",
         "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
         "learner/recovery/resume.py",
-        "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)",
+        "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)",
         "undone = 0",
         ("tests/learner/test_following.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
     ),

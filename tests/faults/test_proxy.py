@@ -173,7 +173,7 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
     assert torch.equal(weights.fetch(store, published, verifier)["weight"], tensors["weight"])
     weights.prune(store, Version(1, 1), 1)
 
-    saved: checkpoint.Manifest | None = None
+    saved: checkpoint.CheckpointManifest | None = None
     for number in (1, 2):
         saved = checkpoint.save(
             store, Version(1, number), tensors, trained=(f"set/0/{number}",), parent=saved, window=2.0

@@ -11,10 +11,10 @@ from echo_queue.errors import EchoQueueError, FencedError, SetBackError
 from echo_queue.queue import Caller, Chunk, Outcome, PromptSet, RunRules
 from echo_queue.records import PromptShard, Published, Version
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import Manifest
+from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.recovery.rewind import choices, rewind
-from learner.train import Learner, train
+from learner.train import open_loop, train
 from tests.learner.stage import Stage, wait_until
 from tests.queue.scene import Scene
 
@@ -37,7 +37,7 @@ def a_run_that_ended(stage: Stage) -> Config:
     return config
 
 
-def manifests(stage: Stage, config: Config) -> list[Manifest]:
+def manifests(stage: Stage, config: Config) -> list[CheckpointManifest]:
     """Of the surviving history, newest first."""
     return list(checkpoint.history(stage.store(config)))
 
@@ -93,7 +93,7 @@ def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
     queue.configure(RunRules.of(config))
     made = checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
     queue.reclaim()  # as a learner's housekeeper does
-    with pytest.raises(EchoQueueError, match="learner: lives"):
+    with pytest.raises(EchoQueueError, match="learner: is alive"):
         rewind(queue.learner(), queue, store, made.name)
 
 
@@ -143,8 +143,8 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(s
     stage.submit(config, PROMPTS)
     stage.work(config)
     queue = stage.queue(config)
-    learner = Learner(config, stage.store(config), Caller.connect(config, "learner"))
-    learner.publisher.start()
+    learner = open_loop(config, stage.store(config), Caller.connect(config, "learner"))
+    learner.broadcast.start()
     before = queue.status()
     ends: list[BaseException] = []
 
@@ -160,7 +160,7 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(s
     queue.client.hset(queue.keys.state, "turn", "1 drain")  # as if the moves after it had been forgotten
     thread.join(20)
     assert ends
-    learner.publisher.close()
+    learner.broadcast.close()
     train(config, threading.Event())
     assert trained_once(stage, config)
 
@@ -170,7 +170,7 @@ def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(stage: S
     store, queue = stage.store(config), stage.queue(config)
     queue.configure(RunRules.of(config))
     queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, 4)])
-    parent: Manifest | None = None
+    parent: CheckpointManifest | None = None
     for version in (1, 2):
         trained = (f"set/0/{version}",)
         parent = checkpoint.save(

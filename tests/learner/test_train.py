@@ -15,7 +15,7 @@ from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
 from learner import train as train_module
 from learner.recovery import checkpoint
-from learner.train import Learner, export, train
+from learner.train import export, open_loop, train
 from tests.learner.stage import Stage, wait_until
 from tests.learner.synthetic import VOCABULARY
 
@@ -212,12 +212,12 @@ def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
     stage.submit(config, PROMPTS)
     queue = stage.queue(config)
     stage.work(config)
-    older = Learner(config, stage.store(config), queue.caller)
-    Learner(config, stage.store(config), stage.queue(config).caller)
-    older.publisher.start()
+    older = open_loop(config, stage.store(config), queue.caller)
+    open_loop(config, stage.store(config), stage.queue(config).caller)
+    older.broadcast.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())
-    older.publisher.close()
+    older.broadcast.close()
     assert queue.audit().ok
 
 

@@ -27,7 +27,7 @@ from echo_queue.queue.caller import DEADLINE_S, NO_REPLICAS, Replicas
 from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
-from echo_queue.records.validation import GroupValidator, GroupLimits
+from echo_queue.records.validation import GroupLimits, GroupValidator
 
 
 class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):
