@@ -36,10 +36,10 @@ MUTATIONS = (
         self.newest = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
-        self.queue.commit(self.lineage, self.newest.name, trained)
+        self.queue.commit(self.newest.name, trained)
 """,
         """\
-        self.queue.commit(self.lineage, f"{self.lineage:04d}/{self.version:08d}", trained)
+        self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
         self.newest = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
@@ -337,7 +337,7 @@ MUTATIONS = (
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",
-        "    for manifest in to_commit:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
+        "    for manifest in to_commit:\n        queue.commit(manifest.name, manifest.trained)\n",
         "",
         ("tests/learner/test_following.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
     ),
@@ -345,7 +345,7 @@ MUTATIONS = (
         "resumed without what was left behind",
         "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
         "learner/recovery/resume.py",
-        "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)",
+        "undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)",
         "undone = 0",
         ("tests/learner/test_following.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
     ),

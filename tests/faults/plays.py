@@ -100,7 +100,7 @@ class LearnerCase(Case):
 
     def prepare(self, point: str) -> None:
         if point in ("get checkpoints", "remove model"):
-            assert self.live("place model") == CRASHED
+            assert self.live("rename model") == CRASHED
         if point == "head base/index.json":
             assert self.live("put base/index.json") == CRASHED
         if point == "uncommit":
