@@ -36,10 +36,10 @@ MUTATIONS = (
         self.saved = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
         )
-        self.queue.commit(self.lineage, self.saved.name, trained)
+        self.queue.commit(self.saved.name, trained)
 """,
         """\
-        self.queue.commit(self.lineage, f"{self.lineage:04d}/{self.version:08d}", trained)
+        self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
         self.saved = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
         )
@@ -212,7 +212,7 @@ MUTATIONS = (
     Mutation(
         "a partial rollout believed",
         "what one worker wrote by hand makes all that lease its task fail, or serves as tokens of newer weights",
-        "echo_queue/queue/partial_payloads.py",
+        "echo_queue/queue/payloads.py",
         "        if said != told:\n",
         "        if False:\n",
         ("tests/queue/test_progress.py::test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew",),
@@ -337,7 +337,7 @@ MUTATIONS = (
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",
-        "    for manifest in ahead:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
+        "    for manifest in ahead:\n        queue.commit(manifest.name, manifest.trained)\n",
         "",
         ("tests/learner/test_following.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
     ),
@@ -345,7 +345,7 @@ MUTATIONS = (
         "resumed without what was left behind",
         "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
         "learner/recovery/resume.py",
-        "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)",
+        "undone = queue.uncommit(manifest.name, manifest.parent or NONE, manifest.trained)",
         "undone = 0",
         ("tests/learner/test_following.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
     ),
@@ -464,9 +464,10 @@ MUTATIONS = (
     Mutation(
         "a spilled payload removed when drained",
         "a learner that restarts with groups in hand finds them gone",
-        "echo_queue/queue/client.py",
+        "echo_queue/queue/learner.py",
         "        return replies.drained_of(reply",
-        '        self.payloads.store.delete([one.key for one in self.payloads.store.list("replay/")])\n'
+        "        store: Any = self._payloads._store\n"
+        '        store.delete([one.key for one in store.list("replay/")])\n'
         "        return replies.drained_of(reply",
         ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
     ),
@@ -530,7 +531,7 @@ MUTATIONS = (
         "groups are not vetted",
         "one broken worker spoils the gradient of all",
         "echo_queue/queue/payloads.py",
-        "            self.validator.check(group)\n",
+        "            self._validator.check(group)\n",
         "            pass\n",
         ("tests/queue/test_bad_groups.py::test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on",),
     ),

@@ -95,7 +95,7 @@ NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_whole")
 """Into memory; and what passes doors itself."""
 OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")
 """What is defined here: it is looked at where it stands."""
-DOORS = {("doors", "take"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
+DOORS = {("failpoints", "step"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
 
 
 @dataclass(frozen=True)
