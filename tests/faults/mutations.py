@@ -212,7 +212,7 @@ MUTATIONS = (
     Mutation(
         "a partial rollout is not checked",
         "what one worker wrote by hand fails every worker that leases the task, or passes for tokens of newer weights",
-        "echo_queue/queue/partial_payloads.py",
+        "echo_queue/queue/payloads.py",
         "        if said != told:\n",
         "        if False:\n",
         ("tests/queue/test_progress.py::test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew",),
@@ -464,9 +464,10 @@ MUTATIONS = (
     Mutation(
         "a spilled payload removed when drained",
         "a learner that restarts with groups in hand finds them gone",
-        "echo_queue/queue/client.py",
+        "echo_queue/queue/learner.py",
         "        return replies.drained_of(reply",
-        '        self.payloads.store.delete([one.key for one in self.payloads.store.list("replay/")])\n'
+        "        store: Any = self._payloads._store\n"
+        '        store.delete([one.key for one in store.list("replay/")])\n'
         "        return replies.drained_of(reply",
         ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
     ),
@@ -530,7 +531,7 @@ MUTATIONS = (
         "groups are not validated",
         "one broken worker spoils the gradient of all",
         "echo_queue/queue/payloads.py",
-        "            self.validator.check(group)\n",
+        "            self._validator.check(group)\n",
         "            pass\n",
         ("tests/queue/test_bad_groups.py::test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on",),
     ),
