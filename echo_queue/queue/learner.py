@@ -7,7 +7,7 @@
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import replies
@@ -21,6 +21,7 @@ from echo_queue.records.validation import GroupValidator
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
 
 
 class LearnerQueue(Events):
@@ -29,7 +30,7 @@ class LearnerQueue(Events):
     `lineage`: one that another client began; without it, 0, which every learner that has begun fences.
     """
 
-    ROLE = "learner"
+    ROLE: ClassVar["Role"] = "learner"
 
     def __init__(self, caller: Caller, payloads: Payloads | None = None, lineage: int = 0) -> None:
         super().__init__(caller)

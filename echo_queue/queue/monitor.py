@@ -1,6 +1,6 @@
 """What may be read of a run by everybody who may look at it, and changes nothing: half of `library/operator.lua`."""
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import DEADLINE_S, Caller, Client
@@ -13,6 +13,7 @@ from echo_queue.records import Group, PartialGroup
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
 
 
 class RunState(Client):
@@ -36,7 +37,7 @@ class RunState(Client):
 class Monitor(RunState, PublishedWeights, Submissions, Events):
     """For people who look, and for roles that say who holds the run up."""
 
-    ROLE = "monitor"
+    ROLE: ClassVar["Role"] = "monitor"
 
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)

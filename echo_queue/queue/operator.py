@@ -60,7 +60,7 @@ class Operator(RunState, Admission):
 class Admin(Operator):
     """Whoever runs the services."""
 
-    ROLE = "admin"
+    ROLE: ClassVar["Role"] = "admin"
 
     def install(self) -> None:
         """Loads the Lua library; needs a user that may `FUNCTION LOAD`."""

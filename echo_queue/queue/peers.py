@@ -1,17 +1,20 @@
 """Which workers feed one another with weights: `library/peers.lua`."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Client
 from echo_queue.queue.types import Complaint, Joined, Peer
 
+if TYPE_CHECKING:
+    from echo_queue.connections.secrets import Role
+
 
 class PeerDirectory(Client):
     """A worker's way to the others of its region."""
 
-    ROLE = "worker"
+    ROLE: ClassVar["Role"] = "worker"
 
     def join(self, peer: Peer, route: str, left: Collection[str] = (), *, anew: bool = False) -> Joined:
         """`peer` fetches a route: it takes its place in the region's chain, or keeps it, and is told who feeds it.

@@ -1,6 +1,6 @@
 """Which weights are published, which are announced, and whose signatures to trust. Nothing here changes anything."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Client
@@ -9,6 +9,9 @@ from echo_queue.records import Published
 
 ANNOUNCED_KEPT = 256
 """Parts of the version under way of which Redis has the documents, as `library/learner.lua` says."""
+
+if TYPE_CHECKING:
+    from echo_queue.connections.secrets import Role
 
 
 class PublishedWeights(Client):
@@ -45,7 +48,7 @@ class PublishedWeights(Client):
 class TrustedWeights(PublishedWeights):
     """The same with the keys to the weights, which only workers and learners may read."""
 
-    ROLE = "worker"
+    ROLE: ClassVar["Role"] = "worker"
 
     def run_keys(self) -> RunKeys | None:
         """Whose weights to trust; None before the run's first learner has begun."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import DEADLINE_S, Caller, Client
@@ -11,6 +11,7 @@ from echo_queue.records import PromptShard
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
 
 
 class Submissions(Client):
@@ -50,7 +51,7 @@ class Admission(Client):
 class SubmitterQueue(Submissions, Admission):
     """Declares sets, and brings their chunks into the backlog."""
 
-    ROLE = "submitter"
+    ROLE: ClassVar["Role"] = "submitter"
 
     @classmethod
     def connect(cls, config: "Config", deadline_s: float = DEADLINE_S) -> Self:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import DEADLINE_S, Caller
@@ -16,6 +16,7 @@ from echo_queue.records.validation import GroupLimits
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
 
 BEATS_MISSED = 5
 
@@ -23,7 +24,7 @@ BEATS_MISSED = 5
 class WorkerQueue(TrustedWeights, Events):
     """Leases tasks, keeps them, and hands them back, in part or whole. Methods take the worker's name."""
 
-    ROLE = "worker"
+    ROLE: ClassVar["Role"] = "worker"
 
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)

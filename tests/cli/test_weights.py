@@ -47,8 +47,8 @@ class Shelf:
         self.publish()
 
     def publish(self) -> None:
-        Clients.connect(self.config, "admin").configure(RunRules.of(self.config))
-        queue, signer = Clients.connect(self.config, "learner"), Signer.generate()
+        Clients.connected_as(self.config, "admin").configure(RunRules.of(self.config))
+        queue, signer = Clients.connected_as(self.config, "learner"), Signer.generate()
         lineage = queue.resume().lineage
         trust = RunKeys(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
         queue.publish_keys(lineage, trust)

@@ -403,7 +403,7 @@ class ServicesCase(Case):
         name = f"set-{len(self.acknowledged)}"
         try:
             connect_store(self.config, "admin", deadline_s=0.0)
-            queue = Clients.connect(self.config, "admin")
+            queue = Clients.connected_as(self.config, "admin")
             queue.declare(PromptSet(name, "made up"), [Chunk(0, 0, 3)])
             queue.submit(name, 0, PromptShard("nowhere", 0, 3))
         except (EchoQueueError, OSError):
@@ -416,7 +416,7 @@ class ServicesCase(Case):
         life = self._begin()
         until(lambda: life.over.is_set() or self._submits(), "services that answer", self.told)
         store = connect_store(self.config, "admin")
-        queue = Clients.connect(self.config, "admin", store)
+        queue = Clients.connected_as(self.config, "admin", store)
         tensors = load_file(self.site.base / "model.safetensors")
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
         with Committer(queue, store, tensors, self.config) as committer, Maker(queue):

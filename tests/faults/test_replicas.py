@@ -141,7 +141,7 @@ def run_at(pair: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "queue": {"stall_deadline_s": 20.0, "lease_s": 3.0},
         }
         config = Config.model_validate(values)
-        queue = Clients.connect(config, "submitter")
+        queue = Clients.connected_as(config, "submitter")
         queue.configure(RunRules.of(config))
         queue.declare(PromptSet("set", "made up"), CHUNKS)
         return config
@@ -178,7 +178,7 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
         thread.start()
 
     def submit(chunk: Chunk) -> None:
-        Clients.connect(config, "submitter").submit(
+        Clients.connected_as(config, "submitter").submit(
             "set", chunk.number, PromptShard("nowhere", chunk.first, chunk.count)
         )
 

@@ -61,7 +61,7 @@ class Stage:
             self._services.stop()
 
     def queue(self, config: Config) -> Clients:
-        return Clients.connect(config, "admin")
+        return Clients.connected_as(config, "admin")
 
     def store(self, config: Config) -> ObjectStore:
         return connect_store(config, "learner")
@@ -105,7 +105,7 @@ class MadeUpWorker(threading.Thread):
         self, config: Config, name: str = "w1", generation_s: float = 0.0, vocabulary: int = VOCABULARY
     ) -> None:
         super().__init__(name=name, daemon=True)
-        self._queue = Clients.connect(config, "worker")
+        self._queue = Clients.connected_as(config, "worker")
         self._generation_s = generation_s
         self._vocabulary = vocabulary
         self._closed = threading.Event()

@@ -30,8 +30,10 @@ from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
 from echo_queue.records.validation import GroupLimits, GroupValidator
 
 
-class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):
+class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # type: ignore[misc]
     """Run `run` as the user of `client`."""
+
+    ROLE = "admin"
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):
         return clients
 
     @classmethod
-    def connect(
+    def connected_as(
         cls, config: Config, role: Role, store: PayloadStore | None = None, deadline_s: float = DEADLINE_S
     ) -> Self:
         return cls.of(Caller.connect(config, role, deadline_s), Payloads.of(config, store))

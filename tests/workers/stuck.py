@@ -15,7 +15,7 @@ from workers.shutdown import Shutdown, ShutdownThread, on_signals
 
 def main(config_path: Path, notice: Path) -> None:
     config = load(config_path)
-    queue = Clients.connect(config, "worker", deadline_s=600.0)
+    queue = Clients.connected_as(config, "worker", deadline_s=600.0)
     leaving = Shutdown()
     on_signals(leaving)
     watch(Preemption(watch="file", file=notice, poll_s=0.05), leaving)

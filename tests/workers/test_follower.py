@@ -38,7 +38,7 @@ class Following:
         self.brought: list[Route] = []
         self.before: Bring = lambda route: None
         self.copy = HostCopy()
-        queue = Clients.connect(run.config, "worker")
+        queue = Clients.connected_as(run.config, "worker")
         pinned = pin(run.config, queue, STAYING)
         assert pinned is not None
         self.intake = VersionFetcher(
@@ -294,7 +294,7 @@ def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin
     own = Signer.generate()
     run = stage(weights={"public_key": own.public_key})
     run.begin(["1"], tensors_of(folder))
-    queue = Clients.connect(run.config, "worker")
+    queue = Clients.connected_as(run.config, "worker")
     with pytest.raises(KeyChanged, match=r"weights\.public_key"):
         pin(run.config, queue, STAYING)
     run.signer = own
@@ -306,7 +306,7 @@ def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin
 def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(stage: Begin) -> None:
     run = stage(queue={"stall_deadline_s": 0.5, "lease_s": 1.0})
     with pytest.raises(DeadlineError, match="start the learner"):
-        pin(run.config, Clients.connect(run.config, "worker"), STAYING)
+        pin(run.config, Clients.connected_as(run.config, "worker"), STAYING)
 
 
 def test_what_another_version_points_to_is_not_staged(stage: Begin, folder: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def heart_of(run: Stage, folder: Path, queue: Clients, held: HeldLeases) -> Leas
 def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path) -> None:
     run = stage()
     run.begin(["1", "2"], tensors_of(folder))
-    queue, held = Clients.connect(run.config, "worker"), HeldLeases()
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     tasks = queue.lease("w1", BASE, 2).tasks
     held.take(tasks, 0)
     lease_keeper = heart_of(run, folder, queue, held)
@@ -40,7 +40,7 @@ def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path
 def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) -> None:
     run = stage(queue={"lease_s": 1.0}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
-    queue, held = Clients.connect(run.config, "worker"), HeldLeases()
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     held.take(queue.lease("w1", BASE, 1).tasks, 0)
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
@@ -59,7 +59,7 @@ def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) ->
 def test_partials_that_were_noted_are_stored_for_the_next_worker(stage: Begin, folder: Path) -> None:
     run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
-    queue, held = Clients.connect(run.config, "worker", run.store), HeldLeases()
+    queue, held = Clients.connected_as(run.config, "worker", run.store), HeldLeases()
     (task,) = queue.lease("w1", BASE, 1).tasks
     held.take([task], 0)
     lease_keeper = heart_of(run, folder, queue, held)

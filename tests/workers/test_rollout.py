@@ -234,7 +234,7 @@ def generating(run: Stage) -> bool:
 def stored(run: Stage) -> dict[str, PartialGroup]:
     """What the next worker would go on from; the tasks are handed back."""
     run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
-    probe = Clients.connect(run.config, "worker", run.store)
+    probe = Clients.connected_as(run.config, "worker", run.store)
     lease = probe.lease("probe", Version(run.lineage, 0), 9)
     probe.release("probe", [task.id for task in lease.tasks])
     run.queue.reclaim()

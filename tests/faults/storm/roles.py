@@ -103,7 +103,7 @@ def submit(directory: Path, config: Config, name: str) -> int:
     """Set after set, as long as the backlog is short; one that was acknowledged is never submitted again."""
     done = directory / "submitted"
     done.mkdir(exist_ok=True)
-    queue = Clients.connect(config, "monitor")
+    queue = Clients.connected_as(config, "monitor")
     while not (directory / CLOSING).exists():
         number = len(list(done.iterdir()))
         if number < 2 or queue.status().backlog < BACKLOG:
@@ -124,7 +124,7 @@ def rewinder(directory: Path, config: Config, name: str) -> int:
     """
     from learner.recovery.rewind import choices, rewind
 
-    queue, store = Clients.connect(config, "learner"), connect_store(config, "learner")
+    queue, store = Clients.connected_as(config, "learner"), connect_store(config, "learner")
     give_up = time.monotonic() + REWIND_S
     while True:
         whole = [choice for choice in choices(store) if choice.whole]
