@@ -46,7 +46,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "learner": (
         *(f"learner/{name}.py" for name in ("train", "collector", "housekeeper")),
         *(f"learner/recovery/{name}.py" for name in ("resume", "checkpoint")),
-        *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer")),
+        *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",
         "echo_queue/reporting/samples.py",
