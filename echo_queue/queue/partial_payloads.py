@@ -19,7 +19,7 @@ from echo_queue.queue.types import Kept
 from echo_queue.records import PartialGroup
 from echo_queue.records import partial_codec as codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
-from echo_queue.records.validation import GroupLimits
+from echo_queue.records.validation import GroupLimits, check_partials
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class PartialPayloads:
                 Problem(task, f"its partial rollout says {said}, the queue was told {told}", "look at its worker")
             )
         if self.limits is not None:
-            codec.check(partials, self.limits)
+            check_partials(partials, self.limits)
         return partials
 
     def _laid(self, worker: str, task: str, data: bytes) -> tuple[str, bytes]:
