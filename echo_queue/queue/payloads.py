@@ -20,7 +20,7 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import Group, PartialGroup, group_codec, partial_codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
-from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator
+from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator, check_partials
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -139,7 +139,7 @@ class Payloads:
             what = f"its partial rollout says {said}, the queue was told {told}"
             raise CodecError(Problem(task, what, "look at its worker"))
         if self._limits is not None:
-            partial_codec.check(partials, self._limits)
+            check_partials(partials, self._limits)
         return partials
 
     def partials_of(self, kept: Mapping[str, StoredPartial]) -> tuple[dict[str, PartialGroup], list[str]]:
