@@ -174,10 +174,10 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
     for alias in manifest.aliases:  # the file's format knows no ties
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial_sample = path.with_name(f".{path.name}.partial rollout")
+    draft = path.with_name(f".{path.name}.draft")
     note = {"run": manifest.run, "version": str(manifest.version), "root": manifest.root}
-    failpoints.step("partial rollout weights", lambda: save_file(tensors, partial_sample, note), partial_sample)
-    failpoints.step("place weights", lambda: partial_sample.replace(path), path)
+    failpoints.step("draft weights", lambda: save_file(tensors, draft, note), draft)
+    failpoints.step("place weights", lambda: draft.replace(path), path)
     return path
 
 

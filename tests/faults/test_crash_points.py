@@ -116,10 +116,10 @@ def test_every_door_is_a_point_of_some_role() -> None:
 
 
 OPERATORS = (
-    *("dead", "revive", "bury", "audit", "renew", "partial rollout marker", "place marker", "remove marker"),
+    *("dead", "revive", "bury", "audit", "renew", "draft marker", "place marker", "remove marker"),
     *("group_in_replay", "partial_group"),
-    *("partial rollout password", "place password"),
-    *("partial rollout weights", "place weights"),
+    *("draft password", "place password"),
+    *("draft weights", "place weights"),
 )
 """Steps of commands that people give, and give again."""
 SWEEP = ("places", "pointed")
@@ -162,9 +162,7 @@ def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
         "from pathlib import Path; from echo_queue.atomic_file import write_whole;"
         f"[write_whole(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
     )
-    environ = os.environ | {failpoints.VARIABLE: "partial rollout file#2"}
+    environ = os.environ | {failpoints.VARIABLE: "draft file#2"}
     ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=False)
     assert ended.returncode == failpoints.CRASHED
-    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], (
-        "b is a partial rollout that has no place yet"
-    )
+    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], "b is a draft that has no place yet"
