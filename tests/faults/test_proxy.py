@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 import torch
+from _pytest.mark import ParameterSet
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -48,6 +49,11 @@ def never_passing(faults: Sequence[Fault]) -> list[Fault]:
     return [fault for fault in faults if fault not in proxy.PASSES]
 
 
+def one_by_one(fault: Fault) -> ParameterSet:
+    """Slow is what every request has to be silent for, one after another."""
+    return pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if fault in proxy.HANGING else [])
+
+
 def client_of(port: int, timeout_s: float) -> "redis.Redis":
     return redis.Redis(port=port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=timeout_s)
 
@@ -64,7 +70,7 @@ def before_redis(redis_server: RedisServer) -> Iterator[Proxy]:
 REDIS_FAULTS = (*proxy.QUICK, *proxy.HANGING, *resp.REFUSALS, resp.NO_FUNCTION)
 
 
-@pytest.mark.parametrize("fault", REDIS_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", map(one_by_one, REDIS_FAULTS))
 def test_every_move_survives_every_fault(fault: Fault, queue: Clients, before_redis: Proxy) -> None:
     seen: set[str] = set()
     times = 1 if fault in (*proxy.PASSES, *proxy.HANGING, resp.NO_FUNCTION) else 2
@@ -189,7 +195,7 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
 STORE_FAULTS = (*proxy.QUICK, *http.FAILURES, *proxy.HANGING)
 
 
-@pytest.mark.parametrize("fault", STORE_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", map(one_by_one, STORE_FAULTS))
 def test_every_operation_of_the_store_survives_every_fault(
     fault: Fault, before_store: Proxy, store: ObjectStore, tmp_path: Path
 ) -> None:
