@@ -34,7 +34,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
         "echo_queue/weights/catalogue.py",
-        *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "ways", "_Search")),
+        *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "find_path", "_Search")),
         CONNECT,
     ),
     "learner": (

@@ -13,7 +13,7 @@ from echo_queue.errors import DeadlineError
 from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.weights import Route, Signer, read_manifest
-from echo_queue.weights.reader import bring as parts_of
+from echo_queue.weights.reader import fetch_parts as parts_of
 from learner.publication import signing_key
 from tests.workers.publications import holds
 from tests.workers.stage import Stage, tensors_of
