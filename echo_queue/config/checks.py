@@ -49,6 +49,9 @@ def contradictions(config: Config) -> Iterator[Problem]:
         )
     if sorted(set(config.weights.skips)) != list(config.weights.skips):
         yield Problem("weights.skips", f"{config.weights.skips} does not ascend", "write each once, the smallest first")
+    if config.weights.folder is not None and config.weights.transport != "folder":
+        what = f'is not used by weights.transport = "{config.weights.transport}"'
+        yield Problem("weights.folder", what, 'set weights.transport = "folder", or leave it out')
     if config.model.init.heads % config.model.init.kv_heads:
         yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
     if config.model.init.head_dim % 2:

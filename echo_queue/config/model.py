@@ -298,6 +298,9 @@ class Weights(Section):
     """Encrypt what is published (AES-256-GCM): the store and workers' caches then hold ciphertext only."""
     public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Worker: the only key whose signatures it accepts. Without it: the one that Redis names when the worker joins."""
+    transport: Literal["peers", "folder"] = "peers"
+    """How workers share what one of them has fetched: `peers` pass it on to one another, `folder` keeps it in a folder
+    that all of them see."""
     peers: bool = True
     """Workers pass chunks on to one another, so that the store is read once per region."""
     region: Name = "default"
@@ -314,6 +317,11 @@ class Weights(Section):
     """Worker: the price of what it sends to its peers."""
     store_usd_per_gb: float = Field(default=0.0, ge=0)
     """Worker: the price of what it reads from the store."""
+    folder: Path | None = None
+    """Worker, transport `folder`: where all workers of the site share parts, on NFS or in `/dev/shm`. The first that
+    needs one reads it from the store and puts it there. Without it: `shared_parts` in the run's directory."""
+    folder_max_bytes: Positive = 68_719_476_736
+    """Worker, transport `folder`: what was used least recently leaves the folder beyond this."""
     cache_dir: Path | None = None
     """Worker: where it keeps what it passes on. Without it: `part_cache` in the run's directory."""
     cache_max_bytes: Positive = 68_719_476_736

@@ -31,6 +31,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "worker": (
         "workers/*.py",
         "workers/weights/*.py",
+        "workers/weights/*/*.py",
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
         "echo_queue/weights/catalogue.py",
@@ -69,7 +70,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/weights/catalogue.py": {"list": (WEIGHTS,)},
     "echo_queue/weights/retention.py": {"delete": (WEIGHTS, MANIFEST), "get": ()},
     "workers/weights/fetch.py": {"get": (MANIFEST,)},
-    "workers/weights/peers/sources.py": {"stream": (WEIGHTS,)},
+    "workers/weights/cache/sources.py": {"stream": (WEIGHTS,)},
     "learner/recovery/checkpoint.py": {
         "put": (STATE,),
         "put once": (CHECKPOINT,),

@@ -95,7 +95,7 @@ def loaded(evidence: Evidence) -> Iterator[Violation]:
     if groups:
         what = f"{len(groups)} groups were made by weights that no worker was seen to load whole"
         yield evidence.violation("loaded", what, [made.id for made in groups])
-    unused = [what for what in ("anchors", "differences") if not evidence.served.ways[what]]
+    unused = [what for what in ("anchors", "differences") if not evidence.served.routes[what]]
     unused += [f"bytes from a {source}" for source in ("store", "peer") if not evidence.served.bytes[source]]
     if unused:
         yield Violation("nothing shown", f"the weights came without {', '.join(unused)}")

@@ -39,6 +39,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def region(site: Site, tmp_path: Path, run_name: str) -> Iterator[Region]:
     with site.redis.client() as client:
         store = ObjectStore(site.store.endpoint(BUCKET), run_name, STORE_DEADLINE_S)
-        region = Region(Queue(client, run_name, deadline_s=10.0), store, tmp_path / "part cache")
+        region = Region(Queue(client, run_name, deadline_s=10.0), store, tmp_path / "part_cache")
         yield region
         region.close()

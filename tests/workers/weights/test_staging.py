@@ -24,7 +24,7 @@ def learner(object_store: ObjectStore, tmp_path: Path) -> Publications:
 
 
 def lead(stage: Stage, learner: Publications, manifest: Manifest) -> int:
-    """Applies the cheapest way; returns how many routes that were."""
+    """Applies the cheapest path; returns how many routes that were."""
     routes = weights.find_path(learner.store, stage.have, manifest, learner.verifier)
     stage.apply(routes, manifest, learner.parts(routes), learner.chunk_key)
     return len(routes)
