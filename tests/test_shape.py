@@ -98,6 +98,25 @@ def test_workers_and_learner_meet_only_in_echo_queue(package: str, forbidden: st
     assert not guilty
 
 
+@pytest.mark.parametrize("module", ["worker.py", "rollout_loop.py"])
+def test_the_worker_knows_weights_by_one_class(module: str) -> None:
+    names = {dotted for dotted in imports(ROOT / "workers" / module) if dotted.startswith("workers.weights")}
+    assert names == {"workers.weights", "workers.weights.WeightSync"}
+
+
+def test_only_the_registry_names_a_transport() -> None:
+    """What stages and swaps versions works with any of them."""
+    inside = ("workers.weights.peers", "workers.weights.folder", "workers.weights.cache")
+    guilty = {
+        module.name: dotted
+        for module in (ROOT / "workers" / "weights").glob("*.py")
+        if module.name != "folder.py"
+        for dotted in imports(module)
+        if dotted.startswith(inside)
+    }
+    assert not guilty
+
+
 def test_torch_is_imported_by_weights_alone() -> None:
     """A submitter or a monitor installs none."""
     guilty = [

@@ -37,7 +37,7 @@ class LeasedTasks:
 
 
 class TaskLeaser(threading.Thread):
-    """`serving`: the version that generates now. `wake` is set when there is something to `exchange`."""
+    """`serving`: the version that generates now."""
 
     def __init__(
         self,
@@ -49,11 +49,12 @@ class TaskLeaser(threading.Thread):
         shards: ShardReader,
         held: HeldLeases,
         serving: Callable[[], Version],
-        wake: threading.Event,
     ) -> None:
         super().__init__(name="leasing", daemon=True)
         self.finished = False
         """The run is: there will be no more tasks."""
+        self.wake = threading.Event()
+        """Set when there is something to `exchange`."""
         self._config = config
         self._worker = worker
         self._queue = queue
@@ -61,7 +62,6 @@ class TaskLeaser(threading.Thread):
         self._shards = shards
         self._held = held
         self._serving = serving
-        self._wake = wake
         self._room = 0
         self._leased: list[LeasedTasks] = []
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class TaskLeaser(threading.Thread):
         except Exception as error:
             self._error = error
         finally:
-            self._wake.set()
+            self.wake.set()
 
     def _lease(self, room: int) -> Lease | None:
         """None if there is no room any more."""
@@ -134,7 +134,7 @@ class TaskLeaser(threading.Thread):
             with self._lock:
                 self._leased.append(LeasedTasks(made, needed))
                 self._room = 0
-            self._wake.set()
+            self.wake.set()
         return lease
 
     def _assign(self, task: Task, lease: Lease) -> Assignment | None:

@@ -8,7 +8,7 @@ from the manifests. The formats are in docs/weights.md.
 from typing import TYPE_CHECKING, Any
 
 from echo_queue.weights.manifest import Announcement, Manifest, Part, Route, TensorInfo
-from echo_queue.weights.reader import Damaged, fetch, read_manifest, ways
+from echo_queue.weights.reader import Damaged, fetch, find_path, read_manifest
 from echo_queue.weights.retention import latest, lineages, prune
 from echo_queue.weights.signatures import Forged, SignatureVerifier, Signer
 
@@ -27,11 +27,11 @@ __all__ = [
     "TensorInfo",
     "WeightPublisher",
     "fetch",
+    "find_path",
     "latest",
     "lineages",
     "prune",
     "read_manifest",
-    "ways",
 ]  # fmt: skip
 
 

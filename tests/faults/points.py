@@ -36,11 +36,11 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "worker": (
         "workers/*.py",
         "workers/weights/*.py",
-        "workers/weights/peers/*.py",
+        "workers/weights/*/*.py",
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
         "echo_queue/weights/catalogue.py",
-        *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "ways", "_Search")),
+        *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "find_path", "_Search")),
         CONNECT,
     ),
     "learner": (
@@ -81,7 +81,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/weights/catalogue.py": {"list": (WEIGHTS,)},
     "echo_queue/weights/retention.py": {"delete": (WEIGHTS, MANIFEST), "get": ()},
     "workers/weights/fetch.py": {"get": (MANIFEST,)},
-    "workers/weights/peers/sources.py": {"stream": (WEIGHTS,)},
+    "workers/weights/cache/sources.py": {"stream": (WEIGHTS,)},
     "learner/recovery/checkpoint.py": {
         "put": (STATE,),
         "put once": (CHECKPOINT,),

@@ -1,12 +1,13 @@
 """A worker that only fetches and serves, as a process to be killed: `python -m tests.workers.weights.node SPEC`.
 
-Says "half" when half of the route's chunks are here, then "whole" and its bytes by source; then serves until its input
-ends.
+Says "begun", then "half" when half of the route's chunks are here, then "whole" and its bytes by source; then serves
+until its input ends.
 """
 
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,27 @@ def main() -> None:
         Path(spec["folder"]),
         configure=False,
     )
+    slow_down(store, spec.get("pause_s", 0.0))
     member = Member(region, spec["name"], peer_host="127.0.0.1", **spec["settings"])
     route = Route.decode(spec["route"].encode(), "the test")
+    print("begun", flush=True)
     threading.Thread(target=watch, args=(member, route), daemon=True).start()
-    store_bytes, peer_bytes = member.bring(route)
+    store_bytes, peer_bytes = member.fetch(route)
     print("whole", store_bytes, peer_bytes, flush=True)
     sys.stdin.read()
     member.close()
+
+
+def slow_down(store: ObjectStore, pause_s: float) -> None:
+    """Every piece from the store takes so much longer."""
+    stream = store.stream
+
+    def slowly(*place: Any) -> Iterator[bytes]:
+        for piece in stream(*place):
+            time.sleep(pause_s)
+            yield piece
+
+    store.stream = slowly  # type: ignore[method-assign]
 
 
 def watch(member: Member, route: Route) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
+from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.peers import server as serving
 from workers.weights.peers.access import Tokens
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
-from workers.weights.peers.part_cache import PartCache, PartFile
 from workers.weights.peers.server import CONNECTIONS, PeerServer
 
 NAME = "w1"
