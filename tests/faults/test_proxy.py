@@ -70,7 +70,7 @@ def before_redis(redis_server: RedisServer) -> Iterator[Proxy]:
 REDIS_FAULTS = (*proxy.QUICK, *proxy.HANGING, *resp.REFUSALS, resp.NO_FUNCTION)
 
 
-@pytest.mark.parametrize("fault", map(one_by_one, REDIS_FAULTS))
+@pytest.mark.parametrize("fault", [one_by_one(fault) for fault in REDIS_FAULTS])
 def test_every_move_survives_every_fault(fault: Fault, queue: Clients, before_redis: Proxy) -> None:
     seen: set[str] = set()
     times = 1 if fault in (*proxy.PASSES, *proxy.HANGING, resp.NO_FUNCTION) else 2
@@ -195,7 +195,7 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
 STORE_FAULTS = (*proxy.QUICK, *http.FAILURES, *proxy.HANGING)
 
 
-@pytest.mark.parametrize("fault", map(one_by_one, STORE_FAULTS))
+@pytest.mark.parametrize("fault", [one_by_one(fault) for fault in STORE_FAULTS])
 def test_every_operation_of_the_store_survives_every_fault(
     fault: Fault, before_store: Proxy, store: ObjectStore, tmp_path: Path
 ) -> None:
