@@ -11,20 +11,27 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
 BENCHMARKS ?= $(filter-out __init__ record_lengths runs verdict,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
-.PHONY: help run run-vllm install install-vllm test test-fast crash-points mutations storm lint bench lock docs clean apt
+.PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
+.PHONY: lint bench lock docs clean apt
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make run        train the quick start's model here, from nothing, in minutes (CONFIG=...)"
 	@echo "make run-vllm   the same with vLLM workers, on CPUs"
 	@echo "make install    create $(VENV) with everything that development needs"
-	@echo "make test       all tests        make test-fast  those that take seconds"
-	@echo "make storm      kill every role at random for ten minutes (SEED=... DURATION=seconds)"
-	@echo "make crash-points  end every role after each of its steps, and after every pair of them"
-	@echo "make mutations  break the product's rules one by one: the tests must notice"
+	@echo "make test       each promise once, in minutes: what a newcomer runs to see that all is well"
+	@echo "make test-fast  what takes seconds, on Valkey and rclone alone"
+	@echo "make test-vllm  the tests of the engines in an environment with vLLM"
+	@echo "make proof      hours: what is exhaustive. Its parts:"
+	@echo "  make storm         kill every role at random for ten minutes (SEED=... DURATION=seconds)"
+	@echo "  make crash-points  end every role after each of its steps, and after every pair of them"
+	@echo "  make mutations     break the product's rules one by one: the tests must notice"
+	@echo "  make fuzz          new inputs for every decoder of foreign bytes (DURATION=seconds)"
+	@echo "make proof-drawn  a share of make proof, as CI runs it (a test session prints its seed: ECHO_QUEUE_TEST_SEED=...)"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
 	@echo "make docs       docs/configuration.md    make lock  constraints*.txt, from fresh environments"
 	@echo "make clean      remove build/, $(VENV) and $(VENV)-vllm; runs/ stays"
+	@echo "Tests and benchmarks need redis-server: where it is missing they install it with apt, by sudo if need be"
 
 run: $(VENV)/.run
 	$(BIN)/echo-queue run $(CONFIG)
@@ -40,21 +47,37 @@ install: $(VENV)/.dev
 install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-vllm CONSTRAINTS=constraints-vllm.txt $(VENV)-vllm/.vllm
 
-test: $(VENV)/.dev install-vllm apt
-	$(BIN)/python -m pytest
-	$(VENV)-vllm/bin/python -m pytest tests/engines
+# Most tests wait more than they compute, so there are more processes than cores. tests/tiers.py: what runs when.
+# Hundreds of interpreters start: what is compiled is kept, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+TEST_PROCESSES ?= 4
 
 test-fast: $(VENV)/.dev apt
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow and not proof"
+
+test: $(VENV)/.dev apt
+	$(PYTEST) -m "not proof"
+
+test-vllm: install-vllm
+	$(VENV)-vllm/bin/python -m pytest tests/engines
+
+proof: export ECHO_QUEUE_PROOF = whole
+proof-drawn: export ECHO_QUEUE_PROOF = drawn
+proof proof-drawn: $(VENV)/.dev apt
+	$(PYTEST) -m proof
 
 storm: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.storm $(if $(SEED),--seed $(SEED)) --duration $(or $(DURATION),600)
 
 crash-points: $(VENV)/.dev apt
-	CRASH_PAIRS=all $(BIN)/python -m pytest -s tests/faults/test_crash_points.py
+	ECHO_QUEUE_PROOF=whole $(PYTEST) tests/faults/test_crash_points.py
 
 mutations: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.mutate
+
+fuzz: $(VENV)/.dev apt
+	$(BIN)/python -m tests.faults.fuzz --seconds $(or $(DURATION),600)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -25,7 +25,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import Deals
+from echo_queue.submission.sources.poker.deals import PokerSource
 from learner.base_model.task import task_of
 from workers.prompt_encoder import Prompts
 
@@ -61,7 +61,7 @@ class Gain:
 
 
 @torch.inference_mode()
-def play(folder: Path, config: Config, deals: Deals, hands: int, sampled: bool) -> list[tuple[float, bool]]:
+def play(folder: Path, config: Config, deals: PokerSource, hands: int, sampled: bool) -> list[tuple[float, bool]]:
     """The chips of each hand, and whether the model gave it up by a move that is none."""
     torch.manual_seed(config.run.seed)
     prompts = Prompts.open(str(folder), config.model.max_prompt_tokens)
@@ -135,7 +135,7 @@ def main() -> None:
     disable_progress_bar()
     config = load(options.config)
     task = task_of(config)
-    deals = Deals(task.dataset, task.settings | {"seed": task.seed + HELD_OUT_SEED_OFFSET, "size": options.hands})
+    deals = PokerSource(task.dataset, task.settings | {"seed": task.seed + HELD_OUT_SEED_OFFSET, "size": options.hands})
     folders = models(options.config, config, options.model)
     results, gains = list[Played](), list[Gain]()
     for how in ("greedy", "sampled"):

@@ -1,3 +1,25 @@
-"""Fixtures that start real servers."""
+"""Fixtures that start real servers, and the seed that all processes of a session share."""
 
-pytest_plugins = ["tests.servers.redis", "tests.servers.s3"]
+import sys
+
+from tests.seed import VARIABLE, session_seed
+
+pytest_plugins = ["tests.servers.redis", "tests.servers.s3", "tests.tiers"]
+
+
+def pytest_configure() -> None:
+    """Before pytest-xdist starts its workers, which inherit the environment."""
+    session_seed()
+
+
+def pytest_report_header() -> str:
+    return f"{VARIABLE}={session_seed()}"
+
+
+def pytest_collection_finish() -> None:
+    """Hypothesis draws from the same seed, where any collected test uses it: to import it takes seconds."""
+    if "hypothesis" in sys.modules:
+        from hypothesis import core
+
+        if core.global_force_seed is None:
+            core.global_force_seed = session_seed()

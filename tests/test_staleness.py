@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from echo_queue.queue import staleness
 from echo_queue.records import Version
+from tests.queue.admission_rules import within_bound
 
 SMALL = st.integers(0, 50)
 
@@ -21,15 +22,15 @@ def test_a_group_of_its_oldest_version_is_admissible_when_due(v: int, untrained:
 def test_the_bound_admits_at_most_s_plus_1_batches(v: int, batch: int, s: int, behind: int) -> None:
     published = max(0, v - behind)
     admitted = 0
-    while staleness.within_bound(staleness.min_pv(v, admitted, batch, s), published):
+    while within_bound(staleness.min_pv(v, admitted, batch, s), published):
         admitted += 1
     assert admitted == max(0, s + 1 - (v - published)) * batch
 
 
 def test_with_s_0_one_batch_is_admitted_and_only_at_the_newest_version() -> None:
-    assert [staleness.within_bound(staleness.min_pv(5, n, 2, 0), 5) for n in range(4)] == [True, True, False, False]
-    assert not staleness.within_bound(staleness.min_pv(5, 0, 2, 0), 4)
-    assert not staleness.within_bound(0, None)
+    assert [within_bound(staleness.min_pv(5, n, 2, 0), 5) for n in range(4)] == [True, True, False, False]
+    assert not within_bound(staleness.min_pv(5, 0, 2, 0), 4)
+    assert not within_bound(0, None)
 
 
 def test_versions_above_a_later_fork_are_abandoned_and_those_below_live_on() -> None:

@@ -6,14 +6,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from echo_queue.errors import DeadlineError
-from echo_queue.launch.supervisor import Patience, Role, RoleError, RunningError, Supervisor
+from echo_queue.launch.supervisor import BACKOFF, MOST_REFUSALS, Role, RoleError, RunningError, Supervisor
 
-QUICK = Patience(first_pause_s=0.01)
+QUICK = replace(BACKOFF, first_pause_s=0.01)
 
 
 def shell(name: str, script: str, **options: object) -> Role:
@@ -35,7 +36,7 @@ def eventually(condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
 
 def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
     once = tmp_path / "died"
-    with Supervisor(tmp_path, patience=QUICK) as roles:
+    with Supervisor(tmp_path, backoff=QUICK) as roles:
         roles.start(shell("worker", f"[ -e {once} ] || {{ touch {once}; kill -9 $$; }}; exit 0", ends=True))
         roles.wait(lambda: roles.done("worker"), 20, "the second life")
         assert roles.states()[0].deaths == 1
@@ -44,22 +45,22 @@ def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
 
 def test_a_role_that_keeps_dying_ends_the_run_with_its_last_lines(tmp_path: Path) -> None:
     with (
-        Supervisor(tmp_path, patience=QUICK) as roles,
+        Supervisor(tmp_path, backoff=QUICK) as roles,
         pytest.raises(RoleError, match=r"no such tensor[\s\S]*run again: it continues"),
     ):
         roles.start(shell("learner", "echo no such tensor; exit 1"))
         roles.wait(lambda: False, 20, "its end")
-    assert (tmp_path / "logs" / "learner.log").read_text().splitlines().count("no such tensor") == QUICK.most_deaths
+    assert (tmp_path / "logs" / "learner.log").read_text().splitlines().count("no such tensor") == QUICK.most_ends
 
 
 def test_a_role_that_refuses_is_not_asked_often(tmp_path: Path) -> None:
     with (
-        Supervisor(tmp_path, patience=QUICK) as roles,
+        Supervisor(tmp_path, backoff=QUICK) as roles,
         pytest.raises(RoleError, match=r"cannot go on:\s+prompts.jsonl:7"),
     ):
         roles.start(shell("submit", "echo prompts.jsonl:7; exit 2", ends=True))
         roles.wait(lambda: False, 20, "its end")
-    assert (tmp_path / "logs" / "submit.log").read_text().splitlines().count("prompts.jsonl:7") == QUICK.most_refusals
+    assert (tmp_path / "logs" / "submit.log").read_text().splitlines().count("prompts.jsonl:7") == MOST_REFUSALS
 
 
 def test_a_wait_names_what_it_waited_for(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from echo_queue.config.checks import largest_group_bytes
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Observed, Sample, Span, Version
 from echo_queue.records.group_codec import CodecError, decode, encode
-from echo_queue.records.validation import Cause, GroupValidator, Limits, check, check_versions
+from echo_queue.records.validation import Cause, GroupLimits, GroupValidator, check, check_versions
 
 VOCABULARY = 40
-LIMITS = Limits(samples=3, vocabulary=VOCABULARY, prompt_tokens=8, new_tokens=6, reward_min=-1.0, reward_max=2.0)
+LIMITS = GroupLimits(samples=3, vocabulary=VOCABULARY, prompt_tokens=8, new_tokens=6, reward_min=-1.0, reward_max=2.0)
 TURNS = dataclasses.replace(LIMITS, turns=3)
 NEWEST = Version(2, 7)
 
@@ -40,7 +40,7 @@ def turns(*ranges: tuple[int, int], length: int = 6, **changes: object) -> Sampl
     return sample(length, observed=tuple(Observed(*part) for part in ranges), logprobs=logprobs, **changes)
 
 
-def refusal(bad: Group, limits: Limits = LIMITS) -> tuple[str, str]:
+def refusal(bad: Group, limits: GroupLimits = LIMITS) -> tuple[str, str]:
     with pytest.raises(CodecError) as refused:
         check(bad, limits)
         check_versions(bad, NEWEST)
@@ -106,7 +106,9 @@ def test_a_sample_of_several_turns_passes_even_if_an_observation_filled_its_room
         (turns((2, 6), length=7), TURNS, "shape", "7 tokens; model.max_new_tokens is 6"),
     ],
 )
-def test_turns_that_no_worker_can_have_taken_are_refused(bad: Sample, limits: Limits, cause: str, reason: str) -> None:
+def test_turns_that_no_worker_can_have_taken_are_refused(
+    bad: Sample, limits: GroupLimits, cause: str, reason: str
+) -> None:
     found, text = refusal(group(bad), limits)
     assert found == cause
     assert reason in text
@@ -177,4 +179,4 @@ def test_a_learner_allows_what_its_configuration_says() -> None:
             "environment": {"reward_min": -2.0, "reward_max": 3.0},
         }
     )
-    assert Limits.of(config, 100) == Limits(5, 100, 9, 11, -2.0, 3.0, turns=1)
+    assert GroupLimits.of(config, 100) == GroupLimits(5, 100, 9, 11, -2.0, 3.0, turns=1)

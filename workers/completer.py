@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from echo_queue.config import Config
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome, WorkerQueue
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import Answers, Turn
@@ -42,7 +42,7 @@ class Ended:
 
 class GroupCompleter(threading.Thread):
     def __init__(
-        self, config: Config, worker: str, queue: Queue, *, scorer: Scorer, prompts: Prompts, held: HeldLeases
+        self, config: Config, worker: str, queue: WorkerQueue, *, scorer: Scorer, prompts: Prompts, held: HeldLeases
     ) -> None:
         super().__init__(name="finishing", daemon=True)
         self.returned: SimpleQueue[Ended] = SimpleQueue()
@@ -54,7 +54,7 @@ class GroupCompleter(threading.Thread):
         self._scorer = scorer
         self._prompts = prompts
         self._held = held
-        self._limits = validation.Limits.of(config, ANY_TOKEN)  # the vocabulary is the engine's own affair
+        self._limits = validation.GroupLimits.of(config, ANY_TOKEN)  # the vocabulary is the engine's own affair
         self._inbox: SimpleQueue[Ended | None] = SimpleQueue()
         self._dealt = 0
         self._handed = 0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from echo_queue.queue import Heartbeat, Queue
+from echo_queue.queue import Heartbeat, WorkerQueue
 from echo_queue.records import Published, Version
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
@@ -40,7 +40,7 @@ class LeaseKeeper(threading.Thread):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WorkerQueue,
         worker: str,
         engine: Engine,
         held: HeldLeases,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError
-from echo_queue.queue import Lease, Queue, diagnosis
+from echo_queue.queue import Lease, WorkerQueue, diagnosis
 from echo_queue.records import NOTHING, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
 from workers.assignment import Assignment
@@ -43,7 +43,7 @@ class TaskLeaser(threading.Thread):
         self,
         config: Config,
         worker: str,
-        queue: Queue,
+        queue: WorkerQueue,
         *,
         prompts: Prompts,
         shards: ShardReader,
@@ -112,7 +112,7 @@ class TaskLeaser(threading.Thread):
                     self.finished = True
                     return
                 if lease is not None and not lease.tasks:
-                    before, cursor = cursor, self._queue.wait(cursor, IDLE_S, WORK)
+                    before, cursor = cursor, self._queue.wait_for_event(cursor, IDLE_S, WORK)
                     moved = time.monotonic() if cursor != before or self._held else moved
                     if time.monotonic() - moved > self._config.queue.stall_deadline_s:
                         self._give_up(lease, time.monotonic() - moved)

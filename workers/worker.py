@@ -6,9 +6,9 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller, Payloads, WorkerQueue
 from echo_queue.records import Version
-from echo_queue.records.validation import Limits
+from echo_queue.records.validation import GroupLimits
 from echo_queue.submission.shards import ShardReader
 from workers import base_model, engines
 from workers.completer import GroupCompleter
@@ -32,18 +32,19 @@ def work(
     """Runs until the run is finished or `leaving` is set."""
     torch.set_num_threads(config.worker_threads)
     store = connect_store(config, "worker")
-    queue = Queue.connect(config, "worker", store)
     # An outage of a service is waited out as long as another role's silence.
-    store.deadline_s = queue.caller.deadline_s = config.queue.stall_deadline_s
+    store.deadline_s = deadline_s = config.queue.stall_deadline_s
+    caller = Caller.connect(config, "worker", deadline_s)
     folder = base_model.find(config, store, leaving)
     if leaving.is_set():
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
-    queue.partial_payloads.limits = Limits.of(config, prompts.vocabulary)
+    limits = GroupLimits.of(config, prompts.vocabulary)
+    queue = WorkerQueue(caller, Payloads.of(config, store, limits=limits))
     with ExitStack() as ends:
         engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
         ends.callback(engine.close)
-        weights = WeightSync.open(config, queue, store, worker=name, engine=engine, leaving=leaving)
+        weights = WeightSync.open(config, caller, queue, store, worker=name, engine=engine, leaving=leaving)
         if weights is None:
             return
         ends.callback(weights.close)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.laboratory.saying import say
 from echo_queue.config import Weights
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller, PeerDirectory, WorkerQueue
 from echo_queue.queue.types import Heartbeat, RunKeys
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
@@ -45,13 +45,13 @@ class NotingExchange(PeerExchange):
 class Member:
     """Worker `name` of the queue's run, with its part cache in `folder`."""
 
-    def __init__(self, name: str, queue: Queue, store: ObjectStore, folder: Path, settings: Weights) -> None:
+    def __init__(self, name: str, caller: Caller, store: ObjectStore, folder: Path, settings: Weights) -> None:
         self._name = name
-        self.queue = queue
+        self.queue = WorkerQueue(caller)
         self.queue.heartbeat(name, Heartbeat("laboratory", Version(0, 0), "ready"), BEAT_S)
         threading.Thread(target=self._beat, daemon=True).start()
         self.part_cache = PartCache(folder, CACHE_BYTES)
-        self.exchange = NotingExchange(queue, store, self.part_cache, name, settings, secret=SECRET)
+        self.exchange = NotingExchange(PeerDirectory(caller), store, self.part_cache, name, settings, secret=SECRET)
         self.exchange.noted = []
 
     def fetch(self, route: Route) -> FetchedRoute:

@@ -25,7 +25,7 @@ from benchmarks.laboratory.member import Member, WatchingNode
 from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, client, endpoint
 from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
@@ -117,7 +117,7 @@ def by_baseline(spec: Spec, store: ObjectStore) -> Fetch:
 
 def member_of(spec: Spec, store: ObjectStore) -> Member:
     settings = Weights(region=spec.region, peer_host=spec.address, chunk_deadline_s=spec.chunk_deadline_s)
-    return Member(spec.name, Queue(client(Path(spec.redis)), spec.run), store, Path(spec.folder), settings)
+    return Member(spec.name, Caller(client(Path(spec.redis)), spec.run), store, Path(spec.folder), settings)
 
 
 def by_peers(member: Member) -> Fetch:

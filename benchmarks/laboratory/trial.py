@@ -17,7 +17,7 @@ from benchmarks.laboratory.crew import PRESS, Node
 from benchmarks.laboratory.figures import Arrival, Outcome
 from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
-from echo_queue.queue import Queue, RunRules
+from echo_queue.queue import Caller, Operator, RunRules
 
 ORIGIN, LEARNER = "origin", "learner"
 READY_S = 30.0
@@ -84,7 +84,7 @@ class Laboratory:
         """A run that the queue knows."""
         run = f"run{next(self._runs)}"
         with origin.client(self.redis) as redis:
-            Queue(redis, run).configure(RunRules(s=1, batch=1))
+            Operator(Caller(redis, run)).configure(RunRules(s=1, batch=1))
         return run
 
     def broadcast(self, plan: Plan) -> Outcome:

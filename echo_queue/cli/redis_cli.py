@@ -3,7 +3,7 @@
 import shlex
 from urllib.parse import urlsplit
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir
 
@@ -17,7 +17,7 @@ def monitor_line(config: Config) -> str:
         return f"REDISCLI_AUTH=$ECHO_QUEUE_REDIS_PASSWORD {_command(endpoint)}"
     file = services_dir(config) / PASSWORD_FILE
     if not file.exists() or file.read_text() != endpoint.password:
-        write_whole(file, (endpoint.password or "").encode(), "password", mode=0o600)
+        write_atomically(file, (endpoint.password or "").encode(), "password", mode=0o600)
     return f"REDISCLI_AUTH=$(cat {shlex.quote(str(file))}) {_command(endpoint)}"
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import orjson
 from rich.console import Console
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import problems_of
 from echo_queue.cli.live.screen import Screen
 from echo_queue.cli.live.view import short
-from echo_queue.cli.live.watcher import Watcher, monitor
+from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
@@ -89,7 +89,7 @@ class Pipeline:
     def run(self) -> Audit:
         """The audit of the finished run, made while its services still answered."""
         config, roles = self.config, self.roles
-        with Watcher(config) as watcher, Screen(watcher, roles) as screen:
+        with RunWatcher(config) as watcher, Screen(watcher, roles) as screen:
             screen.phase("starting the services")
             roles.start(*services(config, self.path))
             if config.model.base == "init":
@@ -173,7 +173,7 @@ def _conclude(config: Config, found: Audit) -> int:
     summary = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl"))
     if found.ok:
         facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
-        write_whole(results.marker(config), orjson.dumps(facts), "marker")
+        write_atomically(results.marker(config), orjson.dumps(facts), "marker")
     console.print()
     console.print(
         f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "
@@ -195,7 +195,7 @@ def _of_weights(summary: metrics.Summary) -> str:
     )
 
 
-def _stalled(watcher: Watcher) -> DeadlineError:
+def _stalled(watcher: RunWatcher) -> DeadlineError:
     what = f"nothing moved for {watcher.still_s:.0f} s: {'; '.join(watcher.held_up)}"
     return DeadlineError(Problem("run", what, "look into logs/ and docs/operations.md, then run again: it continues"))
 

@@ -14,7 +14,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Transcript, Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.errors import Problem, PromptError
-from echo_queue.queue import Queue
+from echo_queue.queue import Monitor
 from echo_queue.records import Group, PartialSample, Sample, Tokens
 from echo_queue.reporting.samples import TrainedGroups
 
@@ -23,7 +23,7 @@ DEAD = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class FoundGroup:
     """A group, or how far it is. `where`: in words; `prompt`: None where it is not stored."""
 
     task: str
@@ -49,27 +49,27 @@ def show(config: Config, task: str | None, *, as_json: bool) -> None:
         draw(Console(highlight=False), f"{found.task}: {found.where}", prompt, samples)
 
 
-def _trained(config: Config, task: str | None) -> Found | None:
+def _trained(config: Config, task: str | None) -> FoundGroup | None:
     kept = TrainedGroups(config).find(task)
     return None if kept is None else _of_group(kept.group, f"trained, in the update that made {kept.version}")
 
 
-def _queued(queue: Queue, task: str | None) -> Found | None:
-    if group := queue.waiting(task):
+def _queued(queue: Monitor, task: str | None) -> FoundGroup | None:
+    if group := queue.group_in_replay(task):
         return _of_group(group, "made, and not trained yet")
     if task is None:
         return None
-    if partials := queue.begun(task):
-        return Found(task, "under way; so far its worker has stored", None, partials.samples)
+    if partials := queue.partial_group(task):
+        return FoundGroup(task, "under way; so far its worker has stored", None, partials.samples)
     for dead in queue.dead(limit=DEAD):
         if dead.id == task:
             where = f"dead after {dead.attempts} attempts, the last by {dead.worker}: {dead.reason}"
-            return Found(task, where, None, ())
+            return FoundGroup(task, where, None, ())
     return None
 
 
-def _of_group(group: Group, where: str) -> Found:
-    return Found(group.task, f"{where}; made by {group.worker}", group.prompt, group.samples)
+def _of_group(group: Group, where: str) -> FoundGroup:
+    return FoundGroup(group.task, f"{where}; made by {group.worker}", group.prompt, group.samples)
 
 
 def tokenizer_of(config: Config) -> Words:

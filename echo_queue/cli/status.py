@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 
 from echo_queue.cli.live import view
-from echo_queue.cli.live.watcher import Watcher, monitor
+from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
@@ -23,7 +23,7 @@ def show(config: Config, *, watch: bool, as_json: bool) -> None:
     elif watch:
         _stay(config)
     else:
-        watcher = Watcher(config)
+        watcher = RunWatcher(config)
         monitor(config).status()
         watcher.look()
         Console().print(view.draw(watcher.picture(_phase(watcher), redis_cli=monitor_line(config))))
@@ -33,7 +33,8 @@ def _stay(config: Config) -> None:
     console = Console()
     line = monitor_line(config)
     try:
-        with Watcher(config) as watcher, Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        live = Live(console=console, auto_refresh=False, screen=console.is_terminal)
+        with RunWatcher(config) as watcher, live:
             while True:
                 picture = watcher.picture(_phase(watcher), redis_cli=line)
                 if console.is_terminal:
@@ -45,5 +46,5 @@ def _stay(config: Config) -> None:
         return
 
 
-def _phase(watcher: Watcher) -> str:
+def _phase(watcher: RunWatcher) -> str:
     return "no answer" if watcher.status is None else "finished" if watcher.status.finished else "running"

@@ -17,7 +17,7 @@ MARGIN = 13
 
 
 @dataclass(frozen=True)
-class Part:
+class TranscriptPart:
     """What one side said at a time, in `tokens` tokens."""
 
     speaker: Literal["model", "environment"]
@@ -30,7 +30,7 @@ class Transcript:
     """One sample. `drawn`: the tokens that the model drew, by the version of their weights; `reward`: None while it is
     under way."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[TranscriptPart, ...]
     drawn: dict[int, int]
     reward: float | None
     finish: str | None
@@ -40,7 +40,7 @@ def transcript(sample: Sample | PartialSample, words: Words) -> Transcript:
     borders = sorted({0, len(sample.tokens), *(border for part in sample.observed for border in part)})
     observed = {part.start for part in sample.observed}
     parts = tuple(
-        Part("environment" if start in observed else "model", words(sample.tokens[start:end]), end - start)
+        TranscriptPart("environment" if start in observed else "model", words(sample.tokens[start:end]), end - start)
         for start, end in pairwise(borders)
     )
     reward = sample.reward if isinstance(sample, Sample) else None

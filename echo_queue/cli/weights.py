@@ -15,10 +15,9 @@ from echo_queue import failpoints, weights
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.connections.secrets import Role
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problems import print_problems
-from echo_queue.queue import Queue, RunKeys
+from echo_queue.queue import Caller, Monitor, RunKeys, TrustedWeights
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
@@ -30,16 +29,15 @@ from echo_queue.weights.signatures import SignatureVerifier, key_id
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The run's store and queue, as one role sees them."""
+    """The run's store, and what the queue says of weights, as one role sees them."""
 
     config: Config
     store: ObjectStore
-    queue: Queue
+    queue: TrustedWeights
 
     @classmethod
-    def of(cls, config: Config, role: Role = "worker") -> "StoredWeights":
-        store = connect_store(config, role)
-        return cls(config, store, Queue.connect(config, role, store))
+    def of(cls, config: Config) -> "StoredWeights":
+        return cls(config, connect_store(config, "worker"), TrustedWeights(Caller.connect(config, "worker")))
 
     def trust(self) -> RunKeys:
         trust = self.queue.run_keys()
@@ -176,17 +174,18 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
     for alias in manifest.aliases:  # the file's format knows no ties
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial_sample = path.with_name(f".{path.name}.partial rollout")
+    temporary = path.with_name(f".{path.name}.tmp")
     note = {"run": manifest.run, "version": str(manifest.version), "root": manifest.root}
-    failpoints.step("partial rollout weights", lambda: save_file(tensors, partial_sample, note), partial_sample)
-    failpoints.step("place weights", lambda: partial_sample.replace(path), path)
+    failpoints.step("write weights", lambda: save_file(tensors, temporary, note), temporary)
+    failpoints.step("rename weights", lambda: temporary.replace(path), path)
     return path
 
 
 def gc(config: Config, *, dry_run: bool) -> None:
     """Removes what the learner would remove after its next publication, and what dead learners left unfinished."""
-    shelf = StoredWeights.of(config, "learner")
-    status, newest = shelf.queue.status(), shelf.latest().version
+    caller = Caller.connect(config, "learner")
+    shelf = StoredWeights(config, connect_store(config, "learner"), TrustedWeights(caller))
+    status, newest = Monitor(caller).status(), shelf.latest().version
     served = {worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None}
     entries = doomed(shelf.store, newest, status.rules.s, served)
     keys = [key for entry in entries for key in entry.keys]

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import orjson
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.connections.secrets import Role, StoreKeys, external_redis_password, external_store_keys, generated
 from echo_queue.errors import Problem, ServiceError
@@ -88,7 +88,7 @@ def celery_broker_url(config: Config) -> str:
 
 def announce(path: Path, **address: Any) -> None:
     """Writes an endpoint file at once or not at all; only a service that is ready does so."""
-    write_whole(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
+    write_atomically(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
 
 
 def _login(endpoint: RedisEndpoint) -> str:

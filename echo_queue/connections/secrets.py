@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 import orjson
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
 
 Role = Literal["admin", "submitter", "worker", "learner", "monitor", "celery"]
@@ -33,19 +33,19 @@ class StoreKeys:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedSecrets:
     """Secrets of the embedded services: one Redis password per role, one pair of store keys."""
 
     redis: dict[Role, str]
     store: StoreKeys
 
 
-def generated(directory: Path) -> Generated:
+def generated(directory: Path) -> GeneratedSecrets:
     """Reads `secrets.json` of a services directory. Raises `ServiceError` if no service ever started there."""
     path = directory / "secrets.json"
     try:
         values = orjson.loads(path.read_bytes())
-        return Generated({role: values["redis"][role] for role in ROLES}, StoreKeys(**values["store"]))
+        return GeneratedSecrets({role: values["redis"][role] for role in ROLES}, StoreKeys(**values["store"]))
     except OSError as error:
         raise ServiceError(
             Problem(
@@ -58,7 +58,7 @@ def generated(directory: Path) -> Generated:
         ) from None
 
 
-def generate(directory: Path) -> Generated:
+def generate(directory: Path) -> GeneratedSecrets:
     """Makes the secrets of a run unless it has them; an existing file is never replaced."""
     path = directory / "secrets.json"
     if not path.exists():
@@ -68,7 +68,7 @@ def generate(directory: Path) -> Generated:
             # rclone refuses short access keys; 20 characters is what AWS uses.
             "store": {"access_key": secrets.token_hex(10).upper(), "secret_key": secrets.token_hex(20)},
         }
-        write_whole(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
+        write_atomically(path, orjson.dumps(values, option=orjson.OPT_INDENT_2), "secrets", mode=0o600)
     return generated(directory)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from echo_queue import failpoints
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 
 # The shell notes its pid and then becomes the server, so a held lock always names its holder.
@@ -42,6 +42,8 @@ LOG_KEEP_BYTES = 8 << 20
 
 Ready = Callable[[], None]
 """Returns once the server at `port` serves. Raises `ServiceError` if it ended, `DeadlineError` if it is late."""
+Probe = Callable[[], str]
+"""Asks the server at `port` once: empty if it serves, else why not yet. Raises `ServiceError` if it never will."""
 
 
 class ServerProcess:
@@ -75,7 +77,7 @@ class ServerProcess:
         """Launches `argv(port)` at the port it had before, if that is free, and returns when it is ready."""
         for attempt in range(PORT_ATTEMPTS):
             self.port = port_for(self.dir)
-            write_whole(self._port, str(self.port).encode(), "port")  # clients that reconnect find it where it was
+            write_atomically(self._port, str(self.port).encode(), "port")  # clients that reconnect find it where it was
             self.launch(argv(self.port), environ)
             try:
                 ready()
@@ -83,6 +85,21 @@ class ServerProcess:
             except ServiceError:
                 if attempt + 1 == PORT_ATTEMPTS or PORT_TAKEN not in self.log_tail().lower():
                     raise
+
+    def await_ready(self, probe: Probe, deadline_s: float, what: str) -> None:
+        """Returns once `probe` finds that the server, which a person calls `what`, serves.
+
+        Raises `ServiceError` if the server ends, `DeadlineError` if it is not ready in time.
+        """
+        give_up, missing = time.monotonic() + deadline_s, "it does not listen yet"
+        while time.monotonic() < give_up:
+            if not (missing := probe()):
+                return
+            if not self.alive():
+                raise ServiceError(self.explain_end(what))
+            time.sleep(POLL_S)
+        late = f"the {what} was not ready after {deadline_s:.0f} s: {missing}"
+        raise DeadlineError(Problem(str(self.dir), late, f"see {self.log}"))
 
     def attach(self, patience_s: float = 0.5) -> bool:
         """True if a server of this directory runs already; `pid` is then its process id."""

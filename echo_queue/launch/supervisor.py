@@ -24,6 +24,7 @@ from typing import IO, Protocol, Self
 from echo_queue import failpoints
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.launch import guard
+from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.reap import reap
 
 # The shell names itself to the guard and then becomes the role. Its own end of the guard's pipe is closed by then, so
@@ -34,6 +35,10 @@ GONE_S = 30.0
 """A killed process is gone soon, unless it hangs in the kernel."""
 TAIL_LINES = 12
 TAIL_BYTES = 16_384
+BACKOFF = RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=30.0, most_ends=5)
+MOST_REFUSALS = 2
+"""A role is given up at this many ends in a row with exit code 2, which says that a person must act: another try helps
+only where a service was away."""
 
 
 class RoleError(EchoQueueError):
@@ -58,20 +63,7 @@ class Role:
     servers: bool = False
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How often a role is started again, and after which pauses (doubled with each death)."""
-
-    first_pause_s: float = 0.5
-    longest_pause_s: float = 8.0
-    settled_s: float = 30.0
-    """A role that lived this long starts its count of deaths anew."""
-    most_deaths: int = 5
-    most_refusals: int = 2
-    """Exit code 2 says that somebody must act: trying again helps only where a service was away."""
-
-
-class Process(Protocol):
+class RoleProcess(Protocol):
     """What is needed of a `subprocess.Popen` that leads its own process group."""
 
     @property
@@ -81,7 +73,7 @@ class Process(Protocol):
         """Raises `subprocess.TimeoutExpired`."""
 
 
-Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], Process]
+Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], RoleProcess]
 """Starts a role's process with that environment; what it prints goes to the first file. The process names its group
 to the guard, which reads the second file, before it begins."""
 
@@ -111,16 +103,16 @@ class RoleState:
     done: bool
 
 
-class Kept:
+class Supervised:
     """One role's present life."""
 
     def __init__(self, role: Role, log: Path) -> None:
         self.role = role
         self.log = log
-        self.process: Process | None = None
+        self.process: RoleProcess | None = None
         self.done = False
         self.deaths = 0
-        """Since it last lived for `Patience.settled_s`."""
+        """Deaths in a row (`RestartBackoff.ends_in_a_row`)."""
         self.all_deaths = 0
         self.started = self.again = time.monotonic()
         self._log_from = 0
@@ -130,7 +122,7 @@ class Kept:
         """Its process group, which has the process's own id."""
         return self.process.pid if self.process else None
 
-    def start(self, launch: Callable[[IO[bytes]], Process]) -> None:
+    def start(self, launch: Callable[[IO[bytes]], RoleProcess]) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
@@ -162,15 +154,18 @@ class Supervisor:
         directory: Path,
         environ: Mapping[str, str] = os.environ,
         lock_patience_s: float = 30.0,
-        patience: Patience = Patience(),
+        backoff: RestartBackoff = BACKOFF,
         launch: Launch = spawn,
+        *,
+        most_refusals: int = MOST_REFUSALS,
     ) -> None:
         self.directory = directory
         self._environ = environ
         self._lock_patience_s = lock_patience_s
-        self._patience = patience
+        self._backoff = backoff
         self._launch = launch
-        self._kept: dict[str, Kept] = {}
+        self._most_refusals = most_refusals
+        self._kept: dict[str, Supervised] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupted = False
@@ -194,7 +189,7 @@ class Supervisor:
 
     def start(self, *roles: Role) -> None:
         for role in roles:
-            kept = self._kept[role.name] = Kept(role, self.directory / "logs" / f"{role.name}.log")
+            kept = self._kept[role.name] = Supervised(role, self.directory / "logs" / f"{role.name}.log")
             self._start(kept)
 
     def tick(self) -> None:
@@ -264,27 +259,25 @@ class Supervisor:
                     kept.signal(signal.SIGKILL)
         self._interrupted = True
 
-    def _start(self, kept: Kept) -> None:
+    def _start(self, kept: Supervised) -> None:
         assert self._guard and self._guard.stdin
         pipe = self._guard.stdin
         kept.start(lambda log: self._launch(kept.role, self._environ, log, pipe))
         self._tell(sign(kept.role), kept)
 
-    def _ended(self, kept: Kept, code: int) -> None:
+    def _ended(self, kept: Supervised, code: int) -> None:
         lived_s = time.monotonic() - kept.started
         self._bury(kept)
         if code == 0 and kept.role.ends:
             kept.done = True
             return
-        patience = self._patience
         kept.all_deaths += 1
-        kept.deaths = 1 if lived_s > patience.settled_s else kept.deaths + 1
-        if kept.deaths >= (patience.most_refusals if code == 2 else patience.most_deaths):
+        kept.deaths = self._backoff.ends_in_a_row(kept.deaths, lived_s)
+        if kept.deaths >= (self._most_refusals if code == 2 else self._backoff.most_ends):
             raise RoleError(_given_up(kept, code))
-        pause_s = min(patience.first_pause_s * 2 ** min(kept.deaths - 1, 32), patience.longest_pause_s)
-        kept.again = time.monotonic() + pause_s
+        kept.again = time.monotonic() + self._backoff.pause_s(kept.deaths)
 
-    def _bury(self, kept: Kept) -> None:
+    def _bury(self, kept: Supervised) -> None:
         """Ends what is left of the role's group and reaps its first process."""
         kept.signal(signal.SIGKILL)
         assert kept.process
@@ -292,7 +285,7 @@ class Supervisor:
         self._tell("-", kept)
         kept.process = None
 
-    def _tell(self, sign: str, kept: Kept) -> None:
+    def _tell(self, sign: str, kept: Supervised) -> None:
         assert self._guard and self._guard.stdin
         with suppress(BrokenPipeError):
             self._guard.stdin.write(f"{sign} {kept.group}\n".encode())
@@ -350,7 +343,7 @@ def _process_lives(pid: str) -> bool:
     return True
 
 
-def _given_up(kept: Kept, code: int) -> Problem:
+def _given_up(kept: Supervised, code: int) -> Problem:
     tail = "\n".join(f"      {line}" for line in kept.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code == 2:
         return Problem(kept.role.name, f"cannot go on:\n{tail}", "fix that, then run again: it continues")

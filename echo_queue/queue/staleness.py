@@ -25,16 +25,6 @@ def min_pv(v: int, untrained: int, batch: int, s: int) -> int:
     return max(0, due(v, untrained, batch) - s)
 
 
-def within_bound(oldest: int, published: int | None) -> bool:
-    """Bound: admit a group only if the oldest version that may generate it is already published."""
-    return published is not None and oldest <= published
-
-
-def within_window(untrained: int, batch: int, window: float) -> bool:
-    """Pace: admit a group only while n < w·B."""
-    return untrained < window * batch
-
-
 def admissible(v: int, oldest: int, s: int) -> bool:
     """Whether a group whose oldest token is of version `oldest` may be trained by the update after `v`."""
     return v - oldest <= s

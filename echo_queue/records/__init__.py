@@ -1,4 +1,4 @@
-"""What crosses the borders between roles: versions, tasks, samples, groups, and prompts."""
+"""The values that cross the borders between roles: versions, tasks, samples, groups and prompts."""
 
 from echo_queue.records.types import (
     BASE,
@@ -11,9 +11,9 @@ from echo_queue.records.types import (
     PartialGroup,
     PartialSample,
     PromptRow,
+    PromptShard,
     Published,
     Sample,
-    Shard,
     Span,
     Task,
     Tokens,
@@ -31,9 +31,9 @@ __all__ = [
     "PartialGroup",
     "PartialSample",
     "PromptRow",
+    "PromptShard",
     "Published",
     "Sample",
-    "Shard",
     "Span",
     "Task",
     "Tokens",

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import orjson
 
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.config import Config
 from echo_queue.records import Group, Version, group_codec
 
 
 @dataclass(frozen=True)
-class Kept:
+class TrainedGroup:
     """A group, and the version that was made of it."""
 
     group: Group
@@ -39,15 +39,15 @@ class TrainedGroups:
         header = {"lineage": version.lineage, "version": version.number, "sizes": [len(part) for part in parts]}
         self._folder.mkdir(parents=True, exist_ok=True)
         slot = self._folder / f"{version.number % self._slots:04d}"
-        write_whole(slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
+        write_atomically(slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
 
-    def find(self, task: str | None = None) -> Kept | None:
+    def find(self, task: str | None = None) -> TrainedGroup | None:
         """The newest group of a task; of any task: of the newest update. Raises `CodecError` for a damaged file."""
         updates = [_Update.open(path) for path in self._folder.glob("[0-9]" * 4)]
         for update in sorted(updates, key=lambda update: update.version, reverse=True):
             for group in update.groups():
                 if task in (None, group.task):
-                    return Kept(group, update.version)
+                    return TrainedGroup(group, update.version)
         return None
 
 

@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import os
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +19,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from echo_queue import failpoints
-from echo_queue.atomic_file import write_whole
-from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.atomic_file import write_atomically
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.launch.server_process import HOST, ServerProcess, port_for
 
 START_DEADLINE_S = 60.0
@@ -159,7 +158,7 @@ class RedisServer:
         # Nobody can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without rights,
         # every transaction and function call in it would be refused, and so forgotten.
         lines.append(f"user default reset {'off' if self.users else 'on nopass'} ~* &* +@all")
-        write_whole(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
+        write_atomically(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
 
     def _load_acl(self) -> None:
         self._write_acl()
@@ -167,33 +166,23 @@ class RedisServer:
             failpoints.step("load users", client.acl_load, self.dir)
 
     def _await_ready(self, deadline_s: float) -> None:
-        give_up = time.monotonic() + deadline_s
-        last = "it does not listen yet"
-        while time.monotonic() < give_up:
-            try:
-                with self.client() as client:
-                    client.ping()
-                    return
-            except redis.AuthenticationError:
-                raise ServiceError(
-                    Problem(
-                        str(self.dir),
-                        f"a Redis server of this directory runs (pid {self.pid}) but refuses our password",
-                        "its secrets.json was replaced while it ran: end that process and start again",
-                    )
-                ) from None
-            except redis.RedisError as error:
-                last = str(error)
-            if not self.alive():
-                raise ServiceError(self.process.explain_end("Redis server"))
-            time.sleep(0.02)
-        raise DeadlineError(
-            Problem(
-                str(self.dir),
-                f"the Redis server was not ready after {deadline_s:.0f} s: {last}",
-                f"see {self.process.log}",
-            )
-        )
+        self.process.await_ready(self._probe, deadline_s, "Redis server")
+
+    def _probe(self) -> str:
+        try:
+            with self.client() as client:
+                client.ping()
+        except redis.AuthenticationError:
+            raise ServiceError(
+                Problem(
+                    str(self.dir),
+                    f"a Redis server of this directory runs (pid {self.pid}) but refuses our password",
+                    "its secrets.json was replaced while it ran: end that process and start again",
+                )
+            ) from None
+        except redis.RedisError as error:
+            return str(error) or type(error).__name__
+        return ""
 
 
 def find_program(configured: Path | None) -> Path:

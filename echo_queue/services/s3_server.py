@@ -9,13 +9,12 @@ import os
 import shutil
 import socket
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
 from echo_queue import failpoints
 from echo_queue.connections.secrets import StoreKeys
-from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.launch.server_process import HOST, ServerProcess
 from echo_queue.storage.endpoint import StoreEndpoint
 
@@ -94,19 +93,14 @@ class S3Server:
         return {"RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull, "RCLONE_LOG_LEVEL": "NOTICE"}
 
     def _await_ready(self, deadline_s: float) -> None:
-        give_up = time.monotonic() + deadline_s
-        while time.monotonic() < give_up:
-            try:
-                socket.create_connection((HOST, self.port), timeout=1.0).close()
-                return
-            except OSError:
-                pass
-            if not self.alive():
-                raise ServiceError(self.process.explain_end("S3 server"))
-            time.sleep(0.02)
-        raise DeadlineError(
-            Problem(str(self.dir), f"the S3 server was not ready after {deadline_s:.0f} s", f"see {self.process.log}")
-        )
+        self.process.await_ready(self._probe, deadline_s, "S3 server")
+
+    def _probe(self) -> str:
+        try:
+            socket.create_connection((HOST, self.port), timeout=1.0).close()
+        except OSError as error:
+            return str(error)
+        return ""
 
 
 def find_program() -> Path:

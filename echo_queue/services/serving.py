@@ -10,9 +10,7 @@ import logging
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import redis
@@ -20,9 +18,10 @@ import redis
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
-from echo_queue.connections.secrets import ROLES, Generated, generate
+from echo_queue.connections.secrets import ROLES, GeneratedSecrets, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
-from echo_queue.queue import Queue, RunRules
+from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -32,25 +31,17 @@ WATCH_S = 0.1
 READY_S = 5.0
 """A server that ends while it is made ready is looked after again by then."""
 
+BACKOFF = RestartBackoff(first_pause_s=0.1, longest_pause_s=5.0, settled_s=10.0, most_ends=7)
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Patience:
-    """A server that ends is started again after a pause, doubled with each end within `window_s`; at most so often."""
-
-    first_pause_s: float = 0.1
-    longest_pause_s: float = 5.0
-    most_ends: int = 6
-    window_s: float = 60.0
 
 
 class Services:
     """The services of one run. Embedded ones are started here; external ones are only made ready."""
 
-    def __init__(self, config: Config, patience: Patience = Patience()) -> None:
+    def __init__(self, config: Config, backoff: RestartBackoff = BACKOFF) -> None:
         self.config = config
-        self._patience = patience
+        self._backoff = backoff
         self._watched: list[Watched] = []
 
     def start(self) -> None:
@@ -84,7 +75,7 @@ class Services:
             watched.server.stop()
 
     def _keep(self, name: str, server: RedisServer | S3Server, ready: Callable[[], None]) -> None:
-        watched = Watched(name, server, ready, self._patience)
+        watched = Watched(name, server, ready, self._backoff)
         self._watched.append(watched)
         watched.start()
 
@@ -94,9 +85,9 @@ class Services:
 
     def _install(self, client: redis.Redis) -> None:
         with client:
-            queue = Queue(client, self.config.run.name, deadline_s=READY_S)
-            queue.install()
-            queue.configure(RunRules.of(self.config))
+            admin = Admin(Caller(client, self.config.run.name, READY_S))
+            admin.install()
+            admin.configure(RunRules.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)
@@ -109,18 +100,18 @@ class Watched:
     """One embedded server, started again as long as there is patience."""
 
     def __init__(
-        self, name: str, server: RedisServer | S3Server, ready: Callable[[], None], patience: Patience
+        self, name: str, server: RedisServer | S3Server, ready: Callable[[], None], backoff: RestartBackoff
     ) -> None:
         self.name = name
         self.server = server
         self._ready = ready
-        self._patience = patience
-        self._ends: deque[float] = deque(maxlen=patience.most_ends)
+        self._backoff = backoff
+        self._ends = 0
         self._again_at = 0.0
-        self._made_ready = False
+        self._ready_at: float | None = None
 
     def start(self) -> None:
-        self._made_ready = False
+        self._ready_at = None
         fresh = self._launch()
         try:
             self._ready()
@@ -129,7 +120,7 @@ class Watched:
                 raise
             fresh = self._launch()  # what was found was about to end
             self._ready()
-        self._made_ready = True
+        self._ready_at = time.monotonic()
         log.info(
             "%s %s at %s (pid %s)", self.name, "started" if fresh else "found running", self.server.url, self.server.pid
         )
@@ -143,14 +134,13 @@ class Watched:
 
     def look(self) -> None:
         """Raises `ServiceError` once the server has ended too often."""
-        if (self._made_ready and self.server.alive()) or time.monotonic() < self._again_at:
+        if (self._ready_at is not None and self.server.alive()) or time.monotonic() < self._again_at:
             return
-        now, log_tail, patience = time.monotonic(), self.server.process.log_tail(), self._patience
-        recent = sum(now - end < patience.window_s for end in self._ends)
-        if recent == patience.most_ends:
+        now, log_tail = time.monotonic(), self.server.process.log_tail()
+        self._ends = self._backoff.ends_in_a_row(self._ends, now - (self._ready_at or now))
+        if self._ends >= self._backoff.most_ends:
             raise ServiceError(self.server.process.explain_end(self.name))
-        self._ends.append(now)
-        self._again_at = now + min(patience.first_pause_s * 2 ** min(recent, 32), patience.longest_pause_s)
+        self._again_at = now + self._backoff.pause_s(self._ends)
         log.warning("%s ended; starting it again. Its last words: %s", self.name, log_tail[-500:])
         try:
             self.start()
@@ -158,19 +148,19 @@ class Watched:
             log.warning("%s did not start again: %s", self.name, error)
 
 
-def users(config: Config, secrets: Generated) -> list[User]:
+def users(config: Config, secrets: GeneratedSecrets) -> list[User]:
     """One Redis user per role, named as the role; `admin` first."""
     prefix = CELERY_PREFIX.format(run=config.run.name)
     return [User(role, secrets.redis[role], rules(role, config.run.name, prefix)) for role in ROLES]
 
 
-def serve(config: Config, stop: threading.Event | None = None, patience: Patience = Patience()) -> None:
+def serve(config: Config, stop: threading.Event | None = None, backoff: RestartBackoff = BACKOFF) -> None:
     """Runs the services until `stop` is set, or, without one, until SIGTERM or SIGINT."""
     if stop is None:
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_, stop=stop: stop.set())
-    services = Services(config, patience)
+    services = Services(config, backoff)
     services.start()
     try:
         while not stop.wait(WATCH_S):

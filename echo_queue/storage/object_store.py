@@ -214,17 +214,17 @@ class ObjectStore:
         Raises `MissingObject` if no upload to `prefix` was ever finished.
         """
         index = digests(self.get(f"{prefix}/{INDEX}"), f"{prefix}/{INDEX}")
-        partial_sample = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+        temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
         try:
-            partial_sample.mkdir(parents=True)
+            temporary.mkdir(parents=True)
             with ThreadPoolExecutor(4) as pool:
-                for done in [pool.submit(self._download, prefix, name, partial_sample, index[name]) for name in index]:
+                for done in [pool.submit(self._download, prefix, name, temporary, index[name]) for name in index]:
                     done.result()
             if folder.exists():
                 failpoints.step("remove folder", lambda: shutil.rmtree(folder), folder)
-            failpoints.step("place folder", lambda: partial_sample.replace(folder), folder)
+            failpoints.step("rename folder", lambda: temporary.replace(folder), folder)
         finally:
-            shutil.rmtree(partial_sample, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def _upload(self, path: Path, key: str) -> str:
         if path.stat().st_size <= MULTIPART_BYTES:

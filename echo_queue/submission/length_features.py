@@ -14,7 +14,7 @@ from blake3 import blake3
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.rows import BadRow, refuse
-from echo_queue.submission.sources.source import Source
+from echo_queue.submission.sources.source import PromptSource
 
 BUCKETS = 63
 """Those there are, from 1 on; 0 means that nothing is known."""
@@ -33,7 +33,7 @@ def buckets(rows: Sequence[PromptRow], column: str) -> bytes:
     return bytes(_of_value(row.columns[column]) if column else _of_prompt(row) for row in rows)
 
 
-def refuse_featureless(column: str, source: Source, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
+def refuse_featureless(column: str, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
     """Raises `PromptError` naming the first row of a chunk without that column."""
     if not column:
         return

@@ -17,14 +17,14 @@ from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.rows import REPORTED_ROWS
-from echo_queue.submission.sources.source import Source
+from echo_queue.submission.sources.source import PromptSource
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
-class Limits:
+class PromptLimits:
     tokenizer: "Tokenizer"
     tokens: int
     """Tokens that a prompt may have."""
@@ -45,7 +45,7 @@ class Limits:
         return len(text) <= self.certain_bytes and text.isascii()
 
 
-def limits_of(model: Path, tokens: int) -> Limits | None:
+def limits_of(model: Path, tokens: int) -> PromptLimits | None:
     """The limits of the model in folder `model`; None if there is no tokenizer to ask."""
     from tokenizers import Tokenizer
 
@@ -61,10 +61,10 @@ def limits_of(model: Path, tokens: int) -> Limits | None:
     tokenizer.no_padding()
     added = len(tokenizer.encode("").ids)
     certain_bytes = tokens - added if _is_byte_level(orjson.loads(text)) else -1
-    return Limits(tokenizer, tokens, certain_bytes, _has_chat_template(model))
+    return PromptLimits(tokenizer, tokens, certain_bytes, _has_chat_template(model))
 
 
-def refuse_unfit(limits: Limits | None, source: Source, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
+def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
     """Raises `PromptError` naming the first rows of a chunk that the model cannot take."""
     if limits is None:
         return

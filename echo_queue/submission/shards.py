@@ -13,7 +13,7 @@ from typing import Protocol
 from blake3 import blake3
 
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.records import PromptRow, Shard, Task
+from echo_queue.records import PromptRow, PromptShard, Task
 from echo_queue.storage.object_store import MissingObject
 from echo_queue.submission.sources.rows import BadRow, deserialise, serialise
 
@@ -38,13 +38,13 @@ class Writes(Protocol):
     def put(self, key: str, data: bytes) -> object: ...
 
 
-def write(store: Writes, prompt_set: str, number: int, first: int, rows: Sequence[PromptRow]) -> Shard:
+def write(store: Writes, prompt_set: str, number: int, first: int, rows: Sequence[PromptRow]) -> PromptShard:
     """Stores rows first, first + 1, … of a set. Repeating it changes nothing. Raises `BadRow` as `serialise`."""
     data = b"".join(serialise(row) + b"\n" for row in rows)
     digest = blake3(data).hexdigest()[:DIGEST_CHARACTERS]
     key = f"prompts/{prompt_set}/{number:08d}-{digest}.jsonl"
     store.put(key, data)
-    return Shard(key, first, len(rows))
+    return PromptShard(key, first, len(rows))
 
 
 class ShardReader:
@@ -66,7 +66,7 @@ class ShardReader:
         except BadRow as row:
             raise BadShard(Problem(f"{task.shard.object}, line {place + 1}", row.what, row.fix)) from None
 
-    def _lines(self, shard: Shard) -> list[bytes]:
+    def _lines(self, shard: PromptShard) -> list[bytes]:
         if shard.object in self._shards:
             self._shards.move_to_end(shard.object)
             return self._shards[shard.object]
@@ -76,7 +76,7 @@ class ShardReader:
             self._shards.popitem(last=False)
         return lines
 
-    def _fetch(self, shard: Shard) -> list[bytes]:
+    def _fetch(self, shard: PromptShard) -> list[bytes]:
         try:
             data = self._store.get(shard.object)
         except MissingObject:

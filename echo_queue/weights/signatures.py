@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from echo_queue import failpoints
-from echo_queue.atomic_file import write_whole
+from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import Problem, ServiceError
 
 DOMAIN = b"echo-queue weights 2\0"
@@ -123,7 +123,7 @@ def _problem(where: str, what: str) -> Problem:
 def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial_sample = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-    write_whole(partial_sample, Signer.generate().seed.hex().encode(), "key", mode=0o600)
+    write_atomically(partial_sample, Signer.generate().seed.hex().encode(), "key", mode=0o600)
     try:
         failpoints.step("link key", lambda: os.link(partial_sample, path), path)
     except FileExistsError:

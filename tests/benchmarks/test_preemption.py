@@ -99,7 +99,7 @@ def test_rounds_are_added_up_before_shares_are_taken() -> None:
     assert figures.tokens_ratio == 1.5
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_a_short_run_prints_its_verdict() -> None:
     """So few kills promise nothing about shares; that a notice loses nothing, and the identity, hold for any number."""
     few = ("--groups", "16", "--notice-groups", "16", "--workers", "2", "--every", "6", "--boot", "1", "--lease", "3")

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from echo_queue.cli.show import _queued
-from echo_queue.cli.transcript import Part, Transcript, draw, transcript
+from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
-from echo_queue.queue import Queue
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
 from echo_queue.reporting.samples import TrainedGroups
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene, partial_of
 
 TABLE = ["bet", "check", "fold", "<end>", "They call.", "Public card: K.", "Your move?"]
@@ -39,9 +39,12 @@ GAME = Sample(
 
 
 def test_a_transcript_tells_who_said_what_and_which_weights_drew_it() -> None:
-    parts = (Part("model", "bet", 2), Part("environment", "They call. Public card: K. Your move?", 3))
+    parts = (
+        TranscriptPart("model", "bet", 2),
+        TranscriptPart("environment", "They call. Public card: K. Your move?", 3),
+    )
     told = transcript(GAME, words)
-    assert told == Transcript((*parts, Part("model", "check", 2)), {3: 1, 4: 3}, -2.0, "stop")
+    assert told == Transcript((*parts, TranscriptPart("model", "check", 2)), {3: 1, 4: 3}, -2.0, "stop")
     begun = PartialSample(GAME.tokens[:5], GAME.logprobs[:5], GAME.spans, GAME.observed)
     assert transcript(begun, words) == Transcript(parts, {3: 1, 4: 1}, None, None)
     assert transcript(NOTHING, words).drawn == {}
@@ -111,7 +114,7 @@ def test_without_a_server_a_group_that_is_not_kept_is_one_clear_error(run: Path)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "→" in done.stderr
 
 
-def test_groups_in_replay_partials_and_the_dead_are_found(queue: Queue) -> None:
+def test_groups_in_replay_partials_and_the_dead_are_found(queue: Clients) -> None:
     scene = Scene(queue)
     made, begun, dead, idle = scene.lease(4)
     scene.complete((made,))

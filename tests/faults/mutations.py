@@ -33,15 +33,15 @@ MUTATIONS = (
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
         "learner/train.py",
         """\
-        self.saved = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
+        self.newest = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
-        self.queue.commit(self.lineage, self.saved.name, trained)
+        self.queue.commit(self.newest.name, trained)
 """,
         """\
-        self.queue.commit(self.lineage, f"{self.lineage:04d}/{self.version:08d}", trained)
-        self.saved = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.saved, window=self.window
+        self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
+        self.newest = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
 """,
         ("tests/learner/test_train.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
@@ -56,7 +56,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a consumer deleted with its leases",
-        "what a silent worker held is delivered to nobody again",
+        "the tasks of a silent worker are never delivered again",
         LUA + "operator.lua",
         "if consumer.pending == 0 and consumer.idle > FORGET_WORKER_MS then",
         "if consumer.idle > run.lease_ms then",
@@ -64,7 +64,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a consumer group that starts at $",
-        "tasks added before their group was made, or made again, are delivered to nobody",
+        "tasks added before their group was made, or made again, are never delivered",
         LUA + "operator.lua",
         "redis.pcall('XGROUP', 'CREATE', key, name, '0', 'MKSTREAM')",
         "redis.pcall('XGROUP', 'CREATE', key, name, '$', 'MKSTREAM')",
@@ -72,7 +72,7 @@ MUTATIONS = (
     ),
     Mutation(
         "retries inside the Redis client",
-        "a command that was carried out is sent again below the queue, where nobody knows its token",
+        "a command that was carried out is sent again below the queue, where no token identifies it",
         "echo_queue/connections/connect.py",
         '"retry": Retry(NoBackoff(), 0),\n        "socket_timeout"',
         '"retry": Retry(NoBackoff(), 3),\n        "socket_timeout"',
@@ -111,7 +111,7 @@ MUTATIONS = (
         ("tests/queue/test_lateness.py::test_a_completion_that_is_already_too_late_frees_its_lease",),
     ),
     Mutation(
-        "abandoned weights are fit",
+        "abandoned weights are admissible",
         "groups made by weights of a line that no longer exists are trained",
         LUA + "state.lua",
         "return line ~= lineage or version > bound",
@@ -120,7 +120,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a bad group is buried wherever it is",
-        "what was made anew is dead for what another group held",
+        "a task that was generated again is dead because of an earlier group",
         LUA + "operator.lua",
         "if stream ~= 'replay' or entry ~= args[3] then return { 0 } end",
         "if stream ~= 'replay' then return { 0 } end",
@@ -161,15 +161,15 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "a drain that does not know its repetition",
-        "groups whose drain lost its reply are in nobody's hands until the learner restarts",
+        "a drain that does not recognise its repetition",
+        "groups whose drain lost its reply are out of reach until the learner restarts",
         LUA + "learner.lua",
         "local taken = repeat_drain(run, turn) or fresh_drain",
         "local taken = fresh_drain",
         ("tests/faults/test_proxy.py::test_every_move_survives_every_fault",),
     ),
     Mutation(
-        "a lease that does not know its repetition",
+        "a lease that does not recognise its repetition",
         "tasks whose lease lost its reply wait until it expires, and cost an attempt",
         LUA + "worker.lua",
         "tasks = repeat_lease(run, worker, token) or fresh_lease",
@@ -203,16 +203,16 @@ MUTATIONS = (
     ),
     Mutation(
         "progress of a lost lease accepted",
-        "a worker that was taken for dead puts what is further on back to where it was",
+        "a worker that was taken for dead overwrites newer progress with older",
         LUA + "worker.lua",
         "  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end\n  if words[4]",
         "  if words[4]",
         ("tests/queue/test_progress.py::test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told",),
     ),
     Mutation(
-        "a partial rollout believed",
-        "what one worker wrote by hand makes all that lease its task fail, or serves as tokens of newer weights",
-        "echo_queue/queue/partial_payloads.py",
+        "a partial rollout is not checked",
+        "what one worker wrote by hand fails every worker that leases the task, or passes for tokens of newer weights",
+        "echo_queue/queue/payloads.py",
         "        if said != told:\n",
         "        if False:\n",
         ("tests/queue/test_progress.py::test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew",),
@@ -226,7 +226,7 @@ MUTATIONS = (
         ("tests/queue/test_leases.py::test_a_poisonous_task_dies_with_its_reason_and_can_be_revived",),
     ),
     Mutation(
-        "an attempt for getting on",
+        "progress costs an attempt",
         "a task longer than machines live dies of kills alone, although nothing of it is lost",
         LUA + "operator.lua",
         "local gets_on = not failed and tokens > (tonumber(task.kept) or 0)",
@@ -234,7 +234,7 @@ MUTATIONS = (
         ("tests/queue/test_progress.py::test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away",),
     ),
     Mutation(
-        "no attempt for standing still",
+        "a lease without progress costs no attempt",
         "a task that kills its worker once it has come so far kills them all, for ever",
         LUA + "operator.lua",
         "{ attempt = attempt, kept = tokens }",
@@ -245,7 +245,7 @@ MUTATIONS = (
     ),
     Mutation(
         "no bound on what a partial rollout claims",
-        "who claims ever more tokens keeps a task that kills its workers alive",
+        "a worker that claims ever more tokens keeps alive a task that kills its workers",
         LUA + "worker.lua",
         "if not at or tonumber(tokens) > run.group_max_tokens then",
         "if not at then",
@@ -279,7 +279,7 @@ MUTATIONS = (
     ),
     Mutation(
         "long ones handed out together",
-        "the longest groups of an update slow one another down at one worker, and everybody waits for it",
+        "the longest groups of an update slow one another down at one worker, and all others wait for it",
         LUA + "worker.lua",
         "full = #tasks == size or pairs_of(task[3]).long == '1'",
         "full = #tasks == size",
@@ -328,7 +328,7 @@ MUTATIONS = (
     Mutation(
         "a forgotten pointer stays forgotten",
         "after a fail-over that forgot a publication the workers wait for weights until the learner gives up",
-        "learner/train.py",
+        "learner/publication/weight_broadcast.py",
         "if last is not None and (now is None or now.version < last.version):",
         "if False:",
         ("tests/learner/test_train.py::test_a_publication_that_redis_forgot_is_made_again",),
@@ -337,7 +337,7 @@ MUTATIONS = (
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",
-        "    for manifest in ahead:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
+        "    for manifest in to_commit:\n        queue.commit(manifest.name, manifest.trained)\n",
         "",
         ("tests/learner/test_following.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
     ),
@@ -345,7 +345,7 @@ MUTATIONS = (
         "resumed without what was left behind",
         "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
         "learner/recovery/resume.py",
-        "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)",
+        "undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)",
         "undone = 0",
         ("tests/learner/test_following.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
     ),
@@ -383,7 +383,7 @@ MUTATIONS = (
     ),
     Mutation(
         "signatures not checked",
-        "whoever can write to the store decides what the workers generate with",
+        "anyone who can write to the store decides what the workers generate with",
         "echo_queue/weights/signatures.py",
         "            self._key.verify(bytes.fromhex(end[2].decode()), DOMAIN + body)\n",
         "            pass\n",
@@ -407,7 +407,7 @@ MUTATIONS = (
     ),
     Mutation(
         "announcements outlive their version",
-        "a learner that hung and wakes up has the workers fetch what will never stand",
+        "a learner that hung and wakes up makes the workers fetch a version that will never be published",
         LUA + "learner.lua",
         "  redis.call('DEL', run.K.coming)\n",
         "",
@@ -464,9 +464,10 @@ MUTATIONS = (
     Mutation(
         "a spilled payload removed when drained",
         "a learner that restarts with groups in hand finds them gone",
-        "echo_queue/queue/client.py",
+        "echo_queue/queue/learner.py",
         "        return replies.drained_of(reply",
-        '        self.payloads.store.delete([one.key for one in self.payloads.store.list("replay/")])\n'
+        "        store: Any = self._payloads._store\n"
+        '        store.delete([one.key for one in store.list("replay/")])\n'
         "        return replies.drained_of(reply",
         ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
     ),
@@ -488,14 +489,14 @@ MUTATIONS = (
     ),
     Mutation(
         "an engine is not probed",
-        "a worker generates with weights that nobody published, under the name of a version",
+        "a worker generates with weights that were never published, under the name of a version",
         "workers/weights/swap.py",
         "if not held:",
         "if False:",
         ("tests/workers/weights/test_swap.py::test_an_engine_that_holds_other_bytes_than_were_published_is_noticed",),
     ),
     Mutation(
-        "a spoilt stage stays a base",
+        "a damaged stage stays a base",
         "the next difference is applied to what was never a version, again and again",
         "workers/weights/staging.py",
         "        have, self.have = self.have, None\n",
@@ -506,7 +507,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a pinned key is replaced by Redis",
-        "whoever can write to Redis gives the workers weights",
+        "anyone who can write to Redis gives the workers weights",
         "workers/weights/key_pinning.py",
         "            if keys.public_key != expected:\n",
         "            if False:\n",
@@ -521,7 +522,7 @@ MUTATIONS = (
         ("tests/workers/test_quarantine.py::test_what_runs_is_handed_back_before_weights_are_built_anew",),
     ),
     Mutation(
-        "the heart does not renew",
+        "the lease keeper does not renew",
         "every call longer than a lease is taken over while it still runs",
         "workers/lease_keeper.py",
         "            lost = self._queue.renew(self._worker, self._held.versions())\n",
@@ -529,10 +530,10 @@ MUTATIONS = (
         ("tests/workers/test_heart.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
     ),
     Mutation(
-        "groups are not vetted",
+        "groups are not validated",
         "one broken worker spoils the gradient of all",
         "echo_queue/queue/payloads.py",
-        "            self.validator.check(group)\n",
+        "            self._validator.check(group)\n",
         "            pass\n",
         ("tests/queue/test_bad_groups.py::test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on",),
     ),

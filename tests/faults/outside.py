@@ -15,13 +15,13 @@ from tests.faults.points import PACKAGES, files, receiver, tree_of
 ALLOWED: Mapping[str, str] = {
     "echo_queue/queue/library.py:load": "called at the door `install`, and inside the retry loop",
     "echo_queue/connections/connect.py:_open_redis": "a ping, which changes nothing",
-    "echo_queue/services/redis_server.py:RedisServer._await_ready": "a ping, which changes nothing",
-    "echo_queue/services/s3_server.py:S3Server._await_ready": "connects and says nothing",
+    "echo_queue/services/redis_server.py:RedisServer._probe": "a ping, which changes nothing",
+    "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
     "echo_queue/launch/server_process.py:ServerProcess._held": "tries a lock and lets it go at once",
     "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log of what passes the door `launch server`",
     "echo_queue/launch/server_process.py:ServerProcess._keep_log_short": "a log",
-    "echo_queue/storage/object_store.py:ObjectStore.download_folder": "its partial rollout, which nobody reads",
-    "echo_queue/weights/signatures.py:_make": "its partial rollout, which nobody reads",
+    "echo_queue/storage/object_store.py:ObjectStore.download_folder": "its temporary folder, which no program reads",
+    "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
     "echo_queue/weights/tensors.py:kept": "a file without a name, gone with its process",
     "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a door",
     "echo_queue/reporting/plots.py:_svg": "into memory",
@@ -32,9 +32,9 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/launch/roles.py:become": "becomes the role",
     "echo_queue/launch/guard.py:_signal": "the guard: it has no state, and ends what it was told of",
     "echo_queue/launch/guard.py:_lives": "asks whether a process lives",
-    "echo_queue/launch/supervisor.py:Kept.start": "a line in the role's log",
+    "echo_queue/launch/supervisor.py:Supervised.start": "a line in the role's log",
     "echo_queue/launch/supervisor.py:Supervisor._tell": "fills the buffer that the door `tell guard` sends",
-    "echo_queue/launch/supervisor.py:spawn": "what `Kept.start` calls at the door `spawn role`",
+    "echo_queue/launch/supervisor.py:spawn": "what `Supervised.start` calls at the door `spawn role`",
     "echo_queue/launch/supervisor.py:lock": "waits for the lock; what is noted in it passes a door",
     "echo_queue/launch/supervisor.py:_process_lives": "asks whether a process lives",
     "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
@@ -93,11 +93,11 @@ CELERY = ("apply_async", "delay")
 METHODS = (*PATHS, *CELERY, "flush", "truncate", "download_file")
 WRITERS = ("save", "copy", "send", "write", "dump", "upload", "put_", "create_", "delete_")
 """How the names of foreign functions begin that write or send, wherever they come from."""
-NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_whole")
+NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_atomically")
 """Into memory; and what passes doors itself."""
 OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")
 """What is defined here: it is looked at where it stands."""
-DOORS = {("doors", "take"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
+DOORS = {("failpoints", "step"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
 
 
 @dataclass(frozen=True)

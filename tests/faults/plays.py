@@ -18,8 +18,8 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.failpoints import CRASHED
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
-from echo_queue.records import PromptRow, Shard, Task
+from echo_queue.queue import Chunk, PromptSet, RunRules
+from echo_queue.records import PromptRow, PromptShard, Task
 from echo_queue.reporting import metrics
 from echo_queue.submission import shards
 from echo_queue.submission.celery.app import build
@@ -31,6 +31,7 @@ from learner.recovery.rewind import choices
 from tests.faults import served
 from tests.faults.crashing import DEADLINE_S, Committer, Maker, Site, until
 from tests.faults.nursery import Life
+from tests.queue.clients import Clients
 
 Places = tuple[str, ...]
 
@@ -93,13 +94,13 @@ class LearnerCase(Case):
         self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
         self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
-        self.queue.submit("set", 0, Shard("nowhere", 0, self.prompts))
+        self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
         self.ends.enter_context(Maker(self.queue, spoiled="set/0/0"))
         return self
 
     def prepare(self, point: str) -> None:
         if point in ("get checkpoints", "remove model"):
-            assert self.live("place model") == CRASHED
+            assert self.live("rename model") == CRASHED
         if point == "head base/index.json":
             assert self.live("put base/index.json") == CRASHED
         if point == "uncommit":
@@ -184,7 +185,7 @@ class WorkerCase(Case):
         return self
 
     def prepare(self, point: str) -> None:
-        if point == "get partial rollouts":  # of another life
+        if point == "get partials":  # of another life
             assert self.live("progress") == CRASHED
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
@@ -206,10 +207,10 @@ class WorkerCase(Case):
         if point in ("release", "withdraw", "leave"):
             life.signal(signal.SIGTERM)
             until(life.over.is_set, "the worker's leaving", self.told)
-        if point in ("progress", "put partial rollouts"):  # while it waits for the reward
+        if point in ("progress", "put partials"):  # while it waits for the reward
             until(life.over.is_set, "the worker's death", self.told)
         if point == "delete replay":  # somebody else was faster
-            shard = Shard("", 0, self.PROMPTS)
+            shard = PromptShard("", 0, self.PROMPTS)
             task = Task(f"set/0/{self.SLOW}", "set", 0, self.SLOW, shard, 0, 0, 0, 0, 0, "", "")
             published = self.queue.published()
             assert published
@@ -376,7 +377,7 @@ class ServicesCase(Case):
     def prepare(self, point: str) -> None:
         if point == "load users":
             self.outlive = True
-            assert self.live("place endpoint") == CRASHED
+            assert self.live("rename endpoint") == CRASHED
         if point == "remove unfinished":
             self.outlive = False
 
@@ -402,9 +403,9 @@ class ServicesCase(Case):
         name = f"set-{len(self.acknowledged)}"
         try:
             connect_store(self.config, "admin", deadline_s=0.0)
-            queue = Queue.connect(self.config, "admin")
+            queue = Clients.connected_as(self.config, "admin")
             queue.declare(PromptSet(name, "made up"), [Chunk(0, 0, 3)])
-            queue.submit(name, 0, Shard("nowhere", 0, 3))
+            queue.submit(name, 0, PromptShard("nowhere", 0, 3))
         except (EchoQueueError, OSError):
             return False
         self.acknowledged.append(name)
@@ -415,7 +416,7 @@ class ServicesCase(Case):
         life = self._begin()
         until(lambda: life.over.is_set() or self._submits(), "services that answer", self.told)
         store = connect_store(self.config, "admin")
-        queue = Queue.connect(self.config, "admin", store)
+        queue = Clients.connected_as(self.config, "admin", store)
         tensors = load_file(self.site.base / "model.safetensors")
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
         with Committer(queue, store, tensors, self.config) as committer, Maker(queue):

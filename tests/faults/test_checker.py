@@ -254,13 +254,6 @@ def test_weights_that_are_not_what_was_published_are_noticed() -> None:
     assert kinds(replace(evidence, served=unseen)) == {"loaded"}
 
 
-@pytest.mark.parametrize("idle", [{"routes": Counter(anchors=3)}, {"bytes": Counter(store=3)}], ids=["routes", "bytes"])
-def test_a_storm_without_differences_or_peers_shows_nothing(idle: dict[str, Counter[str]]) -> None:
-    evidence = a_good_run()
-    assert evidence.served
-    assert kinds(replace(evidence, served=replace(evidence.served, **idle))) == {"nothing shown"}
-
-
 def test_what_a_worker_loads_and_fetches_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "served").write_text("1.0 as published\n1.1 as published\n1.1 as published\n1.2 differs in a, b\n")
     (tmp_path / "fetched").write_text("0001.00000000/full 900 0\n0001.00000001/from-0001.00000000 20 80\n")

@@ -1,11 +1,9 @@
 """Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
 
-`make crash-points` leads all pairs. CI leads every point singly and a share of the pairs, drawn anew each time; the
-seed is printed, and `CRASH_SEED` brings the same ones back.
+`make test` leads every point singly, `make proof` all pairs as well; CI draws a few of these (`tests/tiers.py`).
 """
 
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +28,10 @@ from tests.faults.plays import (
     SupervisorCase,
     WorkerCase,
 )
+from tests.tiers import few
 
-PAIRS = os.environ.get("CRASH_PAIRS", "1")
-"""Pairs of each role: a multiple of the number of its points, or `all`."""
-SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
+FEW_PAIRS = 6
+"""Pairs of each role that CI draws."""
 AT_A_TIME = 2
 SIMPLE = {
     "learner": LearnerCase,
@@ -118,10 +116,10 @@ def test_every_door_is_a_point_of_some_role() -> None:
 
 
 OPERATORS = (
-    *("dead", "revive", "bury", "audit", "renew", "partial rollout marker", "place marker", "remove marker"),
-    *("waiting", "begun"),
-    *("partial rollout password", "place password"),
-    *("partial rollout weights", "place weights"),
+    *("dead", "revive", "bury", "audit", "renew", "write marker", "rename marker", "remove marker"),
+    *("group_in_replay", "partial_group"),
+    *("write password", "rename password"),
+    *("write weights", "rename weights"),
 )
 """Steps of commands that people give, and give again."""
 SWEEP = ("places", "pointed")
@@ -142,35 +140,29 @@ def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: p
         print(f" [{len(places)} points of the {role}]", end="")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.proof
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("role", points.ROLES)
 def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
     """… and the first death comes as surely as it does alone; the second only where the way still leads there."""
     places = reachable(role)
     pairs = list(product(places, places))
-    chosen = pairs if PAIRS == "all" else random.Random(f"{SEED} {role}").sample(pairs, min(len(pairs), _share(places)))
+    chosen = few(pairs, FEW_PAIRS, role)
     with Company(site, role) as company:
         codes = company.lead_all(chosen, "pair")
     missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != failpoints.CRASHED]
     assert not missed, "never came to the first of these points, though a single death does"
     twice = sum(code == (failpoints.CRASHED, failpoints.CRASHED) for code in codes)
     with capsys.disabled():
-        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice; CRASH_SEED={SEED}]", end="")
-
-
-def _share(places: Sequence[str]) -> int:
-    return int(PAIRS) * len(places)
+        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice]", end="")
 
 
 def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path; from echo_queue.atomic_file import write_whole;"
-        f"[write_whole(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
+        "from pathlib import Path; from echo_queue.atomic_file import write_atomically;"
+        f"[write_atomically(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
     )
-    environ = os.environ | {failpoints.VARIABLE: "partial rollout file#2"}
+    environ = os.environ | {failpoints.VARIABLE: "write file#2"}
     ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=False)
     assert ended.returncode == failpoints.CRASHED
-    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], (
-        "b is a partial rollout that has no place yet"
-    )
+    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], "b has its temporary file alone"

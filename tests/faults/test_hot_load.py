@@ -4,7 +4,6 @@ The learner's weights drift with every version; workers feed one another. After 
 tensor of its live engine has the digest that the manifest names (`served`).
 """
 
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -19,11 +18,11 @@ from learner.recovery import checkpoint
 from tests.faults import served
 from tests.faults.crashing import Committer, Site, until
 from tests.faults.nursery import Life
+from tests.seed import session_seed
 
 PROMPTS = 24
 KILLS = 8
 DEADLINE_S = 120.0
-SEED = int(os.environ.get("CRASH_SEED", random.randrange(1 << 32)))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_whatever_is_killed_only_published_weights_generate(
     site: Site, encrypt: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, chance = f"hot-{encrypt}".lower(), random.Random(SEED)
+    name, chance = f"hot-{encrypt}".lower(), random.Random(session_seed())
     config = site.config(
         name,
         model={"base": str(site.base), "max_prompt_tokens": 16, "max_new_tokens": 3},
@@ -58,7 +57,7 @@ def test_whatever_is_killed_only_published_weights_generate(
     lives: dict[str, Life] = {}
 
     def told() -> str:
-        return log.read_text(errors="replace")[-6_000:] + f"\nCRASH_SEED={SEED}"
+        return log.read_text(errors="replace")[-6_000:]
 
     def all_live() -> None:
         for worker in ("worker", "second worker"):
@@ -83,4 +82,4 @@ def test_whatever_is_killed_only_published_weights_generate(
     assert sorted(checkpoint.trained_ids(store)) == sorted(f"set/0/{index}" for index in range(PROMPTS))
     assert queue.audit().ok
     with capsys.disabled():
-        print(f" [{seen.swaps.total()} swaps, {len(learner.generated)} versions generated, CRASH_SEED={SEED}]", end="")
+        print(f" [{seen.swaps.total()} swaps, {len(learner.generated)} versions generated]", end="")

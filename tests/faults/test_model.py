@@ -44,7 +44,13 @@ def test_no_interleaving_with_one_fault_breaks_a_promise(protocol: Protocol) -> 
     assert verdict.states > 10_000
 
 
-@pytest.mark.parametrize("rule", RULES)
+DEEP = {"checkpoint_on_resume", "forks_know_parents"}
+"""The shortest way to break a promise without one of these is long."""
+
+
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=pytest.mark.slow) if rule in DEEP else rule for rule in RULES]
+)
 def test_without_this_rule_a_promise_breaks(rule: str) -> None:
     promise, story = BREAKS[rule]
     verdict = smallest(without(rule))

@@ -73,8 +73,10 @@ def test_a_test_that_fails_where_nothing_is_broken_ends_it(
     assert mutate.control([nowhere]), "there is no such test"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(2400)
-def test_every_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["mutate"])
-    assert main() == 0, capsys.readouterr().out
+@pytest.mark.proof(kind="mutations", share=0.1)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
+def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
+    assert not mutate.control([mutation]), "its tests fail where nothing is broken"
+    verdict = mutate.try_out(mutation)
+    assert verdict.noticed, verdict.said

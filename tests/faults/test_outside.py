@@ -54,8 +54,8 @@ NO_ACTS = (
     "open(path); path.open('rb')",
     "text.replace(a, b)",
     "from echo_queue.storage.object_store import copy_all; copy_all()",
-    "import os; doors.take('step', lambda: os.replace(a, b))",
-    "import os\ndef act():\n    os.replace(a, b)\ndoors.take('step', act)",
+    "import os; failpoints.step('step', lambda: os.replace(a, b))",
+    "import os\ndef act():\n    os.replace(a, b)\nfailpoints.step('step', act)",
 )
 
 
@@ -71,5 +71,5 @@ def test_what_reads_or_stands_behind_a_door_is_no_act(code: str) -> None:
 
 
 def test_a_function_that_is_also_called_past_the_door_is_seen() -> None:
-    code = "import os\ndef act():\n    os.replace(a, b)\ndoors.take('step', act)\nact()"
+    code = "import os\ndef act():\n    os.replace(a, b)\nfailpoints.step('step', act)\nact()"
     assert [(act.place, act.what) for act in outside.acts_of(ast.parse(code))] == [("act", "os.replace")]

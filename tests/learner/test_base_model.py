@@ -12,7 +12,7 @@ from echo_queue.config import Config
 from echo_queue.errors import ConfigError
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import Deals
+from echo_queue.submission.sources.poker.deals import PokerSource
 from learner.base_model import MADE_FROM, make
 from learner.base_model.task import WARMUP_SEED_OFFSET, Example, task_of, warmup_examples
 from learner.base_model.warmup import IGNORED, _row, rearranged
@@ -76,7 +76,7 @@ def test_a_second_call_keeps_the_model(made: Config) -> None:
     path, said = Path(made.base_model) / "model.safetensors", list[str]()
     before = path.stat()
     make(made, said.append)
-    assert path.stat() == before and said == [f"the base model is there: {made.base_model}"]
+    assert path.stat() == before and said == [f"the base model exists: {made.base_model}"]
 
 
 def test_the_same_settings_make_the_same_model_and_another_seed_another(made: Config, tmp_path: Path) -> None:
@@ -154,15 +154,15 @@ def poker(folder: Path) -> Config:
 
 def test_examples_of_poker_are_whole_hands_of_legal_moves_that_the_run_does_not_hold(tmp_path: Path) -> None:
     task = task_of(poker(tmp_path))
-    deals = Deals("leduc", POKER | {"seed": 1 + WARMUP_SEED_OFFSET})
+    deals = PokerSource("leduc", POKER | {"seed": 1 + WARMUP_SEED_OFFSET})
     examples = warmup_examples(task, 60)
     for index, example in enumerate(examples):
         hand = Hand(deals.deal(index))
-        assert (example.prompt, example.mixed) == (hand.prompt, False)
-        said = [example.answer, *(answer for _, answer in example.further)]
+        assert (example.prompt, example.may_be_wrong) == (hand.prompt, False)
+        said = [example.answer, *(answer for _, answer in example.turns)]
         assert all(hand.named(move) and isinstance(hand.move(move), str) for move in said[:-1])
         assert hand.named(said[-1]) and isinstance(hand.move(said[-1]), float)
-    assert max(len(example.further) for example in examples) > 1
+    assert max(len(example.turns) for example in examples) > 1
 
 
 def test_a_hand_is_encoded_as_workers_encode_it_and_only_what_is_said_is_learned(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_a_hand_is_encoded_as_workers_encode_it_and_only_what_is_said_is_learned
     make(settings)
     tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
     prompts = Prompts.open(settings.base_model, 128)
-    example = next(one for one in warmup_examples(task_of(settings), 60) if one.further)
-    turns = [(example.prompt, example.answer), *example.further]
+    example = next(one for one in warmup_examples(task_of(settings), 60) if one.turns)
+    turns = [(example.prompt, example.answer), *example.turns]
     tokens, targets = _row(tokenizer, turns)
     row, read, aims = PromptRow(example.prompt, {}), list[int](), list[int]()
     for place, (told, said) in enumerate(turns):

@@ -6,19 +6,23 @@ from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import Manifest
+from learner.recovery.checkpoint import CheckpointManifest
 
 TENSORS = {"weight": torch.arange(6.0).view(2, 3), "rng": torch.get_rng_state()}
 
 
 def save(
-    store: ObjectStore, number: int, parent: Manifest | None = None, lineage: int = 1, ids: tuple[str, ...] = ()
-) -> Manifest:
+    store: ObjectStore,
+    number: int,
+    parent: CheckpointManifest | None = None,
+    lineage: int = 1,
+    ids: tuple[str, ...] = (),
+) -> CheckpointManifest:
     tensors = TENSORS | {"weight": TENSORS["weight"] + number}
     return checkpoint.save(store, Version(lineage, number), tensors, trained=ids, parent=parent, window=1.25)
 
 
-def damage(store: ObjectStore, manifest: Manifest) -> None:
+def damage(store: ObjectStore, manifest: CheckpointManifest) -> None:
     data = bytearray(store.get(manifest.state))
     data[-1] ^= 1
     store.put(manifest.state, bytes(data))

@@ -61,7 +61,7 @@ def shared(model: PreTrainedModel, groups: list[Group], temperature: float, micr
 def plain_sum(model: PreTrainedModel, groups: list[Group], temperature: float) -> Tensor:
     scores = iter(plain(model, groups, temperature).values())
     update = prepare(groups, "std", "keep")
-    total = [next(scores).sum() * row.advantage for part in update.parts for row in part.rows]
+    total = [next(scores).sum() * row.advantage for part in update.groups for row in part.rows]
     return torch.stack(total).sum() / update.tokens
 
 

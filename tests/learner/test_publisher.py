@@ -9,7 +9,7 @@ from torch import Tensor
 from echo_queue.errors import DeadlineError
 from echo_queue.queue import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.records import Version
-from learner.publication.publish_thread import Publish, Publisher, publication_period
+from learner.publication.publish_thread import Publish, PublishThread, publication_period
 
 WEIGHTS = {"weight": torch.zeros(3)}
 STATUS = Status(
@@ -36,8 +36,8 @@ def test_kappa_is_the_smallest_that_dissemination_sustains(
     assert publication_period(t_bcast_s, t_train_s, s) == kappa
 
 
-def started(publish: Publish) -> Publisher:
-    publisher = Publisher(publish, lambda version, hurried: None, 20.0)
+def started(publish: Publish) -> PublishThread:
+    publisher = PublishThread(publish, lambda version, hurried: None, 20.0)
     publisher.start()
     return publisher
 
@@ -95,7 +95,7 @@ def test_a_version_has_arrived_once_every_living_worker_serves_it() -> None:
 
 def test_a_publication_that_is_stuck_is_named() -> None:
     may_go = threading.Event()
-    publisher = Publisher(lambda version, weights: may_go.wait(20), lambda version, hurried: None, deadline_s=0.05)
+    publisher = PublishThread(lambda version, weights: may_go.wait(20), lambda version, hurried: None, deadline_s=0.05)
     publisher.start()
     publisher.hand_over(Version(3, 7), WEIGHTS)
     with pytest.raises(DeadlineError, match=r"version 3\.7 was not published within 0 s"):
@@ -109,13 +109,13 @@ def test_what_follows_a_publication_is_told_that_a_newer_one_waits() -> None:
     told: list[bool] = []
     partial_payloads, may_go = threading.Event(), threading.Event()
 
-    def follow(version: Version, hurried: Callable[[], bool]) -> None:
+    def further(version: Version, hurried: Callable[[], bool]) -> None:
         told.append(hurried())
         partial_payloads.set()
         may_go.wait(10)
         told.append(hurried())
 
-    publisher = Publisher(lambda version, weights: None, follow, 20.0)
+    publisher = PublishThread(lambda version, weights: None, further, 20.0)
     publisher.start()
     publisher.hand_over(Version(1, 1), WEIGHTS)
     assert partial_payloads.wait(10)

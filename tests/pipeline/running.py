@@ -154,6 +154,23 @@ def published(run: Running) -> bool:
     return status is not None and status.published is not None and status.published.version.number > 0
 
 
+def assert_no_lag(run: Running) -> None:
+    """What is trained was made by the weights that it is trained on, to the last token."""
+    assert {lag for update in run.updates() for lag in update.lags} == {"0"}
+    assert all(update.token_lag == 0 and update.mixed_groups == 0 for update in run.updates())
+
+
+def assert_each_group_is_of_one_version(run: Running) -> None:
+    assert sum(update.mixed_groups for update in run.updates()) == 0
+
+
+def assert_tokens_are_no_older_than_their_groups(run: Running) -> None:
+    for update in run.updates():
+        lags = sorted(map(int, update.lags))
+        assert 0 <= update.token_lag <= lags[-1]
+        assert update.token_lag >= lags[0] or update.mixed_groups, "newer than its group is only a token of a mixed one"
+
+
 def _children(parent: int) -> list[int]:
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
     return [pid for pid in pids if _parent(pid) == parent]

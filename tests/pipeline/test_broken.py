@@ -16,6 +16,8 @@ from echo_queue.services.serving import Services
 from tests.cli.test_commands import block
 from tests.pipeline.running import TINY
 
+pytestmark = pytest.mark.slow
+
 MAIN = "from echo_queue.cli import main; main()"
 
 

@@ -1,5 +1,7 @@
 """Whatever is killed, at whatever moment: the run completes, and every prompt is trained exactly once."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -8,8 +10,10 @@ from tests.pipeline.running import (
     Moment,
     Running,
     assert_every_prompt_was_trained_once,
+    assert_no_lag,
     checkpointed,
     leased,
+    locked,
     published,
     submitted,
     trained,
@@ -18,8 +22,18 @@ from tests.pipeline.running import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def test_every_role_killed_in_one_run_is_started_again(start: Callable[..., Running]) -> None:
-    run = start()
+def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(start: Callable[..., Running]) -> None:
+    """Strictly on-policy, with two workers that look for weights before every generation: nothing may lag."""
+    strict = {"ECHO_QUEUE_STALENESS__S": "0", "ECHO_QUEUE_ROLLOUT__WORKERS": "2"}
+    run = start(ECHO_QUEUE_ROLLOUT__MODE="pull", **strict)
+    run.until(locked)
+    assert_a_second_run_is_refused(run)
+
+    run.until(leased)
+    run.process.terminate()
+    assert run.ends() == 130
+    assert "continues it" in run.output.read_text()
+    run.again()
     for moment, role in (
         (submitted, "celery"),
         (leased, "worker"),
@@ -31,10 +45,24 @@ def test_every_role_killed_in_one_run_is_started_again(start: Callable[..., Runn
     ):
         run.until(moment)
         run.kill(role)
+    run.until(trained(18))
+    run.kill("supervisor")
+    run.again()
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
+    assert_no_lag(run)
 
 
+def assert_a_second_run_is_refused(run: Running) -> None:
+    command = [sys.executable, "-m", "echo_queue.cli", "run", *run.process.args[4:]]  # type: ignore[index]
+    second = subprocess.run(
+        command, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert second.returncode == 2
+    assert f"is being run already, by process {run.process.pid}" in second.stderr
+
+
+@pytest.mark.proof(kind="kills", share=0.5)
 @pytest.mark.parametrize(
     "kills",
     [

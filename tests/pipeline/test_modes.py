@@ -1,12 +1,22 @@
-"""Whole runs in each of `rollout.mode`: the lags that the learner records are those that the mode promises."""
+"""Whole runs in each of `rollout.mode`: the lags that the learner records are those that the mode promises.
+
+Each mode is also that of a whole run which proves something else besides (`test_run`, `test_killed`, `test_tls`,
+`test_poker`); here nothing else happens.
+"""
 
 from collections.abc import Callable
 
 import pytest
 
-from tests.pipeline.running import Running, assert_every_prompt_was_trained_once
+from tests.pipeline.running import (
+    Running,
+    assert_each_group_is_of_one_version,
+    assert_every_prompt_was_trained_once,
+    assert_no_lag,
+    assert_tokens_are_no_older_than_their_groups,
+)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof(kind="modes", share=0.25), pytest.mark.timeout(400)]
 
 
 def whole_run(start: Callable[..., Running], mode: str, **settings: str) -> Running:
@@ -19,18 +29,14 @@ def whole_run(start: Callable[..., Running], mode: str, **settings: str) -> Runn
 @pytest.mark.parametrize(("mode", "workers"), [("pull", "2"), ("sync", "1")])
 def test_before_every_generation_means_no_lag(start: Callable[..., Running], mode: str, workers: str) -> None:
     run = whole_run(start, mode, ECHO_QUEUE_STALENESS__S="0", ECHO_QUEUE_ROLLOUT__WORKERS=workers)
-    assert {lag for update in run.updates() for lag in update.lags} == {"0"}
-    assert all(update.token_lag == 0 and update.mixed_groups == 0 for update in run.updates())
+    assert_no_lag(run)
 
 
 def test_between_generations_leaves_each_group_of_one_version(start: Callable[..., Running]) -> None:
     run = whole_run(start, "push-pull")
-    assert sum(update.mixed_groups for update in run.updates()) == 0
+    assert_each_group_is_of_one_version(run)
 
 
 def test_between_tokens_leaves_tokens_no_older_than_their_groups(start: Callable[..., Running]) -> None:
     run = whole_run(start, "in-flight")
-    for update in run.updates():
-        lags = sorted(map(int, update.lags))
-        assert 0 <= update.token_lag <= lags[-1]
-        assert update.token_lag >= lags[0] or update.mixed_groups, "newer than its group is only a token of a mixed one"
+    assert_tokens_are_no_older_than_their_groups(run)

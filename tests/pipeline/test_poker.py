@@ -1,4 +1,4 @@
-"""`echo-queue run` at the poker table: what was trained is what was played."""
+"""`echo-queue run` at the poker table, in step with the learner: what was trained is what was played."""
 
 import subprocess
 import sys
@@ -13,8 +13,8 @@ from echo_queue.cli.show import tokenizer_of
 from echo_queue.cli.transcript import Transcript, transcript
 from echo_queue.reporting.samples import TrainedGroups
 from echo_queue.submission.sources.poker import Hand
-from echo_queue.submission.sources.poker.deals import Deals
-from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once
+from echo_queue.submission.sources.poker.deals import PokerSource
+from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once, assert_no_lag
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -25,6 +25,9 @@ OPTIONS = {"size": PROMPTS, "seed": 7, "opponent": "random"}
 def run(tmp_path: Path) -> Iterator[Running]:
     one = Running(
         tmp_path,
+        ECHO_QUEUE_ROLLOUT__MODE="sync",
+        ECHO_QUEUE_ROLLOUT__WORKERS="1",
+        ECHO_QUEUE_STALENESS__S="0",
         ECHO_QUEUE_PROMPTS__SOURCE="poker:leduc",
         ECHO_QUEUE_PROMPTS__OPTIONS=f'{{ size = {PROMPTS}, seed = 7, opponent = "random" }}',
         ECHO_QUEUE_ENVIRONMENT__KIND="poker",
@@ -41,7 +44,8 @@ def run(tmp_path: Path) -> Iterator[Running]:
 def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
-    deals, words = Deals("leduc", OPTIONS), tokenizer_of(run.config)
+    assert_no_lag(run)
+    deals, words = PokerSource("leduc", OPTIONS), tokenizer_of(run.config)
     turns: Counter[int] = Counter()
     for index in range(PROMPTS):
         kept = TrainedGroups(run.config).find(f"sorting/0/{index}")

@@ -2,22 +2,28 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 
-from tests.pipeline.running import UPDATES, Running, assert_every_prompt_was_trained_once, leased, locked
+from tests.pipeline.running import (
+    UPDATES,
+    Running,
+    assert_every_prompt_was_trained_once,
+    assert_tokens_are_no_older_than_their_groups,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> None:
-    run = Running(tmp_path)
+    """In-flight: weights change between tokens."""
+    run = Running(tmp_path, ECHO_QUEUE_ROLLOUT__MODE="in-flight")
     try:
         assert run.ends() == 0, run.told()
         assert_every_prompt_was_trained_once(run)
+        assert_tokens_are_no_older_than_their_groups(run)
         directory = run.config.run.dir
         assert [update.version for update in run.updates()] == list(range(1, UPDATES + 1))
         assert (directory / "report.html").read_text().count("<svg") == 8
@@ -39,22 +45,3 @@ def _generates(folder: Path) -> None:
         "print(m.generate(**t('1 + 1 =', return_tensors='pt', return_token_type_ids=False), max_new_tokens=4).shape)"
     )
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=120, cwd=folder)
-
-
-def test_a_second_run_of_a_running_directory_is_refused(start: Callable[..., Running], tmp_path: Path) -> None:
-    run = start()
-    run.until(locked)
-    command = [sys.executable, "-m", "echo_queue.cli", "run", *run.process.args[4:]]  # type: ignore[index]
-    second = subprocess.run(
-        command, cwd=tmp_path, env=run.environ, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert second.returncode == 2
-    assert f"is being run already, by process {run.process.pid}" in second.stderr
-
-    run.until(leased)
-    run.process.terminate()
-    assert run.ends() == 130
-    assert "continues it" in run.output.read_text()
-    run.again()
-    assert run.ends() == 0, run.told()
-    assert_every_prompt_was_trained_once(run)

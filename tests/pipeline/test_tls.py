@@ -17,7 +17,12 @@ from echo_queue.connections.secrets import ROLES
 from echo_queue.launch.server_process import port_for
 from echo_queue.queue import acl, library
 from echo_queue.services.redis_server import RedisServer, User
-from tests.pipeline.running import TINY, Running, assert_every_prompt_was_trained_once
+from tests.pipeline.running import (
+    TINY,
+    Running,
+    assert_each_group_is_of_one_version,
+    assert_every_prompt_was_trained_once,
+)
 
 RUN, PASSWORD = "tiny", "secret"
 
@@ -83,10 +88,16 @@ def command(run: Running, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.slow
-def test_a_whole_run_speaks_tls(tmp_path: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers, learner, submitter and Celery's broker; the looks of an operator as well."""
+def test_a_whole_run_speaks_tls(
+    tmp_path: Path, base: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers, learner, submitter and Celery's broker; the looks of an operator as well.
+
+    Weights change between generations: each group is of one version.
+    """
     monkeypatch.setenv("ECHO_QUEUE_REDIS_PASSWORD", PASSWORD)
-    run = Running(tmp_path, **elsewhere.settings(elsewhere.authority))
+    mode = {"ECHO_QUEUE_ROLLOUT__MODE": "push-pull"}
+    run = Running(tmp_path, base, **mode, **elsewhere.settings(elsewhere.authority))
     try:
         assert run.ends() == 0, run.told()
         assert "trained" in command(run, "status").stdout
@@ -98,6 +109,7 @@ def test_a_whole_run_speaks_tls(tmp_path: Path, elsewhere: Elsewhere, monkeypatc
         )  # fmt: skip
         assert ("NOPERM" in asked.stdout + asked.stderr, asked.stdout.split()[-1].isdecimal()) == (True, True)
         assert_every_prompt_was_trained_once(run)
+        assert_each_group_is_of_one_version(run)
     finally:
         run.stop()
 

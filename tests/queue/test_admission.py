@@ -8,20 +8,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, staleness
-from echo_queue.records import Shard, Version
+from echo_queue.queue import Chunk, PromptSet, RunRules, staleness
+from echo_queue.records import PromptShard, Version
+from tests.queue.admission_rules import within_bound, within_window
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene
 
 
-def test_nothing_is_admitted_before_weights_are_published(queue: Queue) -> None:
+def test_nothing_is_admitted_before_weights_are_published(queue: Clients) -> None:
     queue.configure(RULES)
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 10)])
-    queue.submit("a", 0, Shard("shard", 0, 10))
+    queue.submit("a", 0, PromptShard("shard", 0, 10))
     assert queue.admit() == 0
     assert queue.lease("w1", Version(0, 0), 1).tasks == ()
 
 
-def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Queue) -> None:
+def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=0, batch=3, pace=False), prompts=12)
     for version in range(4):
         tasks = scene.lease(1000)
@@ -33,7 +35,7 @@ def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Queue) ->
     assert queue.audit().trained == 12
 
 
-def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queue: Queue) -> None:
+def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=0, batch=2, pace=False))
     scene.complete(scene.lease(2))
     scene.update(publish=False)
@@ -42,7 +44,7 @@ def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queu
     assert len(scene.lease(9)) == 2
 
 
-def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
+def test_the_window_paces_admission_within_the_bound(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=8, batch=4, pace=True), prompts=100)
     assert queue.status().tasks == 8  # two batches until the learner says otherwise
     scene.complete(scene.lease(4))
@@ -54,7 +56,7 @@ def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
     assert queue.admit() == 0
 
 
-def test_a_window_of_any_size_keeps_all_its_tasks(queue: Queue) -> None:
+def test_a_window_of_any_size_keeps_all_its_tasks(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=1000, batch=10, pace=False), prompts=2500)
     while queue.admit():
         pass
@@ -64,9 +66,9 @@ def test_a_window_of_any_size_keeps_all_its_tasks(queue: Queue) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.DataObject) -> None:
+def test_the_server_admits_what_the_pure_rule_admits(queue: Clients, data: st.DataObject) -> None:
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*") or ["none"])
-    queue = Queue(queue.client, queue.run)
+    queue = Clients(queue.client, queue.run)
     s, batch = data.draw(st.integers(0, 4), "s"), data.draw(st.integers(1, 4), "batch")
     pace, window = data.draw(st.booleans(), "pace"), data.draw(st.floats(1, 6), "window")
     scene = Scene(queue, RunRules(s=s, batch=batch, pace=pace), prompts=0)
@@ -79,37 +81,37 @@ def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.Data
     tagged, expected = [task.min_pv for task in scene.lease(1000, version=Version(0, 0))], []
     for untrained in range(60):
         oldest = staleness.min_pv(v, untrained, batch, s)
-        paced = staleness.within_window(untrained, batch, window) if pace else True
-        if not (staleness.within_bound(oldest, published) and paced):
+        paced = within_window(untrained, batch, window) if pace else True
+        if not (within_bound(oldest, published) and paced):
             break
         expected.append(oldest)
     assert tagged == expected
 
 
-def test_a_submission_repeated_adds_nothing(queue: Queue) -> None:
+def test_a_submission_repeated_adds_nothing(queue: Clients) -> None:
     scene = Scene(queue, prompts=10)
     scene.submit("a", 10)
     assert queue.audit().submitted == 10
 
 
-def test_a_set_declared_differently_is_refused(queue: Queue) -> None:
+def test_a_set_declared_differently_is_refused(queue: Clients) -> None:
     Scene(queue, prompts=10)
     with pytest.raises(ServiceError, match="it holds other prompts, of source of a"):
         queue.declare(PromptSet("a", "another"), [Chunk(0, 0, 10, digest="other")])
     with pytest.raises(ServiceError, match="epochs is 1, not 2"):
         queue.declare(PromptSet("a", "source of a", epochs=2), [Chunk(0, 0, 10)])
     with pytest.raises(ServiceError, match="chunk 0 is 0 \\+ 10, not 0 \\+ 11"):
-        queue.submit("a", 0, Shard("shard", 0, 11))
+        queue.submit("a", 0, PromptShard("shard", 0, 11))
     with pytest.raises(ServiceError, match="chunk 7 was never declared"):
-        queue.submit("a", 7, Shard("shard", 0, 10))
+        queue.submit("a", 7, PromptShard("shard", 0, 10))
 
 
-def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
+def test_the_ledger_names_the_chunks_that_are_missing(queue: Clients) -> None:
     queue.configure(RULES)
     chunks = [Chunk(0, 0, 4), Chunk(1, 4, 4), Chunk(2, 8, 2)]
     assert queue.submission_status("a") is None
     queue.declare(PromptSet("a", "source"), chunks)
-    queue.submit("a", 1, Shard("shard", 4, 4))
+    queue.submit("a", 1, PromptShard("shard", 4, 4))
     submission_status = queue.submission_status("a")
     assert submission_status is not None
     assert (submission_status.prompts, submission_status.waiting, submission_status.complete) == (
@@ -119,20 +121,20 @@ def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
     )
 
 
-def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Queue) -> None:
+def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=50, batch=1, pace=False), prompts=0)
     queue.declare(PromptSet("a", "source", epochs=2), [Chunk(0, 0, 2), Chunk(1, 2, 3)])
-    queue.submit("a", 1, Shard("second", 2, 3))
+    queue.submit("a", 1, PromptShard("second", 2, 3))
     assert [(task.epoch, task.index, task.shard.object) for task in scene.lease(99)] == [
         (0, 2, "second"), (0, 3, "second"), (0, 4, "second"),
     ]  # fmt: skip
-    queue.submit("a", 0, Shard("first", 0, 2))
+    queue.submit("a", 0, PromptShard("first", 0, 2))
     scene.check()
     served = [(task.epoch, task.index) for task in scene.lease(99)]
     assert served == [(0, 0), (0, 1), (1, 2), (1, 3), (1, 4), (1, 0), (1, 1)]
 
 
-def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) -> None:
+def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=500, batch=1, pace=False), prompts=0)
     scene.submit("a", 101, chunk=10, order="shuffled", epochs=2, seed=5)
     tasks = scene.lease(1000)
@@ -149,16 +151,16 @@ def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) 
         assert 20 < sum(jumps) / len(jumps) < 50
 
 
-def test_a_shuffled_set_waits_for_all_its_chunks(queue: Queue) -> None:
+def test_a_shuffled_set_waits_for_all_its_chunks(queue: Clients) -> None:
     Scene(queue, prompts=0)
     queue.declare(PromptSet("a", "source", order="shuffled"), [Chunk(0, 0, 2), Chunk(1, 2, 2)])
-    queue.submit("a", 1, Shard("second", 2, 2))
+    queue.submit("a", 1, PromptShard("second", 2, 2))
     assert queue.status().tasks == 0
-    queue.submit("a", 0, Shard("first", 0, 2))
+    queue.submit("a", 0, PromptShard("first", 0, 2))
     assert queue.status().tasks == 4
 
 
-def test_higher_priority_is_served_first_then_older_sets(queue: Queue) -> None:
+def test_higher_priority_is_served_first_then_older_sets(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=1, batch=2, pace=False), prompts=0)
     queue.configure(replace(RULES, s=0))
     for name, priority in (("plain", 0), ("later", 0), ("urgent", 5)):
@@ -170,7 +172,7 @@ def test_higher_priority_is_served_first_then_older_sets(queue: Queue) -> None:
     assert order == ["plain"] * 2 + ["urgent"] * 4 + ["plain"] * 2 + ["later"] * 4
 
 
-def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand(queue: Queue) -> None:
+def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, s=3), prompts=0)
     for name, prompts in (("small", 1000), ("huge", 100_000_000)):
         scene.submit(name, prompts, chunk=prompts // 10, order="shuffled", epochs=3)

@@ -1,19 +1,22 @@
 """Real Redis servers for tests: Redis from the machine (the floor, 7.0) and Valkey from its wheel.
 
-One server per kind and session, append-only file fsynced on each write; each test gets a run of its own.
+One server per kind and process of a session, append-only file fsynced on each write; each test gets a run of its own.
 """
 
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 import redis
 
-from echo_queue.queue import Queue, library
+from echo_queue.queue import library
 from echo_queue.services.redis_server import RedisServer
+from tests.queue.clients import Clients
 
 KINDS = ("redis", "valkey")
 _runs = itertools.count()
@@ -31,12 +34,24 @@ def start_redis(kind: str, directory: Path) -> RedisServer:
     return server
 
 
+@pytest.fixture(scope="session")
+def redis_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RedisServer]]:
+    """Gives the server of a kind: started when it is first asked for, kept until the session ends."""
+    with ExitStack() as left:
+
+        @cache
+        def of(kind: str) -> RedisServer:
+            server = start_redis(kind, tmp_path_factory.mktemp(kind))
+            left.callback(server.stop)
+            return server
+
+        yield of
+
+
 @pytest.fixture(scope="session", params=KINDS)
-def redis_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def redis_server(request: pytest.FixtureRequest, redis_servers: Callable[[str], RedisServer]) -> RedisServer:
     """A running server, of each kind in turn."""
-    server = start_redis(request.param, tmp_path_factory.mktemp(request.param))
-    yield server
-    server.stop()
+    return redis_servers(request.param)
 
 
 @pytest.fixture
@@ -53,6 +68,6 @@ def run_name() -> str:
 
 
 @pytest.fixture
-def queue(redis_client: "redis.Redis", run_name: str) -> Queue:
+def queue(redis_client: "redis.Redis", run_name: str) -> Clients:
     """The queue of a fresh run; not configured yet."""
-    return Queue(redis_client, run_name, deadline_s=10.0)
+    return Clients(redis_client, run_name, deadline_s=10.0)

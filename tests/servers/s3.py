@@ -1,11 +1,13 @@
 """Real S3 servers for tests: rclone, which is embedded, and Swift, which honours `If-None-Match`.
 
-One server per kind and session; each test gets a run of its own in it.
+One server per kind and process of a session; each test gets a run of its own in it.
 """
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -40,16 +42,26 @@ def server_of(kind: str, directory: Path) -> Server:
     return Swift(directory)
 
 
+@pytest.fixture(scope="session")
+def s3_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """Gives the server of a kind, with a bucket: started when it is first asked for, kept until the session ends."""
+    with ExitStack() as left:
+
+        @cache
+        def of(kind: str) -> Server:
+            server = server_of(kind, tmp_path_factory.mktemp(kind))
+            left.callback(server.stop)
+            server.start()
+            ObjectStore(server.endpoint(BUCKET), "setup", DEADLINE_S).create_bucket()
+            return server
+
+        yield of
+
+
 @pytest.fixture(scope="session", params=("rclone", "swift"))
-def s3_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def s3_server(request: pytest.FixtureRequest, s3_servers: Callable[[str], Server]) -> Server:
     """A running server with a bucket, of each kind in turn."""
-    server = server_of(request.param, tmp_path_factory.mktemp(request.param))
-    try:
-        server.start()
-        ObjectStore(server.endpoint(BUCKET), "setup", DEADLINE_S).create_bucket()
-        yield server
-    finally:
-        server.stop()
+    return s3_servers(request.param)
 
 
 @pytest.fixture(scope="session")

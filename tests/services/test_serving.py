@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -19,9 +20,10 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import celery_broker_url, redis_endpoint, services_dir
 from echo_queue.connections.secrets import ROLES
 from echo_queue.errors import ServiceError
+from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.services import serving
 from echo_queue.services.inspection import check
-from echo_queue.services.serving import Patience, Services
+from echo_queue.services.serving import Services
 
 Configure = Callable[..., Config]
 Start = Callable[..., Services]
@@ -41,7 +43,7 @@ def start() -> Iterator[Start]:
     """Starts services that are ended after the test, whatever becomes of it."""
     started: list[Services] = []
 
-    def begin(config: Config, **manner: Patience) -> Services:
+    def begin(config: Config, **manner: RestartBackoff) -> Services:
         started.append(Services(config, **manner))
         started[-1].start()
         return started[-1]
@@ -153,7 +155,7 @@ def test_a_server_that_keeps_ending_is_given_up_with_the_reason(
     configure: Configure, small_disk: Path, start: Start
 ) -> None:
     config = configure(small_disk / "run")
-    kept = start(config, patience=Patience(most_ends=2))
+    kept = start(config, backoff=replace(serving.BACKOFF, most_ends=3))
     with pytest.raises(ServiceError, match="disk is full"):
         while True:
             try:

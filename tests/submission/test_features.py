@@ -8,7 +8,7 @@ import pytest
 from echo_queue.errors import PromptError
 from echo_queue.records import PromptRow
 from echo_queue.submission.length_features import BUCKETS, buckets, refuse_featureless
-from echo_queue.submission.sources.jsonl import JsonLines
+from echo_queue.submission.sources.jsonl import JsonLinesSource
 
 
 def of_prompts(*texts: str) -> list[int]:
@@ -43,7 +43,7 @@ def test_of_a_row_whose_value_is_null_nothing_is_known() -> None:
 def test_a_row_without_the_named_column_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ({"prompt": "a", "level": 1}, {"prompt": "b"})))
-    source = JsonLines(path)
+    source = JsonLinesSource(path)
     ((chunk, rows),) = source.scan(10)
     refuse_featureless("", source, chunk, rows)
     with pytest.raises(PromptError, match="has no column `level`") as error:

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
-from echo_queue.submission.length_limits import Limits, limits_of, refuse_unfit
-from echo_queue.submission.sources.jsonl import JsonLines
+from echo_queue.submission.length_limits import PromptLimits, limits_of, refuse_unfit
+from echo_queue.submission.sources.jsonl import JsonLinesSource
 
 LIMIT = 12
 
@@ -31,7 +31,7 @@ def make_model(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def limits(tmp_path_factory: pytest.TempPathFactory) -> Limits:
+def limits(tmp_path_factory: pytest.TempPathFactory) -> PromptLimits:
     found = limits_of(make_model(tmp_path_factory.mktemp("model")), LIMIT)
     assert found is not None
     return found
@@ -39,13 +39,13 @@ def limits(tmp_path_factory: pytest.TempPathFactory) -> Limits:
 
 @settings(max_examples=300)
 @given(texts=st.lists(st.text(max_size=20), min_size=1, max_size=8))
-def test_the_quick_bound_never_differs_from_counting(limits: Limits, texts: list[str]) -> None:
+def test_the_quick_bound_never_differs_from_counting(limits: PromptLimits, texts: list[str]) -> None:
     counted = [(place, len(limits.tokenizer.encode(text))) for place, text in enumerate(texts)]
     expected = [(place, tokens) for place, tokens in counted if tokens > LIMIT]
     assert list(limits.excess([PromptRow(text, {}) for text in texts])) == expected
 
 
-def test_bytes_bound_tokens_for_a_byte_level_tokenizer_only(limits: Limits, tmp_path: Path) -> None:
+def test_bytes_bound_tokens_for_a_byte_level_tokenizer_only(limits: PromptLimits, tmp_path: Path) -> None:
     assert limits.certain_bytes == LIMIT - 1
     words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     words.save(str(tmp_path / "tokenizer.json"))
@@ -54,20 +54,20 @@ def test_bytes_bound_tokens_for_a_byte_level_tokenizer_only(limits: Limits, tmp_
     assert found.certain_bytes == -1
 
 
-def test_contents_of_messages_count(limits: Limits) -> None:
+def test_contents_of_messages_count(limits: PromptLimits) -> None:
     messages = [{"role": "user", "content": "xyzq" * 4}, {"role": "user", "content": "!"}]
     assert [place for place, _ in limits.excess([PromptRow("short", {}), PromptRow(messages, {})])] == [1]
 
 
-def test_prompts_that_are_too_long_are_named_by_line(limits: Limits, tmp_path: Path) -> None:
+def test_prompts_that_are_too_long_are_named_by_line(limits: PromptLimits, tmp_path: Path) -> None:
     rows = [PromptRow("short", {}), PromptRow("xyzq" * 20, {})]
     with pytest.raises(PromptError, match=r"p\.jsonl:42: its prompt has 81 tokens, the model takes 12"):
-        refuse_unfit(limits, JsonLines(tmp_path / "p.jsonl"), Chunk(4, 40, 2), rows)
+        refuse_unfit(limits, JsonLinesSource(tmp_path / "p.jsonl"), Chunk(4, 40, 2), rows)
 
 
-def test_chat_messages_need_a_chat_template(limits: Limits, tmp_path: Path) -> None:
+def test_chat_messages_need_a_chat_template(limits: PromptLimits, tmp_path: Path) -> None:
     source, chunk, rows = (
-        JsonLines(tmp_path / "p.jsonl"),
+        JsonLinesSource(tmp_path / "p.jsonl"),
         Chunk(0, 0, 1),
         [PromptRow([{"role": "user", "content": "x"}], {})],
     )

@@ -1,10 +1,10 @@
 """Which chunks are presumed lost."""
 
-from echo_queue.submission.celery.reconciler import Look, presumed_lost
+from echo_queue.submission.celery.reconciler import BrokerSnapshot, presumed_lost
 
 
-def look(*numbers: int, messages: int = 0) -> Look:
-    return Look(frozenset(("set", number) for number in numbers), messages)
+def look(*numbers: int, messages: int = 0) -> BrokerSnapshot:
+    return BrokerSnapshot(frozenset(("set", number) for number in numbers), messages)
 
 
 def test_a_chunk_is_lost_when_it_waits_twice_and_no_message_does() -> None:

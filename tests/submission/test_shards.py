@@ -3,7 +3,7 @@
 import pytest
 from blake3 import blake3
 
-from echo_queue.records import PromptRow, Shard, Task
+from echo_queue.records import PromptRow, PromptShard, Task
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission.shards import DIGEST_CHARACTERS, BadShard, ShardReader, write
@@ -26,7 +26,7 @@ def store(shared_store: StoreEndpoint, run_name: str) -> Counted:
     return store
 
 
-def task(shard: Shard, index: int) -> Task:
+def task(shard: PromptShard, index: int) -> Task:
     return Task(f"s/0/{index}", "s", 0, index, shard, 0, 0, 0, 0, 0, "tasks", "0-1")
 
 
@@ -63,7 +63,7 @@ def test_a_damaged_shard_is_never_read(store: Counted) -> None:
 
 def test_a_shard_that_is_gone_is_not_a_store_that_is_away(store: Counted) -> None:
     with pytest.raises(BadShard, match="is gone from the store"):
-        ShardReader(store).row(task(Shard("prompts/s/00000000-0.jsonl", 0, 5), 0))
+        ShardReader(store).row(task(PromptShard("prompts/s/00000000-0.jsonl", 0, 5), 0))
 
 
 @pytest.mark.parametrize("index", [29, 40])
@@ -79,4 +79,4 @@ def test_a_line_that_no_submitter_wrote_is_no_prompt(store: Counted, line: bytes
     key = f"prompts/s/00000000-{blake3(data).hexdigest()[:DIGEST_CHARACTERS]}.jsonl"
     store.put(key, data)
     with pytest.raises(BadShard, match="line 1"):
-        ShardReader(store).row(task(Shard(key, 0, 1), 0))
+        ShardReader(store).row(task(PromptShard(key, 0, 1), 0))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, ServiceError
-from echo_queue.queue import Queue
+from echo_queue.queue import TrustedWeights
 from echo_queue.queue.types import RunKeys
 from echo_queue.weights.signatures import SignatureVerifier
 
@@ -26,7 +26,7 @@ class KeyChanged(ServiceError):
 class PinnedKey:
     verifier: SignatureVerifier
     keys: RunKeys
-    queue: Queue
+    queue: TrustedWeights
 
     @property
     def chunk_key(self) -> bytes | None:
@@ -39,7 +39,7 @@ class PinnedKey:
             raise _changed(now.public_key, self.keys.public_key, "the one when this worker joined")
 
 
-def pin(config: Config, queue: Queue, leaving: threading.Event) -> PinnedKey | None:
+def pin(config: Config, queue: TrustedWeights, leaving: threading.Event) -> PinnedKey | None:
     """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
     deadline_s = config.queue.stall_deadline_s
     give_up = time.monotonic() + deadline_s

@@ -10,7 +10,7 @@
 import logging
 
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Announced, Queue
+from echo_queue.queue import Announced, PublishedWeights
 from echo_queue.weights.manifest import Announcement, Part, folder_name
 from echo_queue.weights.reader import Damaged
 from echo_queue.weights.signatures import SignatureVerifier
@@ -26,7 +26,12 @@ class Prefetcher:
     """Used by one thread. `deadline_s`: a route of which nothing more is announced for so long is given up."""
 
     def __init__(
-        self, queue: Queue, verifier: SignatureVerifier, stage: Stage, transport: WeightTransport, deadline_s: float
+        self,
+        queue: PublishedWeights,
+        verifier: SignatureVerifier,
+        stage: Stage,
+        transport: WeightTransport,
+        deadline_s: float,
     ) -> None:
         self._queue, self._verifier, self._stage, self._transport = queue, verifier, stage, transport
         self._deadline_s = deadline_s
@@ -66,7 +71,7 @@ class Prefetcher:
 
     def _read(self, announced: Announced) -> dict[int, Part]:
         """New parts by their places. Raises `ServiceError` for what is not to be believed."""
-        documents = self._queue.announced(announced, self._next)
+        documents = self._queue.announced_parts(announced, self._next)
         return {place: self._open(announced.route, place, document) for place, document in documents.items()}
 
     def _open(self, route: str, place: int, document: bytes) -> Part:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from echo_queue.config import Config
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller, TrustedWeights, WorkerQueue
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from workers.engines import Engine
@@ -29,7 +29,7 @@ class WeightSync:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WorkerQueue,
         store: ObjectStore,
         engine: Engine,
         pinned: PinnedKey,
@@ -53,7 +53,8 @@ class WeightSync:
     def open(
         cls,
         config: Config,
-        queue: Queue,
+        caller: Caller,
+        queue: WorkerQueue,
         store: ObjectStore,
         *,
         worker: str,
@@ -61,10 +62,10 @@ class WeightSync:
         leaving: threading.Event,
     ) -> Self | None:
         """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
-        pinned = pin(config, queue, leaving)
+        pinned = pin(config, TrustedWeights(caller), leaving)
         if pinned is None or leaving.is_set():
             return None
-        transport = open_transport(Site(config, queue, store, worker, pinned.keys.token_secret))
+        transport = open_transport(Site(config, caller, store, worker, pinned.keys.token_secret))
         return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, leaving=leaving)
 
     def start(self, *, on_swap: Callable[[Published, float], object], on_quarantine: Callable[[], object]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
-from echo_queue.queue import Announced, Queue
+from echo_queue.queue import Announced, WorkerQueue
 from echo_queue.records import Published, Version
 from echo_queue.weights.manifest import Manifest
 from workers.weights.fetch import FetchedVersion, VersionFetcher
@@ -60,7 +60,7 @@ class WeightWatcher(threading.Thread):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WorkerQueue,
         fetcher: VersionFetcher,
         have: Version | None,
         on_announced: Callable[[Announced | None], object] = lambda announced: None,
@@ -86,7 +86,7 @@ class WeightWatcher(threading.Thread):
                 if latest_weights.published is not None and latest_weights.published.version != self._have:
                     self._stage_version(latest_weights.published)
                 self._on_announced(latest_weights.announced)
-                cursor, pause_s = self._queue.wait(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
+                cursor, pause_s = self._queue.wait_for_event(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
             except Exception as error:
                 if self._closed:
                     return

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from echo_queue.cli.live import view
-from echo_queue.cli.live.watcher import Watcher
+from echo_queue.cli.live.watcher import RunWatcher
 from echo_queue.launch.supervisor import POLL_S, Supervisor
 
 PICTURE_EVERY_S = 0.5
@@ -18,7 +18,7 @@ LINE_EVERY_S = 5.0
 class Screen:
     """`refresh` costs nothing most of the time; it also is the pause of the loop that calls it."""
 
-    def __init__(self, watcher: Watcher, roles: Supervisor, console: Console | None = None) -> None:
+    def __init__(self, watcher: RunWatcher, roles: Supervisor, console: Console | None = None) -> None:
         self.redis_cli = ""
         self._watcher = watcher
         self._roles = roles

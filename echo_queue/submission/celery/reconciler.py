@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from echo_queue.queue import Queue
+from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import messages_waiting, send
 
 Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Look:
+class BrokerSnapshot:
     """Chunks (set, number) without a shard, and the messages that no worker has taken yet."""
 
     waiting: frozenset[Key]
     messages: int
 
 
-def presumed_lost(before: Look | None, now: Look) -> frozenset[Key]:
+def presumed_lost(before: BrokerSnapshot | None, now: BrokerSnapshot) -> frozenset[Key]:
     if before is None or before.messages or now.messages:
         return frozenset()
     return before.waiting & now.waiting
@@ -31,16 +31,16 @@ def presumed_lost(before: Look | None, now: Look) -> frozenset[Key]:
 class Reconciler:
     """Remembers the last look."""
 
-    def __init__(self, queue: Queue, app: Celery) -> None:
+    def __init__(self, queue: SubmitterQueue, app: Celery) -> None:
         self._queue = queue
         self._app = app
-        self._before: Look | None = None
+        self._before: BrokerSnapshot | None = None
 
     def look(self) -> int:
         """Sends lost chunks of all sets again; how many. Raises `ServiceError`."""
         statuses = [
             submission_status
-            for name in self._queue.unserved()
+            for name in self._queue.unserved_sets()
             if (submission_status := self._queue.submission_status(name))
         ]
         waiting = {
@@ -48,7 +48,7 @@ class Reconciler:
             for submission_status in statuses
             for chunk in submission_status.waiting
         }
-        now = Look(frozenset(waiting), messages_waiting(self._app) if waiting else 0)
+        now = BrokerSnapshot(frozenset(waiting), messages_waiting(self._app) if waiting else 0)
         lost = presumed_lost(self._before, now)
         self._before = now
         for submission_status in statuses:

@@ -31,7 +31,7 @@ def place_in_file(ticket: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLinesSource:
     """A ticket holds the chunk's place in the file: {"offset": bytes, "bytes": count}."""
 
     path: Path

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parquet:
+class ParquetSource:
     path: Path
 
     @property

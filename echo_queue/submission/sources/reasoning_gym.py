@@ -33,7 +33,7 @@ class Dataset(Protocol):
 
 
 @dataclass(frozen=True)
-class Generated:
+class ReasoningGymSource:
     """`options` are `size`, `seed` and the dataset's own settings."""
 
     dataset: str

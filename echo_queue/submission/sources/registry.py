@@ -5,34 +5,34 @@ from pathlib import Path
 import orjson
 
 from echo_queue.errors import Problem, PromptError
-from echo_queue.submission.sources.source import GENERATED, POKER, Source
+from echo_queue.submission.sources.source import GENERATED, POKER, PromptSource
 
 
-def open_source(name: str) -> Source:
+def open_source(name: str) -> PromptSource:
     """The source that `name` means: a file, `reasoning-gym:DATASET {options}` or `poker:GAME {options}`.
 
     Raises `PromptError`.
     """
     if name.startswith(GENERATED):
-        from echo_queue.submission.sources.reasoning_gym import Generated
+        from echo_queue.submission.sources.reasoning_gym import ReasoningGymSource
 
         dataset, _, options = name.removeprefix(GENERATED).partition(" ")
-        return Generated(dataset, orjson.loads(options or "{}"))
+        return ReasoningGymSource(dataset, orjson.loads(options or "{}"))
     if name.startswith(POKER):
-        from echo_queue.submission.sources.poker.deals import Deals
+        from echo_queue.submission.sources.poker.deals import PokerSource
 
         game, _, options = name.removeprefix(POKER).partition(" ")
-        return Deals(game, orjson.loads(options or "{}"))
+        return PokerSource(game, orjson.loads(options or "{}"))
     path = Path(name).expanduser().absolute()
     match path.suffix:
         case ".jsonl":
-            from echo_queue.submission.sources.jsonl import JsonLines
+            from echo_queue.submission.sources.jsonl import JsonLinesSource
 
-            return JsonLines(path)
+            return JsonLinesSource(path)
         case ".parquet":
-            from echo_queue.submission.sources.parquet import Parquet
+            from echo_queue.submission.sources.parquet import ParquetSource
 
-            return Parquet(path)
+            return ParquetSource(path)
     what = f"{name!r} is no source of prompts" if name else "no source is named"
     raise PromptError(
         Problem("prompts.source", what, f"name a .jsonl or .parquet file, {GENERATED}DATASET or {POKER}GAME")

@@ -23,7 +23,7 @@ POKER = "poker:"
 Scanned = tuple[Chunk, Sequence[PromptRow]]
 
 
-class Source(Protocol):
+class PromptSource(Protocol):
     @property
     def name(self) -> str:
         """Says the same to `open_source` on every machine."""

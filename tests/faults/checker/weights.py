@@ -84,7 +84,7 @@ def stamped(evidence: Evidence) -> Iterator[Violation]:
 
 
 def loaded(evidence: Evidence) -> Iterator[Violation]:
-    """Nothing generates but what is, to the last tensor, what the learner signed; by differences, and from peers."""
+    """Nothing generates but what is, to the last tensor, what the learner signed."""
     if evidence.served is None:
         return
     if evidence.served.wrong:
@@ -95,10 +95,6 @@ def loaded(evidence: Evidence) -> Iterator[Violation]:
     if groups:
         what = f"{len(groups)} groups were made by weights that no worker was seen to load whole"
         yield evidence.violation("loaded", what, [made.id for made in groups])
-    unused = [what for what in ("anchors", "differences") if not evidence.served.routes[what]]
-    unused += [f"bytes from a {source}" for source in ("store", "peer") if not evidence.served.bytes[source]]
-    if unused:
-        yield Violation("nothing shown", f"the weights came without {', '.join(unused)}")
 
 
 def _taken(evidence: Evidence) -> defaultdict[tuple[str | None, str], list[tuple[float, Generated]]]:

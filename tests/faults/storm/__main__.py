@@ -46,8 +46,10 @@ def withstood(directory: Path, seed: int, duration_s: float) -> bool:
     course = Storm(directory, seed, duration_s)
     tally, verdict = course.run()
     looked_s = [snapshot.time_s for snapshot in looking.snapshots(directory)]
-    complaints = tally.complaints(looked_s, met(course.config, verdict, tally.done))
-    report = "\n".join([tally.report(verdict), *(f"COMPLAINT   {what}" for what in complaints)])
+    shown = met(course.config, verdict, tally.done)
+    complaints = tally.complaints(looked_s, shown)
+    remarks = [f"remark      {what}" for what in tally.remarks(looked_s, shown)]
+    report = "\n".join([tally.report(verdict), *remarks, *(f"COMPLAINT   {what}" for what in complaints)])
     (directory / "report").write_text(report)
     print(report)
     return verdict.ok and not complaints

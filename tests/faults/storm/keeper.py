@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from echo_queue.errors import EchoQueueError
-from echo_queue.launch.supervisor import Patience, Role, Supervisor, sign
+from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.launch.supervisor import Role, Supervisor, sign
 from tests.faults.forked import POLL_S, Forked
 from tests.faults.storm.roles import play
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
-ENDURING = Patience(first_pause_s=0.02, longest_pause_s=0.3, settled_s=1.0, most_deaths=10**9, most_refusals=10**9)
+NEVER = 10**9
+ENDURING = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.3, settled_s=1.0, most_ends=NEVER)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ def fork(name: str, run: Callable[[], int], log: Path) -> Forked:
 def keep(directory: Path, roles: tuple[Role, ...]) -> int:
     """The supervisor of a storm: keeps `roles` until SIGTERM."""
     try:
-        with Supervisor(directory / "run", patience=ENDURING, launch=partial(_launch, directory)) as supervisor:
+        enduring = Supervisor(
+            directory / "run", backoff=ENDURING, launch=partial(_launch, directory), most_refusals=NEVER
+        )
+        with enduring as supervisor:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, supervisor.interrupt)
             supervisor.start(*roles)

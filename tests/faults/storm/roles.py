@@ -18,8 +18,8 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problems import print_problems
-from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
 from tests.faults import served, stamps
@@ -27,6 +27,7 @@ from tests.faults.history import Recorder
 from tests.faults.storm import prompts
 from tests.faults.storm.made_up import Drawing, Parity
 from tests.faults.storm.settings import SPOTS
+from tests.queue.clients import Clients
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +41,7 @@ BACKLOG = 2_000
 REWIND_S = 8.0
 CLOSING = "closing"
 """A file of this name tells the submitter that only the keel is to come."""
-ENDURING = serving.Patience(first_pause_s=0.02, longest_pause_s=0.2, most_ends=1_000_000)
+ENDURING = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.2, settled_s=10.0, most_ends=1_000_000)
 
 
 def play(directory: Path, words: Sequence[str]) -> int:
@@ -57,7 +58,7 @@ def play(directory: Path, words: Sequence[str]) -> int:
 
 
 def services(directory: Path, config: Config, name: str) -> int:
-    serving.serve(config, patience=ENDURING)
+    serving.serve(config, backoff=ENDURING)
     return 0
 
 
@@ -102,7 +103,7 @@ def submit(directory: Path, config: Config, name: str) -> int:
     """Set after set, as long as the backlog is short; one that was acknowledged is never submitted again."""
     done = directory / "submitted"
     done.mkdir(exist_ok=True)
-    queue = Queue.connect(config, "monitor")
+    queue = Clients.connected_as(config, "monitor")
     while not (directory / CLOSING).exists():
         number = len(list(done.iterdir()))
         if number < 2 or queue.status().backlog < BACKLOG:
@@ -123,7 +124,7 @@ def rewinder(directory: Path, config: Config, name: str) -> int:
     """
     from learner.recovery.rewind import choices, rewind
 
-    queue, store = Queue.connect(config, "learner"), connect_store(config, "learner")
+    queue, store = Clients.connected_as(config, "learner"), connect_store(config, "learner")
     give_up = time.monotonic() + REWIND_S
     while True:
         whole = [choice for choice in choices(store) if choice.whole]

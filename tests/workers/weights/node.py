@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 import redis
 
-from echo_queue.queue import Queue
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
+from tests.queue.clients import Clients
 from tests.workers.weights.scene import Member, Region
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
     region = Region(
-        Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
+        Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
         store,
         Path(spec["folder"]),
         configure=False,

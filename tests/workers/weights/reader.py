@@ -11,11 +11,12 @@ from typing import Any
 import orjson
 import redis
 
-from echo_queue.queue import Queue, RunKeys
+from echo_queue.queue import RunKeys
 from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import SignatureVerifier
+from tests.queue.clients import Clients
 from tests.workers.weights.scene import DEADLINE_S, SECRET, Member, Region
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
@@ -28,9 +29,10 @@ class Reader:
     """`member` fetches and serves; a thread stages what is published, and prefetches what is announced."""
 
     def __init__(
-        self, member: Member, queue: Queue, store: ObjectStore, key: str, prefetch_s: float = DEADLINE_S
+        self, member: Member, queue: Clients, store: ObjectStore, key: str, prefetch_s: float = DEADLINE_S
     ) -> None:
         self.member, self.part_cache, self.exchange = member, member.part_cache, member.exchange
+        self._queue = queue
         self.stage = Stage()
         pinned = PinnedKey(SignatureVerifier(key), RunKeys(key, SECRET, bytes(32)), queue)
         fetcher = VersionFetcher(store, pinned, self.stage, self.exchange, DEADLINE_S)
@@ -44,13 +46,14 @@ class Reader:
 
     def close(self) -> None:
         self.watcher.close()
+        self._queue.resume()  # an event, for which it waits
         self.watcher.join(timeout=10)
 
 
 def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
-    queue = Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
+    queue = Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
     member = Member(Region(queue, store, Path(spec["folder"]), configure=False), spec["name"], **spec["settings"])
     reader = Reader(member, queue, store, spec["public_key"])
     while reader.version is None:

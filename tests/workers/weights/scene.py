@@ -11,10 +11,11 @@ from typing import Any
 from blake3 import blake3
 
 from echo_queue.config import Weights
-from echo_queue.queue import Heartbeat, Peer, Queue
+from echo_queue.queue import Heartbeat, Peer
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.folder import FolderTransport, SharedFolder
@@ -73,7 +74,7 @@ class Member:
 
 
 class Region:
-    def __init__(self, queue: Queue, store: ObjectStore, folder: Path, configure: bool = True) -> None:
+    def __init__(self, queue: Clients, store: ObjectStore, folder: Path, configure: bool = True) -> None:
         self.queue, self.store, self.folder = queue, store, folder
         self._members: list[Member] = []
         self._liars: list[Liar] = []

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from echo_queue.errors import DeadlineError, ServiceError
 from echo_queue.queue import Joined, Peer
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.reader import Damaged
-from tests.workers.weights.scene import CHUNK, CHUNK_DEADLINE_S, Conversation, Member, Region, cargo
+from tests.workers.weights.scene import CHUNK, Conversation, Liar, Member, Region, cargo
 from workers.weights.peers.http1 import answer_head, parse_request
 
 REPORTED = b"bad"
@@ -104,6 +104,13 @@ def test_who_is_retired_feeds_nobody_new(region: Region) -> None:
 # Leaving --------------------------------------------------------------------------------------------------------------
 
 
+def until(true: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + 20.0
+    while not true():
+        assert time.monotonic() < give_up, f"{what} never came"
+        time.sleep(0.01)
+
+
 def crawling(region: Region, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
     stream = region.store.stream
 
@@ -130,13 +137,12 @@ def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(
 
     thread = threading.Thread(target=go)
     thread.start()
-    time.sleep(0.5)
-    began = time.monotonic()
+    until(lambda: member.exchange.fetched["store"] > 0, "the first bytes")
     member.exchange.close()
-    assert time.monotonic() - began < 2.0
-    thread.join(timeout=2.0)
+    thread.join(timeout=20.0)
     assert len(errors) == 1
-    assert not [lane for lane in threading.enumerate() if lane.name == "download"]
+    until(lambda: not [lane for lane in threading.enumerate() if lane.name == "download"], "the lanes' end")
+    assert member.exchange.fetched["store"] < route.size / 2
     with pytest.raises(ServiceError, match="this worker is leaving"):
         member.fetch(route)
 
@@ -170,16 +176,14 @@ def fetch():
 threading.Thread(target=fetch, daemon=True).start()
 assert began.wait(10)
 exchange.close()
-print(time.monotonic(), flush=True)
 """
 
 
 def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_silent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", EXIT, str(tmp_path / "part_cache")]
     environment = {**os.environ, "PYTHONPATH": "."}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - float(done.stdout) < 5.0, "from its last line to its end"
 
 
 def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(region: Region) -> None:
@@ -321,16 +325,20 @@ LIES = {
 }
 
 
+def asked_for_a_part(liar: Liar) -> int:
+    """How often; each time costs one deadline at most."""
+    return sum(parse_request(head).method == "GET" for head in liar.asked)
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_whatever_a_peer_answers_the_route_arrives_whole(region: Region, lie: str) -> None:
     datas = cargo(8)
     route = region.publish(*datas)
-    region.liar("liar", route, LIES[lie])
+    liar = region.liar("liar", route, LIES[lie])
     member = region.member("b")
-    began = time.monotonic()
     assert member.fetch(route) == (route.size, 0)
     assert member.holds(route, datas)
-    assert time.monotonic() - began < CHUNK_DEADLINE_S + 2.0
+    assert asked_for_a_part(liar) <= (2 if lie == "busy for ever" else 1)
 
 
 @pytest.mark.parametrize("sent", [0, 1, 3 * CHUNK, 3 * CHUNK + 5])
@@ -345,23 +353,21 @@ def test_a_peer_that_stops_in_the_middle_costs_one_deadline(region: Region, sent
         if then == "hangs":
             connection.recv(1)
 
-    region.liar("liar", route, converse)
+    liar = region.liar("liar", route, converse)
     member = region.member("b")
-    began = time.monotonic()
     store, peer = member.fetch(route)
     assert peer == sent // CHUNK * CHUNK and store == route.size - peer
     assert member.holds(route, datas)
-    assert time.monotonic() - began < (CHUNK_DEADLINE_S if then == "hangs" else 0) + 1.0
+    assert asked_for_a_part(liar) == 1
 
 
 def test_a_peer_that_sends_a_byte_now_and_then_costs_one_deadline(region: Region) -> None:
     datas = cargo(8)
     route = region.publish(*datas)
-    region.liar("liar", route, trickling(route, datas[0]))
+    liar = region.liar("liar", route, trickling(route, datas[0]))
     member = region.member("b")
-    began = time.monotonic()
     assert member.fetch(route) == (route.size, 0)
-    assert time.monotonic() - began < 2 * CHUNK_DEADLINE_S + 1.0
+    assert asked_for_a_part(liar) == 1
 
 
 def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(region: Region) -> None:

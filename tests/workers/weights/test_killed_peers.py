@@ -20,6 +20,8 @@ from tests.workers.weights.conftest import Site
 from tests.workers.weights.scene import CHUNK, Member, Region, cargo
 from workers.weights.peers import source_choice
 
+pytestmark = pytest.mark.slow  # the transfers take their seconds
+
 CHUNK_DEADLINE_S = 1.0
 RATE_MBIT = 16.0
 CHUNKS, PARTS = 120, 2

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from echo_queue.errors import DeadlineError
-from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Route, Signer, read_manifest
 from echo_queue.weights.reader import fetch_parts as parts_of
 from learner.publication import signing_key
+from tests.queue.clients import Clients
 from tests.workers.publications import holds
 from tests.workers.stage import Stage, tensors_of
 from workers.weights.cache.part_cache import PartCache
@@ -62,7 +62,7 @@ class Following:
         self.part_cache = PartCache(directory / "part_cache" / "w1", 1 << 30)
         self.transport = FromStore(run.store, self.part_cache)
         self.copy = HostCopy()
-        queue = Queue.connect(run.config, "worker")
+        queue = Clients.connected_as(run.config, "worker")
         pinned = pin(run.config, queue, STAYING)
         assert pinned is not None
         self.fetcher = VersionFetcher(run.store, pinned, self.copy, self.transport, DEADLINE_S, base=base)
@@ -74,6 +74,7 @@ class Following:
 
     def __exit__(self, *error: object) -> None:
         self.watcher.close()
+        self.run.queue.resume()  # an event, for which it waits
         self.watcher.join(timeout=10)
         self.part_cache.close()
 
@@ -307,7 +308,7 @@ def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin
     own = Signer.generate()
     run = stage(weights={"public_key": own.public_key})
     run.begin(["1"], tensors_of(folder))
-    queue = Queue.connect(run.config, "worker")
+    queue = Clients.connected_as(run.config, "worker")
     with pytest.raises(KeyChanged, match=r"weights\.public_key"):
         pin(run.config, queue, STAYING)
     run.signer = own
@@ -319,7 +320,7 @@ def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin
 def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(stage: Begin) -> None:
     run = stage(queue={"stall_deadline_s": 0.5, "lease_s": 1.0})
     with pytest.raises(DeadlineError, match="start the learner"):
-        pin(run.config, Queue.connect(run.config, "worker"), STAYING)
+        pin(run.config, Clients.connected_as(run.config, "worker"), STAYING)
 
 
 def test_what_another_version_points_to_is_not_staged(stage: Begin, folder: Path, tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ import logging
 import socket
 import time
 from contextlib import suppress
-from typing import Any
 
 from echo_queue.config import Weights
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Joined, Peer, Queue, Upstream
+from echo_queue.queue import Joined, Peer, PeerDirectory, Upstream
 from echo_queue.queue.types import Complaint
 from echo_queue.storage.object_store import ObjectStore
 from workers.weights.cache.part_cache import PartCache
@@ -32,19 +31,26 @@ HOLD_PAUSE_S = 0.2
 def open_exchange(site: Site) -> "PeerExchange":
     part_cache = open_part_cache(site.config, site.worker)
     settings = site.config.weights
-    return PeerExchange(site.queue, site.store, part_cache, site.worker, settings, secret=site.secret)
+    return PeerExchange(PeerDirectory(site.caller), site.store, part_cache, site.worker, settings, secret=site.secret)
 
 
 class PeerExchange(CachingTransport):
     """`secret`: what the run's workers share (`RunKeys.token_secret`); empty: the store alone."""
 
     def __init__(
-        self, queue: Queue, store: ObjectStore, part_cache: PartCache, worker: str, settings: Weights, *, secret: bytes
+        self,
+        peers: PeerDirectory,
+        store: ObjectStore,
+        part_cache: PartCache,
+        worker: str,
+        settings: Weights,
+        *,
+        secret: bytes,
     ) -> None:
         super().__init__(part_cache)
         self.address = ""
         """host:port at which peers reach this worker; empty if they cannot."""
-        self._queue = queue
+        self._directory = peers
         self._store = StoreSource(store)
         self._worker = worker
         self._settings = settings
@@ -64,7 +70,7 @@ class PeerExchange(CachingTransport):
         super().retire()
         if self._tokens is not None:
             with suppress(ServiceError):
-                self._queue.withdraw(self._worker)
+                self._directory.withdraw(self._worker)
 
     def close(self) -> None:
         """Ends what it serves and what it fetches; a peer that is sent here afterwards goes on elsewhere."""
@@ -106,7 +112,7 @@ class PeerExchange(CachingTransport):
             self._leaf(),
             settings.upload_usd_per_gb,
         )
-        joined = self._queue.join(itself, route, avoided, anew=restart)
+        joined = self._directory.join(itself, route, avoided, anew=restart)
         if self._leaving and itself.leaf != "leaving":  # it was asked to leave in between
             self.retire()
         if self._tokens is not None:
@@ -133,13 +139,13 @@ class PeerExchange(CachingTransport):
     def _complain(self, peer: str, reason: Complaint) -> None:
         log.warning("peer %s: %s", peer, reason)
         with suppress(ServiceError):
-            self._queue.report(self._worker, peer, reason)
+            self._directory.report(self._worker, peer, reason)
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
     def _serve(self, tokens: Tokens) -> PeerServer:
         settings = self._settings
-        host = settings.peer_host or own_host(self._queue)
+        host = settings.peer_host or own_host(self._directory)
         where = ("::" if ":" in host else "") if settings.peer_host else host
         try:
             server = PeerServer(
@@ -158,19 +164,12 @@ class PeerExchange(CachingTransport):
         return server
 
 
-def own_host(queue: Queue) -> str:
+def own_host(peers: PeerDirectory) -> str:
     """The address of this machine on the way to Redis. Nothing is sent."""
-    pool: Any = queue.client.connection_pool
-    host, port = pool.get_master_address() if hasattr(pool, "get_master_address") else _address(pool.connection_kwargs)
+    host, port = peers.server_address()
     if not host:
         return "127.0.0.1"
     family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(place)
         return str(probe.getsockname()[0])
-
-
-def _address(settings: dict[str, Any]) -> tuple[str, int]:
-    if "path" in settings:
-        return "", 0
-    return settings.get("host", "localhost"), settings.get("port", 6379)

@@ -92,6 +92,8 @@ class PeerServer:
     def close(self) -> None:
         """Ends all streams."""
         self._stop.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends a wait for the next connection
         if self._thread.is_alive():
             self._thread.join(timeout=2 * ACCEPT_S)
         self._listener.close()

@@ -21,7 +21,7 @@ OPTIONS = {"size", "seed", "opponent"}
 
 
 @dataclass(frozen=True)
-class Deals:
+class PokerSource:
     """`options` are `size`, `seed` and `opponent`, one of `echo_queue.submission.sources.poker.OPPONENTS`."""
 
     game: str
