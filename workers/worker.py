@@ -6,7 +6,7 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.queue import Caller, Payloads, PeerDirectory, WorkerQueue
+from echo_queue.queue import Caller, Payloads, WorkerQueue
 from echo_queue.records import Version
 from echo_queue.records.validation import GroupLimits
 from echo_queue.submission.shards import ShardReader
@@ -40,11 +40,11 @@ def work(
         return
     prompts = Prompts.open(folder, config.model.max_prompt_tokens)
     limits = GroupLimits.of(config, prompts.vocabulary)
-    queue, peers = WorkerQueue(caller, Payloads.of(config, store, limits=limits)), PeerDirectory(caller)
+    queue = WorkerQueue(caller, Payloads.of(config, store, limits=limits))
     with ExitStack() as ends:
         engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
         ends.callback(engine.close)
-        weights = WeightSync.open(config, queue, peers, store, worker=name, engine=engine, leaving=leaving)
+        weights = WeightSync.open(config, caller, queue, store, worker=name, engine=engine, leaving=leaving)
         if weights is None:
             return
         ends.callback(weights.close)

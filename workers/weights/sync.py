@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from echo_queue.config import Config
-from echo_queue.queue import PeerDirectory, WorkerQueue
+from echo_queue.queue import Caller, TrustedWeights, WorkerQueue
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from workers.engines import Engine
@@ -53,8 +53,8 @@ class WeightSync:
     def open(
         cls,
         config: Config,
+        caller: Caller,
         queue: WorkerQueue,
-        peers: PeerDirectory,
         store: ObjectStore,
         *,
         worker: str,
@@ -62,10 +62,10 @@ class WeightSync:
         leaving: threading.Event,
     ) -> Self | None:
         """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
-        pinned = pin(config, queue, leaving)
+        pinned = pin(config, TrustedWeights(caller), leaving)
         if pinned is None or leaving.is_set():
             return None
-        transport = open_transport(Site(config, peers, store, worker, pinned.keys.token_secret))
+        transport = open_transport(Site(config, caller, store, worker, pinned.keys.token_secret))
         return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, leaving=leaving)
 
     def start(self, *, on_swap: Callable[[Published, float], object], on_quarantine: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from echo_queue.config import Config
-from echo_queue.queue import PeerDirectory
+from echo_queue.queue import Caller
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route
 
@@ -72,7 +72,7 @@ class Site:
     """What a transport is opened with. `secret` is shared by the workers of the run; empty: there is none."""
 
     config: Config
-    peers: PeerDirectory
+    caller: Caller
     store: ObjectStore
     worker: str
     secret: bytes

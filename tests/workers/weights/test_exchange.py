@@ -176,7 +176,6 @@ def fetch():
 threading.Thread(target=fetch, daemon=True).start()
 assert began.wait(10)
 exchange.close()
-part_cache.close()
 """
 
 

@@ -298,7 +298,7 @@ def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
 def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "LINGER_S", 600.0)  # longer than any test may take
     scene.learner.publish(0, scene.versions[0])
-    reader = scene.reader("a", ahead_s=600.0)
+    reader = scene.reader("a", prefetch_s=600.0)
     scene.arrived(reader, Version(1, 0))
     told = forged_part(scene)
     scene.announce(told)

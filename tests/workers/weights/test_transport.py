@@ -217,7 +217,7 @@ def test_the_configuration_names_the_transport(region: Region, kind: str, tmp_pa
     settings = {"run": {"name": "r", "dir": str(tmp_path)}, "model": {"base": "x"}, "weights": {"transport": kind}}
     config = Config.model_validate(settings)
     region.heartbeat("w1")
-    transport = open_transport(transports.Site(config, region.queue, region.store, "w1", SECRET))
+    transport = open_transport(transports.Site(config, region.queue.caller, region.store, "w1", SECRET))
     try:
         assert fetched(transport, route) == datas
         assert type(transport).__module__ == transports.OPEN[kind].partition(":")[0]

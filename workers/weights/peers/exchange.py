@@ -31,7 +31,7 @@ HOLD_PAUSE_S = 0.2
 def open_exchange(site: Site) -> "PeerExchange":
     part_cache = open_part_cache(site.config, site.worker)
     settings = site.config.weights
-    return PeerExchange(site.peers, site.store, part_cache, site.worker, settings, secret=site.secret)
+    return PeerExchange(PeerDirectory(site.caller), site.store, part_cache, site.worker, settings, secret=site.secret)
 
 
 class PeerExchange(CachingTransport):
