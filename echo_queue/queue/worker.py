@@ -3,19 +3,14 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
 
 from echo_queue.queue import replies
-from echo_queue.queue.caller import DEADLINE_S, Caller
+from echo_queue.queue.caller import Caller
 from echo_queue.queue.events import Events
-from echo_queue.queue.payloads import Payloads, PayloadStore
+from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published import TrustedWeights
 from echo_queue.queue.types import Heartbeat, Lease, Outcome
 from echo_queue.records import Group, PartialGroup, Version
-from echo_queue.records.validation import Limits
-
-if TYPE_CHECKING:
-    from echo_queue.config import Config
 
 BEATS_MISSED = 5
 
@@ -28,18 +23,6 @@ class WorkerQueue(TrustedWeights, Events):
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)
         self._payloads = payloads or Payloads()
-
-    @classmethod
-    def connect(
-        cls,
-        config: "Config",
-        store: PayloadStore | None = None,
-        *,
-        limits: Limits | None = None,
-        deadline_s: float = DEADLINE_S,
-    ) -> Self:
-        """`limits`: what partial rollouts that others left must keep to before this worker goes on with them."""
-        return cls(Caller.connect(config, cls.ROLE, deadline_s), Payloads.of(config, store, limits=limits))
 
     def lease(self, worker: str, version: Version, count: int) -> Lease:
         """Up to `count` tasks, those that came back first. `version`: the weights this worker serves.
