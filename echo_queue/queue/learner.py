@@ -7,20 +7,18 @@
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import replies
-from echo_queue.queue.caller import DEADLINE_S, Caller, answers
+from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Events
-from echo_queue.queue.payloads import Payloads, PayloadStore
+from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.types import Drained, Resumed, RunKeys
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
-from echo_queue.records.validation import GroupValidator
 
 if TYPE_CHECKING:
-    from echo_queue.config import Config
     from echo_queue.connections.secrets import Role
 
 
@@ -37,18 +35,6 @@ class LearnerQueue(Events):
         self._payloads = payloads or Payloads()
         self._lineage = lineage
         self._turn: int | None = None
-
-    @classmethod
-    def connect(
-        cls,
-        config: "Config",
-        store: PayloadStore | None = None,
-        *,
-        validator: GroupValidator | None = None,
-        deadline_s: float = DEADLINE_S,
-    ) -> Self:
-        """`validator`: what groups must keep to before they are handed to the learner."""
-        return cls(Caller.connect(config, cls.ROLE, deadline_s), Payloads.of(config, store, validator=validator))
 
     @property
     def lineage(self) -> int:

@@ -1,18 +1,17 @@
 """What may be read of a run by everybody who may look at it, and changes nothing: half of `library/operator.lua`."""
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from echo_queue.queue import replies
-from echo_queue.queue.caller import DEADLINE_S, Caller, Client
+from echo_queue.queue.caller import Caller, Client
 from echo_queue.queue.events import Events
-from echo_queue.queue.payloads import Payloads, PayloadStore
+from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published import PublishedWeights
 from echo_queue.queue.submitter import Submissions
 from echo_queue.queue.types import Audit, DeadTask, Status
 from echo_queue.records import Group, PartialGroup
 
 if TYPE_CHECKING:
-    from echo_queue.config import Config
     from echo_queue.connections.secrets import Role
 
 
@@ -42,11 +41,6 @@ class Monitor(RunState, PublishedWeights, Submissions, Events):
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)
         self._payloads = payloads or Payloads()
-
-    @classmethod
-    def connect(cls, config: "Config", store: PayloadStore | None = None, *, deadline_s: float = DEADLINE_S) -> Self:
-        """Without `store`, groups that lie in object storage cannot be shown."""
-        return cls(Caller.connect(config, cls.ROLE, deadline_s), Payloads.of(config, store))
 
     def group_in_replay(self, task: str | None = None) -> Group | None:
         """The group of a task that is made and not yet trained; of any task: the newest one. For people to look at.

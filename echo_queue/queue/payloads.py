@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from blake3 import blake3
 
 from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue.entries import COMPLETE_WORDS, UNCHECKED_WORDS, entry_of, told_of
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import Group, PartialGroup, group_codec, partial_codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
@@ -33,13 +34,6 @@ GROUP_REFERENCE = re.compile(rf"{REPLAY}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
 """SHA-1 of the task's id, which the server's Lua can check, and BLAKE3 of the content."""
 PARTIALS_REFERENCE = re.compile(rf"({PARTIALS}[0-9a-f]{{40}}/[0-9a-f]{{40}}) ([0-9a-f]{{64}})")
 """SHA-1 of the task's id and of the worker's name, then BLAKE3 of the content."""
-
-COMPLETE_WORDS = ("id", "attempt", "oldest", "newest", "lineage", "samples", "tokens", "reward")
-"""What `complete` is told of a group, in this order, between the worker and the payload; `worker.lua` says the same."""
-PROGRESS_WORDS = ("id", "oldest", "newest", "lineage", "tokens")
-"""What `progress` is told of the partial rollouts of a task, likewise."""
-UNCHECKED_WORDS = ("attempt", "reward")
-"""Words of a replay entry that need not be those of its content: the attempt is the task's, the mean for people."""
 
 
 class PayloadStore(Protocol):
@@ -100,10 +94,10 @@ class Payloads:
         task, data = partials.task, partial_codec.encode(partials)
         self._capped(task, "its partial rollout takes", data)
         if self._store is None or len(data) <= self._inline_max_bytes:
-            return *_told_of(partials), "partial", data
+            return *told_of(partials), "partial", data
         key = partials_folder(task) + _sha1(worker)
         self._store.put(key, data)
-        return *_told_of(partials), "ref", f"{key} {blake3(data).hexdigest()}".encode()
+        return *told_of(partials), "ref", f"{key} {blake3(data).hexdigest()}".encode()
 
     def discard(self, refs: Iterable[bytes]) -> None:
         """Removes stored groups that nothing points to any more; what names anything else is left alone.
@@ -134,7 +128,7 @@ class Payloads:
         """Raises `CodecError` for what says another thing than the queue was told."""
         data = self._stored_partials(task, kept.payload) if kept.kind == "ref" else kept.payload
         partials = partial_codec.decode(data, self._max_bytes)
-        said, told = _told_of(partials), (task, kept.oldest, kept.newest, kept.lineage, kept.tokens)
+        said, told = told_of(partials), (task, kept.oldest, kept.newest, kept.lineage, kept.tokens)
         if said != told:
             what = f"its partial rollout says {said}, the queue was told {told}"
             raise CodecError(Problem(task, what, "look at its worker"))
@@ -206,25 +200,6 @@ class Payloads:
             raise CodecError(*error.problems) from None
 
 
-def entry_of(group: Group) -> dict[str, str]:
-    """The plain fields of a group's replay entry, as its content tells them."""
-    values = {
-        "id": group.task,
-        "set": group.set,
-        "worker": group.worker,
-        "epoch": group.epoch,
-        "index": group.index,
-        "attempt": group.attempt,
-        "oldest": group.oldest,
-        "newest": group.newest,
-        "lineage": group.lineage,
-        "samples": len(group.samples),
-        "tokens": sum(len(sample.tokens) for sample in group.samples),
-        "reward": f"{sum(sample.reward for sample in group.samples) / len(group.samples):.4f}",
-    }
-    return {name: str(value) for name, value in values.items()}
-
-
 def folder(task: str) -> str:
     """Where the stored groups of a task lie."""
     return f"{REPLAY}{_sha1(task)}/"
@@ -238,13 +213,6 @@ def partials_folder(task: str) -> str:
 def reference(task: str, data: bytes) -> str:
     """Where a group of these bytes lies."""
     return folder(task) + blake3(data).hexdigest()
-
-
-def _told_of(partials: PartialGroup) -> tuple[str, int, int, int, int]:
-    """The words of `PROGRESS_WORDS`."""
-    tokens = partial_codec.tokens(partials)
-    oldest, newest = partial_codec.versions(partials) if tokens else (0, 0)
-    return partials.task, oldest, newest, partials.lineage, tokens
 
 
 def _sha1(name: str) -> str:

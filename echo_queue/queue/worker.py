@@ -3,20 +3,19 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from echo_queue.queue import replies
-from echo_queue.queue.caller import DEADLINE_S, Caller
+from echo_queue.queue.caller import Caller
 from echo_queue.queue.events import Events
-from echo_queue.queue.payloads import Payloads, PayloadStore
+from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published import TrustedWeights
 from echo_queue.queue.types import Heartbeat, Lease, Outcome
 from echo_queue.records import Group, PartialGroup, Version
-from echo_queue.records.validation import GroupLimits
 
 if TYPE_CHECKING:
-    from echo_queue.config import Config
     from echo_queue.connections.secrets import Role
+
 
 BEATS_MISSED = 5
 
@@ -29,18 +28,6 @@ class WorkerQueue(TrustedWeights, Events):
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)
         self._payloads = payloads or Payloads()
-
-    @classmethod
-    def connect(
-        cls,
-        config: "Config",
-        store: PayloadStore | None = None,
-        *,
-        limits: GroupLimits | None = None,
-        deadline_s: float = DEADLINE_S,
-    ) -> Self:
-        """`limits`: what partial rollouts that others left must keep to before this worker goes on with them."""
-        return cls(Caller.connect(config, cls.ROLE, deadline_s), Payloads.of(config, store, limits=limits))
 
     def lease(self, worker: str, version: Version, count: int) -> Lease:
         """Up to `count` tasks, those that came back first. `version`: the weights this worker serves.

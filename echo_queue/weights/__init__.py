@@ -1,8 +1,8 @@
 """Weights of published versions: immutable objects in the store, manifest last and signed, every byte checked.
 
 The only package of `echo_queue` that uses torch, and only once tensors are published or fetched; looking at what the
-store holds needs neither that nor the codec. What is latest stands in Redis (`Queue.publish`); `latest` rebuilds it
-from the manifests. The formats are in docs/weights.md.
+store holds needs neither that nor the codec. What is latest stands in Redis (`LearnerQueue.publish`); `latest` rebuilds
+it from the manifests. The formats are in docs/weights.md.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -17,7 +17,8 @@ from blake3 import blake3
 
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
-from echo_queue.queue.payloads import Payloads, entry_of, partials_folder, reference
+from echo_queue.queue.entries import entry_of
+from echo_queue.queue.payloads import Payloads, partials_folder, reference
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import (
     Group,

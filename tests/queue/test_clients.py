@@ -23,7 +23,7 @@ from echo_queue.queue import (
 )
 from echo_queue.queue.acl import SUBMITTER_CALLS, WORKER_CALLS, rules
 from echo_queue.queue.caller import Client
-from echo_queue.queue.payloads import COMPLETE_WORDS, PROGRESS_WORDS
+from echo_queue.queue.entries import COMPLETE_WORDS, PROGRESS_WORDS
 
 CLIENTS = (WorkerQueue, PeerDirectory, TrustedWeights, SubmitterQueue, LearnerQueue, Operator, Admin, Monitor)
 ASKING = ("call", "move", "ask", "_numbered")
