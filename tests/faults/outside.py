@@ -33,7 +33,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/launch/guard.py:_signal": "the guard: it has no state, and ends what it was told of",
     "echo_queue/launch/guard.py:_lives": "asks whether a process lives",
     "echo_queue/launch/supervisor.py:Supervised.start": "a line in the role's log",
-    "echo_queue/launch/supervisor.py:Supervisor._tell": "fills the buffer that the door `tell guard` sends",
+    "echo_queue/launch/supervisor.py:Supervisor._report": "fills the buffer that the door `tell guard` sends",
     "echo_queue/launch/supervisor.py:spawn": "what `Supervised.start` calls at the door `spawn role`",
     "echo_queue/launch/supervisor.py:lock": "waits for the lock; what is noted in it passes a door",
     "echo_queue/launch/supervisor.py:_process_lives": "asks whether a process lives",
