@@ -17,7 +17,7 @@ from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
 from workers.lease_keeper import LeaseKeeper
 from workers.leaser import TaskLeaser
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 from workers.rollout_loop import Rollout
 from workers.shutdown import Shutdown, ShutdownThread
 from workers.weights.fetch import VersionFetcher
@@ -47,7 +47,7 @@ def work(
     pinned = pin(config, queue, leaving)
     if pinned is None or leaving.is_set():
         return
-    prompts = Prompts.open(folder, config.model.max_prompt_tokens)
+    prompts = PromptEncoder.open(folder, config.model.max_prompt_tokens)
     queue.partial_payloads.limits = GroupLimits.of(config, prompts.vocabulary)
     engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
     settings, deadline_s = config.weights, config.queue.stall_deadline_s
