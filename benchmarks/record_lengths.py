@@ -29,7 +29,7 @@ from echo_queue.submission.sources.source import spell
 from workers import engines
 from workers.assignment import seed_of
 from workers.engines import Engine, Key, Request
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 
 ROOM = 128
 """Samples in the engine at once."""
@@ -89,7 +89,7 @@ def main() -> int:
     arguments = parser.parse_args()
     config = load(arguments.config)
     torch.set_num_threads(config.worker_threads)
-    reader = Prompts.open(config.base_model, config.model.max_prompt_tokens)
+    reader = PromptEncoder.open(config.base_model, config.model.max_prompt_tokens)
     engine = engines.create(config, config.base_model, Version(0, 0), reader.stop_tokens)
     rows, limit = first_rows(config, arguments.prompts), config.model.max_new_tokens
     prompts = [reader.encode(row) for row in rows]

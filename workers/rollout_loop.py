@@ -128,7 +128,7 @@ class RolloutLoop:
         log.info("%d groups begin anew, with the weights of another lineage", len(self._generating))
         self._engine.abort(list(self._generating))
         for task, assignment in self._generating.items():
-            self._generating[task] = assignment.anew()
+            self._generating[task] = assignment.from_scratch()
             self._add(self._generating[task])
 
     def _begin(self) -> None:
@@ -153,7 +153,7 @@ class RolloutLoop:
     def _add(self, assignment: Assignment) -> None:
         version = self._engine.version
         assignment.begun_s = time.monotonic()
-        self._held.date(assignment.id, assignment.oldest(version.number))
+        self._held.set_version(assignment.id, assignment.oldest(version.number))
         if requests := assignment.requests():
             assignment.lineage = version.lineage
             self._engine.add(requests)
@@ -171,11 +171,11 @@ class RolloutLoop:
     def _end(self, assignment: Assignment, number: int) -> None:
         """One by one where the environment may answer, else group by group."""
         if self._scorer.interactive:
-            self._completer.take(assignment, number)
+            self._completer.submit(assignment, number)
         elif assignment.ended and assignment.id in self._generating:
             del self._generating[assignment.id]
             self._scoring[assignment.id] = assignment
-            self._completer.take(assignment, number)
+            self._completer.submit(assignment, number)
 
     def _drop_lost(self) -> None:
         """Takes out what others have now, and what a completion or a failure has settled."""
@@ -191,7 +191,7 @@ class RolloutLoop:
         grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
         for key, partial_sample in self._engine.partials([one.id for one in grown]).items():
             self._generating[key.task].samples[key.sample] = partial_sample
-        self._held.note([one.partials() for one in grown if one.begun])
+        self._held.note_partials([one.partials() for one in grown if one.begun])
 
     def _leave(self) -> None:
         """With nothing lost: what is being scored is completed, the rest is stored and handed back."""

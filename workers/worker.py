@@ -16,7 +16,7 @@ from workers.environments.scorer import Scorer
 from workers.held_leases import HeldLeases
 from workers.lease_keeper import LeaseKeeper
 from workers.leaser import TaskLeaser
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 from workers.rollout_loop import RolloutLoop
 from workers.shutdown import Shutdown, ShutdownThread
 from workers.weights import WeightSync
@@ -38,7 +38,7 @@ def work(
     folder = base_model.find(config, store, leaving)
     if leaving.is_set():
         return
-    prompts = Prompts.open(folder, config.model.max_prompt_tokens)
+    prompts = PromptEncoder.open(folder, config.model.max_prompt_tokens)
     limits = GroupLimits.of(config, prompts.vocabulary)
     queue = WorkerQueue(caller, Payloads.of(config, store, limits=limits))
     with ExitStack() as ends:

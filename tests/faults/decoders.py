@@ -315,11 +315,11 @@ def take_metrics(data: bytes) -> None:
 def take_answer(data: bytes) -> None:
     """What an environment's process answers its worker."""
     with suppress(ValueError):  # orjson's errors are some
-        answer = child.heard(orjson.loads(data))
+        answer = child.answer_of(orjson.loads(data))
         if isinstance(answer, child.Rewards):
-            child.checked(answer.values, 2)
+            child.checked_rewards(answer.values, 2)
         if isinstance(answer, child.Reply):
-            child.replied(answer)
+            child.checked_reply(answer)
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ ALLOWED: Mapping[str, str] = {
     "workers/engines/vllm/opening.py:_configuration": "a configuration in memory",
     "workers/environments/child.py:serve": "the scorer has no state; its answers are heard at the door `hear scorer`",
     "workers/environments/verifiers.py:Conversation": "tasks of the scorer's own event loop",
-    "workers/environments/verifiers.py:Policy": "likewise, and what waits between them",
+    "workers/environments/verifiers.py:TurnClient": "likewise, and what waits between them",
     "workers/environments/pipe.py:Pipe": "the frames of the doors `ask scorer` and `hear scorer`",
     "workers/weights/cache/part_cache.py:PartFile": "a part of a part cache, which ends with its process",
     "workers/weights/cache/part_cache.py:PartCache.close": "its own folder, which whoever comes next sweeps",

@@ -16,7 +16,7 @@ from echo_queue.submission.sources.poker.deals import PokerSource
 from learner.base_model import MADE_FROM, make
 from learner.base_model.task import WARMUP_SEED_OFFSET, Example, task_of, warmup_examples
 from learner.base_model.warmup import IGNORED, _row, rearranged
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 
 OPTIONS = {"size": 64, "seed": 1, "min_numbers": 3, "max_numbers": 3, "max_decimals": 0, "min_value": 0, "max_value": 9}
 TINY = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64, "warmup_prompts": 200}
@@ -169,7 +169,7 @@ def test_a_hand_is_encoded_as_workers_encode_it_and_only_what_is_said_is_learned
     settings = poker(tmp_path)
     make(settings)
     tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
-    prompts = Prompts.open(settings.base_model, 128)
+    prompts = PromptEncoder.open(settings.base_model, 128)
     example = next(one for one in warmup_examples(task_of(settings), 60) if one.turns)
     turns = [(example.prompt, example.answer), *example.turns]
     tokens, targets = _row(tokenizer, turns)

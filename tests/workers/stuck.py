@@ -20,7 +20,7 @@ def main(config_path: Path, notice: Path) -> None:
     on_signals(leaving)
     watch(Preemption(watch="file", file=notice, poll_s=0.05), leaving)
     held = HeldLeases()
-    held.take(queue.lease("w1", Version(0, 0), 8).tasks, version=0)
+    held.add(queue.lease("w1", Version(0, 0), 8).tasks, version=0)
     ShutdownThread(queue, "w1", leaving, config.rollout.grace_s, held=held, retire=lambda: None).start()
     while True:
         time.sleep(3600)

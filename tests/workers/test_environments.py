@@ -210,7 +210,7 @@ def talkative() -> Iterator[Scorer]:
 def test_a_reward_function_that_speaks_for_the_scorer_is_a_failure_and_the_next_batch_is_scored(
     talkative: Scorer, message: str
 ) -> None:
-    with pytest.raises(ScoringError, match="wrote into our pipe"):
+    with pytest.raises(ScoringError, match="wrote into the scorer's pipe"):
         talkative.score(answers([message, "x"]))
     assert talkative.score(answers(["", ""])) == [1.0, 1.0]
 
@@ -230,7 +230,7 @@ def test_a_reward_function_cannot_run_code_in_its_worker(tmp_path: Path) -> None
     [
         ("nowhere_at_all:f", "No module named"),
         (f"{REWARDS}:nothing", "has no nothing"),
-        (f"{REWARDS}:not_a_function", "is int, no function"),
+        (f"{REWARDS}:not_a_function", "is of type int, not a function"),
     ],
 )
 def test_an_environment_that_cannot_be_made_stops_the_worker(function: str, reason: str) -> None:

@@ -27,7 +27,7 @@ def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path
     run.begin(["1", "2"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     tasks = queue.lease("w1", BASE, 2).tasks
-    held.take(tasks, 0)
+    held.add(tasks, 0)
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
     run.queue.bury(tasks[0].id, "not wanted")
@@ -41,7 +41,7 @@ def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) ->
     run = stage(queue={"lease_s": 1.0}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
-    held.take(queue.lease("w1", BASE, 1).tasks, 0)
+    held.add(queue.lease("w1", BASE, 1).tasks, 0)
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
     ages_ms = [0]
@@ -61,11 +61,13 @@ def test_partials_that_were_noted_are_stored_for_the_next_worker(stage: Begin, f
     run.begin(["1"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker", run.store), HeldLeases()
     (task,) = queue.lease("w1", BASE, 1).tasks
-    held.take([task], 0)
+    held.add([task], 0)
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
     begun = PartialSample(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
-    held.note([PartialGroup(task.id, run.lineage, (begun, NOTHING, NOTHING)), PartialGroup("p/0/7", 1, (begun,))])
+    held.note_partials(
+        [PartialGroup(task.id, run.lineage, (begun, NOTHING, NOTHING)), PartialGroup("p/0/7", 1, (begun,))]
+    )
     run.until(
         lambda: run.queue.client.hlen(run.queue.keys.partials) == 1, "the partial rollout of the task that is held"
     )

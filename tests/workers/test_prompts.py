@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerFast
 
 from echo_queue.errors import PromptError
 from echo_queue.records import Message, PromptRow
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 
 CHATML = (
     "{% for m in messages %}<|start|>{{ m['role'] }}\n{{ m['content'] }}<|end|>\n{% endfor %}"
@@ -21,7 +21,7 @@ FORGETS = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}<|end
 ASKED: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Your move?"}]
 
 
-def prompts(template: str | None) -> tuple[Prompts, PreTrainedTokenizerFast]:
+def prompts(template: str | None) -> tuple[PromptEncoder, PreTrainedTokenizerFast]:
     """Every byte is a token, and three words are special."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({sign: place for place, sign in enumerate(alphabet)}, []))
@@ -31,7 +31,7 @@ def prompts(template: str | None) -> tuple[Prompts, PreTrainedTokenizerFast]:
         tokenizer_object=tokenizer, bos_token="<|bos|>", eos_token="<|end|>", additional_special_tokens=["<|start|>"]
     )
     fast.chat_template = template
-    return Prompts(fast, 1_000), fast
+    return PromptEncoder(fast, 1_000), fast
 
 
 @pytest.mark.parametrize("template", [CHATML, TIGHT])
