@@ -13,9 +13,9 @@ def test_a_torn_line_is_left_out_and_read_once_it_is_whole(tmp_path: Path) -> No
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
     reader = MetricsReader(path)
-    assert [found.version for found in reader.look()] == [1]
+    assert [found.version for found in reader.read()] == [1]
     path.write_bytes(whole)
-    assert [found.version for found in reader.look()] == [1, 2]
+    assert [found.version for found in reader.read()] == [1, 2]
 
 
 def test_what_a_fork_abandoned_is_forgotten(tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def run(path: Path) -> int:
 
 def unfit_prompts(config: Config) -> tuple[Problem, ...]:
     """What the first prompts have wrong; the others are looked at when they are submitted."""
-    from echo_queue.submission.declaration import glance
+    from echo_queue.submission.declaration import check_first_rows
 
     try:
-        glance(config)
+        check_first_rows(config)
     except EchoQueueError as error:
         return error.problems
     return ()

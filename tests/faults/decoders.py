@@ -41,7 +41,7 @@ from echo_queue.storage.object_store import INDEX, MissingObject, digests
 from echo_queue.submission import shards
 from echo_queue.submission.shards import BadShard, ShardReader
 from echo_queue.submission.sources import rows
-from echo_queue.submission.sources.jsonl import place_in_file
+from echo_queue.submission.sources.jsonl import byte_range
 from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, SignatureVerifier, Signer, TensorInfo
 from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner.recovery import checkpoint
@@ -246,7 +246,7 @@ def take_ticket(data: bytes) -> None:
     """A chunk's mark, whose ticket and reason are text of another machine."""
     text = data.decode("utf-8", "replace")
     with suppress(PromptError):
-        offset, size = place_in_file(text)
+        offset, size = byte_range(text)
         assert offset >= 0 and size >= 0
     chunk = replies.waiting_chunk_of(7, b"waiting 1 2 digest " + text.encode())
     assert chunk is not None and chunk.ticket == text

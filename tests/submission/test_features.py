@@ -48,4 +48,4 @@ def test_a_row_without_the_named_column_is_an_error_that_names_it(tmp_path: Path
     refuse_featureless("", source, chunk, rows)
     with pytest.raises(PromptError, match="has no column `level`") as error:
         refuse_featureless("level", source, chunk, rows)
-    assert error.value.problems[0].where == source.place(1)
+    assert error.value.problems[0].where == source.location(1)

@@ -84,5 +84,5 @@ def test_a_model_without_a_tokenizer_file_sets_no_limit(tmp_path: Path) -> None:
 
 def test_a_damaged_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ServiceError, match=r"tokenizer\.json: is no tokenizer"):
+    with pytest.raises(ServiceError, match=r"tokenizer\.json: is not a tokenizer"):
         limits_of(tmp_path, LIMIT)

@@ -64,7 +64,7 @@ class RunWatcher:
 
     def look(self) -> None:
         """Reads both sources now."""
-        self.updates = self._metrics.look()
+        self.updates = self._metrics.read()
         try:
             self._queue = self._queue or monitor(self._config)
             self.status, self.trouble = self._queue.status(), ""
