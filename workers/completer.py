@@ -168,7 +168,9 @@ class GroupCompleter(threading.Thread):
         self.accepted += outcomes.count(Outcome.accepted)
         for group, outcome in zip(groups, outcomes, strict=True):
             if outcome is not Outcome.accepted:
-                log.info("the group of task %s was not accepted: %s (oldest version %d)", group.task, outcome, group.oldest)
+                log.info(
+                    "the group of task %s was not accepted: %s (oldest version %d)", group.task, outcome, group.oldest
+                )
 
     def _fail(self, assignment: Assignment, reason: str) -> None:
         """Fails the task, whose samples are of no use any more.
