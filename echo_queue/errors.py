@@ -1,7 +1,7 @@
 """Errors that speak to the person who must act: what was wrong, where, and what to do.
 
-Every error this project raises on purpose is an `EchoQueueError`. The command line prints its
-problems and exits with 2, without a traceback; anything else is a bug and keeps its traceback.
+Every error that this project raises on purpose is an `EchoQueueError`. The command line prints its problems and exits
+with 2, without a traceback. Any other exception is a bug and keeps its traceback.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `where` is a config key, a file with its line, or a service."""
+    """One thing that is wrong. `where` is a configuration key, a file with its line, or a service."""
 
     where: str
     what: str
@@ -32,7 +32,7 @@ class ConfigError(EchoQueueError):
 
 
 class ServiceError(EchoQueueError):
-    """Redis, the object store or one of their programs is missing, refuses us, or is full."""
+    """Redis, the object store or one of their programs is missing, refuses this role, or is full."""
 
 
 class PromptError(EchoQueueError):
@@ -44,8 +44,8 @@ class FencedError(EchoQueueError):
 
 
 class SetBackError(EchoQueueError):
-    """Redis has forgotten what it had acknowledged to this learner, which must begin again from its checkpoint."""
+    """Redis has forgotten moves that it acknowledged to this learner, which must begin again from its checkpoint."""
 
 
 class DeadlineError(EchoQueueError):
-    """A wait ran past its deadline; `where` names what was waited for."""
+    """A wait ran past its deadline; `where` names the thing that was waited for."""

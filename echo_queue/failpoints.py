@@ -1,9 +1,9 @@
-"""The doors through which a role reaches the world: every move of the queue, every request to the store, every file
-that must last, every message. Each passage is a *step* with a name.
+"""Failpoints: the places where a role acts on the world around it. Each act is a *step* with a name: every move of the
+queue, every request to the store, every file that must last, every message.
 
-- An observer, if there is one, is told before each step and after it; without one a door costs an attribute lookup.
-- `ECHO_QUEUE_CRASH_AT=<step>` (or `<step>#3`: the third passage) makes the process exit right after that step, so that
-  what the next one finds can be tested at every place where a role can die (docs/reliability.md).
+- An observer, if there is one, is called before and after each step; without one a failpoint costs an attribute lookup.
+- `ECHO_QUEUE_CRASH_AT=<step>` (or `<step>#3`, the third time) makes the process exit right after that step. A test can
+  thus end a role at every place where it can die, and see what its successor finds (docs/reliability.md).
 """
 
 import os
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Sees the steps of this process, from whichever thread takes them. What it raises, the step raises."""
+    """Sees the steps of this process, in the thread that takes them. A step raises what its observer raises."""
 
     def before(self, step: str, about: object) -> None: ...
     def after(self, step: str, about: object, answer: object) -> None: ...
 
 
 class CrashPoint:
-    """Ends this process right after the `passage`th time that `step` was taken."""
+    """Ends this process right after a step: `point` is the step's name, or `name#n` for the n-th time it is taken."""
 
-    def __init__(self, place: str) -> None:
-        self.step, _, passage = place.partition("#")
-        self._left = int(passage or 1)
+    def __init__(self, point: str) -> None:
+        self.step, _, times = point.partition("#")
+        self._left = int(times or 1)
 
     def before(self, step: str, about: object) -> None:
         pass
@@ -48,7 +48,7 @@ observer: Observer | None = CrashPoint(os.environ[VARIABLE]) if VARIABLE in os.e
 
 
 def step(name: str, action: Callable[[], T], about: object = None) -> T:
-    """The answer of `action`, which is the step `name`; `about` tells an observer what it concerns."""
+    """Takes the step `name`: runs `action` and returns its answer. `about` tells an observer what the step concerns."""
     if observer is None:
         return action()
     observer.before(name, about)

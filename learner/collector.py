@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem
-from echo_queue.queue import Queue, diagnosis
+from echo_queue.queue import LearnerQueue, Monitor, diagnosis
 from echo_queue.records import Group, Version
-from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
+from echo_queue.records.validation import GroupValidator
 
 LISTEN_S = 1.0
 ARRIVALS = ("completed", "declared", "submitted", "buried")
@@ -32,16 +32,25 @@ class Batch(NamedTuple):
 
 
 class BatchCollector:
-    """Collects for the learner that begins at `version` of its lineage. `check` is called while waiting; may raise."""
+    """Collects for the learner that begins at `version` of its lineage, which `queue` has resumed.
+
+    `validator`: the one by which `queue` reads groups; it is told which weights are handed out. `check` is called while
+    waiting and may raise.
+    """
 
     def __init__(
-        self, config: Config, queue: Queue, version: Version, vocabulary: int, check: Callable[[], None]
+        self,
+        config: Config,
+        queue: LearnerQueue,
+        monitor: Monitor,
+        validator: GroupValidator,
+        *,
+        version: Version,
+        check: Callable[[], None],
     ) -> None:
-        patience = max(config.learner.batch_groups, PATIENCE)
-        self._vetting = queue.payloads.validator = GroupValidator(GroupLimits.of(config, vocabulary), version, patience)
-        self.pending = deque(queue.pending(version.lineage))
-        self._queue = queue
-        self._lineage = version.lineage
+        self._vetting, self._monitor, self._queue = validator, monitor, queue
+        self.handed_out(version)
+        self.pending = deque(queue.pending())
         self._check = check
         self._size = config.learner.batch_groups
         self._s = config.staleness.s
@@ -59,7 +68,7 @@ class BatchCollector:
         while len(groups) < self._size and not stop.is_set():
             self._check()
             self._vetting.complain()
-            drained = self._queue.drain(self._lineage, self._size - len(groups))
+            drained = self._queue.drain(self._size - len(groups))
             groups += drained.groups
             ready, now = drained.ready, time.monotonic()
             if len(groups) >= self._size or drained.exhausted:
@@ -68,7 +77,7 @@ class BatchCollector:
             last_group_s = now if drained.groups else last_group_s
             if now - last_group_s > self._deadline_s:
                 self._give_up(len(groups))
-            self._cursor = self._queue.wait(self._cursor, LISTEN_S, ARRIVALS)
+            self._cursor = self._queue.wait_for_event(self._cursor, LISTEN_S, ARRIVALS)
         return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
 
     def _in_hand(self, version: int) -> list[Group]:
@@ -78,5 +87,5 @@ class BatchCollector:
 
     def _give_up(self, have: int) -> None:
         what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"
-        missing = "; ".join(diagnosis.who(diagnosis.look(self._queue), self._deadline_s))
+        missing = "; ".join(diagnosis.who(diagnosis.look(self._monitor), self._deadline_s))
         raise DeadlineError(Problem("learner", f"{what}: {missing}", "see docs/operations.md; a restart continues"))

@@ -24,15 +24,16 @@ from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Queue, RunRules, staleness
-from echo_queue.records import Group, Version
+from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules, staleness
+from echo_queue.records import BASE, Group, Version
+from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.samples import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
 from learner.collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
 from learner.model.policy import Policy, load_model
-from learner.publication import signing_key
+from learner.publication import announcer, signing_key
 from learner.publication.publish_thread import publication_period
 from learner.publication.weight_broadcast import WeightBroadcast, open_broadcast
 from learner.recovery import checkpoint
@@ -43,7 +44,7 @@ from learner.update_metrics import Seconds, describe
 
 log = logging.getLogger(__name__)
 
-BASE = "base"
+BASE_FOLDER = "base"
 SMOOTHING = 0.2
 """Weight of the newest measurement of T_train."""
 
@@ -54,14 +55,15 @@ def train(config: Config, stop: threading.Event) -> None:
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
-    queue = _connect_queue(config, store)
-    queue.configure(RunRules.of(config))
-    if queue.status().finished:
+    caller = _connect(config)
+    operator = Operator(caller)
+    operator.configure(RunRules.of(config))
+    if operator.status().finished:
         log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
         return
     _share_base(config, store)
-    loop = open_loop(config, store, queue)
-    housekeeper = Housekeeper(_connect_queue(config, store), store, config.queue.lease_s, loop.broadcast.observe)
+    loop = open_loop(config, store, caller)
+    housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, loop.broadcast.observe)
     housekeeper.start()
     loop.broadcast.start()
     try:
@@ -74,18 +76,19 @@ def train(config: Config, stop: threading.Event) -> None:
 class TrainingLoop:
     """The learner's main thread: trains, publishes and saves, one update after another.
 
-    `newest`: the checkpoint at which `lineage` begins; None: the base model. `window`: w at the start, in batches.
+    `newest`: the checkpoint at which the queue's lineage begins; None: the base model. `window`: w at the start, in
+    batches.
     """
 
     def __init__(
         self,
         config: Config,
         store: ObjectStore,
-        queue: Queue,
+        queue: LearnerQueue,
+        monitor: Monitor,
         *,
         policy: Policy,
         reference: PreTrainedModel | None,
-        lineage: int,
         newest: CheckpointManifest | None,
         window: float,
         broadcast: WeightBroadcast,
@@ -93,9 +96,9 @@ class TrainingLoop:
         metrics: MetricsLog,
         trained_groups: TrainedGroups,
     ) -> None:
-        self.config, self.store, self.queue = config, store, queue
+        self.config, self.store, self.queue, self.monitor = config, store, queue, monitor
         self.policy, self.reference = policy, reference
-        self.lineage, self.newest, self.window = lineage, newest, window
+        self.lineage, self.newest, self.window = queue.lineage, newest, window
         self.broadcast, self.collector = broadcast, collector
         self.metrics, self.trained_groups = metrics, trained_groups
         self.version = newest.version if newest else 0
@@ -154,7 +157,7 @@ class TrainingLoop:
         self.t_train_s += (t_train_s - self.t_train_s) * (SMOOTHING if self.t_train_s else 1.0)
         size, widest = self.config.learner.batch_groups, self.config.staleness.s + 1
         self.window = staleness.pace(self.window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
-        self.queue.advance(self.lineage, self.version, len(batch.groups), self.window)
+        self.queue.advance(self.version, len(batch.groups), self.window)
 
     def _hand_over(self) -> None:
         """Hands this version's weights over for publication."""
@@ -174,7 +177,7 @@ class TrainingLoop:
             window=self.window,
             t_bcast_s=self.broadcast.t_bcast_s,
             stored=self.broadcast.stored,
-            status=self.queue.status(),
+            status=self.monitor.status(),
         )
         self.metrics.write(metrics)
         self.trained_groups.keep(version, groups)
@@ -187,7 +190,7 @@ class TrainingLoop:
         self.newest = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
-        self.queue.commit(self.lineage, self.newest.name, trained)
+        self.queue.commit(self.newest.name, trained)
         self.trained.clear()
         checkpoint.prune(self.store, self.newest, self.config.learner.keep_checkpoints)
 
@@ -198,7 +201,7 @@ class TrainingLoop:
         self.broadcast.wait()
         folder = self.config.run.dir / "model"
         export(self.policy, self.config.base_model, folder)
-        finished = self.queue.finish(self.lineage, force=self._reached_max_updates())
+        finished = self.queue.finish(force=self._reached_max_updates())
         if finished:
             log.info("finished at version %d; the model is %s", self.version, folder)
         return finished
@@ -216,28 +219,33 @@ class TrainingLoop:
         return self.version - self.handed_over >= kappa
 
 
-def open_loop(config: Config, store: ObjectStore, queue: Queue) -> TrainingLoop:
+def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoop:
     """Resumes the run at its newest checkpoint: from then on every older learner of the run is fenced."""
+    monitor = Monitor(caller)
     policy = Policy(load_model(config), config.learner, getattr(torch, config.model.dtype))
     reference = load_model(config).requires_grad_(False) if config.learner.kl else None
     restored = _restore(store, policy)
-    window = restored.window if restored else queue.status().window
+    window = restored.window if restored else monitor.status().window
     signer = signing_key.signer(config)
+    patience = max(config.learner.batch_groups, PATIENCE)
+    validator = GroupValidator(GroupLimits.of(config, policy.vocabulary), BASE, patience)
+    queue = LearnerQueue(caller, Payloads.of(config, store, validator=validator))
     lineage, newest = resume(queue, store, restored)
-    queue.publish_keys(lineage, signing_key.trust(signer))
-    broadcast = open_broadcast(config, store, queue, signer)
+    queue.publish_keys(signing_key.trust(signer))
+    announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
+    broadcast = open_broadcast(config, store, queue, announcements, signer)
     version = Version(lineage, newest.version if newest else 0)
     return TrainingLoop(
         config,
         store,
         queue,
+        monitor,
         policy=policy,
         reference=reference,
-        lineage=lineage,
         newest=newest,
         window=window,
         broadcast=broadcast,
-        collector=BatchCollector(config, queue, version, policy.vocabulary, broadcast.check),
+        collector=BatchCollector(config, queue, monitor, validator, version=version, check=broadcast.check),
         metrics=MetricsLog(config.run.dir / "metrics.jsonl"),
         trained_groups=TrainedGroups(config),
     )
@@ -257,21 +265,19 @@ def export(policy: Policy, base: str, folder: Path) -> None:
     """Writes the model with its tokenizer as a Hugging Face folder, which is whole or does not exist."""
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    failpoints.step("draft model", lambda: policy.model.save_pretrained(temporary))
-    failpoints.step("draft tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(temporary))
+    failpoints.step("write model", lambda: policy.model.save_pretrained(temporary))
+    failpoints.step("write tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(temporary))
     if folder.exists():
         failpoints.step("remove model", lambda: shutil.rmtree(folder))
-    failpoints.step("place model", lambda: temporary.rename(folder))
+    failpoints.step("rename model", lambda: temporary.rename(folder))
 
 
-def _connect_queue(config: Config, store: ObjectStore) -> Queue:
-    queue = Queue.connect(config, "learner", store)
-    queue.caller.deadline_s = config.queue.stall_deadline_s
-    return queue
+def _connect(config: Config) -> Caller:
+    return Caller.connect(config, "learner", config.queue.stall_deadline_s)
 
 
 def _share_base(config: Config, store: ObjectStore) -> None:
     """Uploads a base model's folder once, for workers on other machines; a hub model they download themselves."""
     folder = Path(config.base_model)
-    if folder.is_dir() and not store.exists(f"{BASE}/{INDEX}"):
-        store.upload_folder(folder, BASE)
+    if folder.is_dir() and not store.exists(f"{BASE_FOLDER}/{INDEX}"):
+        store.upload_folder(folder, BASE_FOLDER)

@@ -124,7 +124,7 @@ def test_environments_that_answer_are_named_in_full(tmp_path: Path) -> None:
 def test_a_union_is_one_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
     assert list(found) == ["staleness.kappa"]
-    assert "'often' will not do" in found["staleness.kappa"].what
+    assert "'often' is not valid" in found["staleness.kappa"].what
 
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:

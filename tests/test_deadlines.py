@@ -25,7 +25,7 @@ ALLOWED = {
     "workers/weights/peers/http1.py:Wire.receive": "likewise",
     "workers/weights/peers/http1.py:Wire.ended": "it does not wait",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
-    "echo_queue/weights/reader.py:bring": "parts of it, each with the store's deadline",
+    "echo_queue/weights/reader.py:fetch_parts": "parts of it, each with the store's deadline",
     "echo_queue/weights/publisher.py:WeightPublisher._upload": "likewise",
 }
 """File and function → why a call in it may have no timeout of its own."""

@@ -3,6 +3,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from echo_queue.config import Config
 from echo_queue.reporting import html
@@ -35,37 +36,39 @@ class Page(HTMLParser):
                 self.loaded.append(f"{tag} {name}={value}")
 
 
-def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    for version in range(1, 31):
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run of 40 updates whose identity was broken; to draw it takes a while."""
+    directory = tmp_path_factory.mktemp("run")
+    log = MetricsLog(directory / "metrics.jsonl")
+    for version in range(1, 41):
         log.write(update(version))
-    text = html.write(config(tmp_path), identity=True).read_text(encoding="utf-8")
-    page = Page(text)
+    (directory / "held_out.json").write_text(
+        '{"figures": [{"model": "a/base", "score": 0.16}, {"model": "a/model", "score": 0.95}]}'
+    )
+    return html.write(config(directory), identity=False).read_text(encoding="utf-8")
+
+
+def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(report: str) -> None:
+    page = Page(report)
     assert page.loaded == []
     assert len(page.ids) == len(set(page.ids))
     assert set(page.references) <= set(page.ids)
-    assert text.count("<svg") == 8
+    assert report.count("<svg") == 8
 
 
-def test_every_colour_of_a_picture_is_the_pages(tmp_path: Path) -> None:
-    text = html.build(config(tmp_path), [update(version) for version in range(1, 31)], scores={})
-    pictures = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+def test_every_colour_of_a_picture_is_the_pages(report: str) -> None:
+    pictures = "".join(re.findall(r"<svg.*?</svg>", report, flags=re.DOTALL))
     assert set(re.findall(r"#[0-9a-fA-F]{6}\b", pictures)) == set()
 
 
-def test_a_report_shows_the_figures_of_the_run(tmp_path: Path) -> None:
-    updates = [update(version) for version in range(1, 41)]
-    text = html.build(config(tmp_path), updates, identity=False, scores={"base": 0.16, "model": 0.95})
+def test_a_report_shows_the_figures_of_the_run(report: str) -> None:
     for figure in ("0.16 → 0.95", "10,240", "12%", "0.75", "broken", "largest 1, bound 4"):
-        assert f"{figure}" in text
+        assert f"{figure}" in report
 
 
 def test_a_run_without_an_update_has_a_report(tmp_path: Path) -> None:
     assert "No update was trained" in html.write(config(tmp_path)).read_text(encoding="utf-8")
-
-
-def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
-    assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == 8
 
 
 def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
@@ -78,9 +81,9 @@ def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
     assert np.allclose(shares["saving"], [0.2, 0, 0])
 
 
-def test_held_out_scores_are_shown_where_they_were_measured(tmp_path: Path) -> None:
-    MetricsLog(tmp_path / "metrics.jsonl").write(update(1))
-    (tmp_path / "held_out.json").write_text(
-        '{"figures": [{"model": "a/base", "score": 0.2}, {"model": "a/model", "score": 0.97}]}'
-    )
-    assert "0.20 → 0.97" in html.write(config(tmp_path)).read_text(encoding="utf-8")
+def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
+    assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == 8
+
+
+def test_held_out_scores_are_shown_where_they_were_measured(report: str) -> None:
+    assert "0.16 → 0.95" in report

@@ -56,7 +56,7 @@ def test_a_role_that_keeps_dying_ends_the_run_with_its_last_lines(tmp_path: Path
 def test_a_role_that_refuses_is_not_asked_often(tmp_path: Path) -> None:
     with (
         Supervisor(tmp_path, backoff=QUICK) as roles,
-        pytest.raises(RoleError, match=r"cannot go on:\s+prompts.jsonl:7"),
+        pytest.raises(RoleError, match=r"cannot continue:\s+prompts.jsonl:7"),
     ):
         roles.start(shell("submit", "echo prompts.jsonl:7; exit 2", ends=True))
         roles.wait(lambda: False, 20, "its end")

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from echo_queue.config import Config
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome, WorkerQueue
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import Answers, Turn
@@ -46,7 +46,14 @@ class GroupCompleter(threading.Thread):
     """Takes ended samples from the rollout loop (`submit`) and completes their groups in the queue."""
 
     def __init__(
-        self, config: Config, worker: str, queue: Queue, *, scorer: Scorer, prompts: PromptEncoder, held: HeldLeases
+        self,
+        config: Config,
+        worker: str,
+        queue: WorkerQueue,
+        *,
+        scorer: Scorer,
+        prompts: PromptEncoder,
+        held: HeldLeases,
     ) -> None:
         super().__init__(name="group completer", daemon=True)
         self.returned: SimpleQueue[EndedSample] = SimpleQueue()

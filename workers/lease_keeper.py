@@ -11,9 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from echo_queue.queue import Heartbeat, Queue
+from echo_queue.queue import Heartbeat, WorkerQueue
 from echo_queue.records import Published, Version
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
@@ -34,12 +35,12 @@ class Serving(NamedTuple):
 
 
 class LeaseKeeper(threading.Thread):
-    """`accepted` returns the groups that the queue has accepted so far. `fetched`: weight bytes read so far, by source
-    ("store", "peer"). Other threads count both."""
+    """`accepted` returns the groups that the queue has accepted so far. `fetched`: weight bytes fetched so far, by
+    source; all but those from the "store" came from other workers. Other threads count both."""
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WorkerQueue,
         worker: str,
         engine: Engine,
         held: HeldLeases,
@@ -94,6 +95,18 @@ class LeaseKeeper(threading.Thread):
         if self._error is not None:
             raise self._error
 
+    def hand_back(self) -> list[str]:
+        """Hands back all tasks that are held, for other workers to go on with; returns their ids."""
+        return self._held.hand_back(partial(self._queue.release, self._worker))
+
+    def store_partials(self) -> None:
+        """Stores how far the tasks are, as it was noted last."""
+        self._queue.progress(self._worker, self._held.take_partials())
+
+    def leave(self) -> None:
+        """Signs this worker off, which holds nothing any more."""
+        self._queue.leave(self._worker)
+
     def close(self) -> None:
         """Ends the thread after a heartbeat in progress, for which it waits at most `CLOSE_S`."""
         self._closed = True
@@ -110,6 +123,7 @@ class LeaseKeeper(threading.Thread):
 
     def _heartbeat(self, serving: Serving) -> Heartbeat:
         now, sampled, accepted = time.monotonic(), self._engine.sampled, self._accepted()
+        fetched_bytes, store_bytes = sum(self._fetched.values()), self._fetched.get("store", 0)
         while len(self._past) > 1 and now - self._past[0][0] > RATE_WINDOW_S:
             self._past.popleft()
         then, sampled_then, accepted_then = self._past[0]
@@ -124,6 +138,6 @@ class LeaseKeeper(threading.Thread):
             groups=accepted,
             published_ms=0 if serving is self._reported else serving.published_ms,
             pause_ms=1000 * serving.pause_s,
-            store_bytes=self._fetched.get("store", 0),
-            peer_bytes=self._fetched.get("peer", 0),
+            store_bytes=store_bytes,
+            peer_bytes=max(0, fetched_bytes - store_bytes),
         )

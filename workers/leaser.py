@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError
-from echo_queue.queue import Lease, Queue, diagnosis
+from echo_queue.queue import Lease, WorkerQueue, diagnosis
 from echo_queue.records import NOTHING, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
 from workers.assignment import Assignment
@@ -37,23 +37,24 @@ class LeasedTasks:
 
 
 class TaskLeaser(threading.Thread):
-    """`serving` returns the version that generates now. `wake` is set when there is something to `exchange`."""
+    """`serving` returns the version that generates now."""
 
     def __init__(
         self,
         config: Config,
         worker: str,
-        queue: Queue,
+        queue: WorkerQueue,
         *,
         prompts: PromptEncoder,
         shards: ShardReader,
         held: HeldLeases,
         serving: Callable[[], Version],
-        wake: threading.Event,
     ) -> None:
         super().__init__(name="task leaser", daemon=True)
         self.finished = False
         """True once the run is finished: there will be no more tasks."""
+        self.wake = threading.Event()
+        """Set when there is something to `exchange`."""
         self._config = config
         self._worker = worker
         self._queue = queue
@@ -61,7 +62,6 @@ class TaskLeaser(threading.Thread):
         self._shards = shards
         self._held = held
         self._serving = serving
-        self._wake = wake
         self._room = 0
         self._leased: list[LeasedTasks] = []
         self._lock = threading.Lock()
@@ -115,14 +115,14 @@ class TaskLeaser(threading.Thread):
                     self.finished = True
                     return
                 if lease is not None and not lease.tasks:
-                    before, cursor = cursor, self._queue.wait(cursor, IDLE_S, WORK)
+                    before, cursor = cursor, self._queue.wait_for_event(cursor, IDLE_S, WORK)
                     moved = time.monotonic() if cursor != before or self._held else moved
                     if time.monotonic() - moved > self._config.queue.stall_deadline_s:
                         self._give_up(lease, time.monotonic() - moved)
         except Exception as error:
             self._error = error
         finally:
-            self._wake.set()
+            self.wake.set()
 
     def _lease(self, room: int) -> Lease | None:
         """Leases and prepares up to `room` tasks; returns None if there is no room any more."""
@@ -137,7 +137,7 @@ class TaskLeaser(threading.Thread):
             with self._lock:
                 self._leased.append(LeasedTasks(assignments, needed))
                 self._room = 0
-            self._wake.set()
+            self.wake.set()
         return lease
 
     def _assign(self, task: Task, lease: Lease) -> Assignment | None:

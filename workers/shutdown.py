@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from queue import SimpleQueue
 
-from echo_queue.queue import Queue
+from echo_queue.queue import WorkerQueue
 from workers.held_leases import HeldLeases
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class ShutdownThread(threading.Thread):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WorkerQueue,
         worker: str,
         shutdown: Shutdown,
         grace_s: float,

@@ -15,31 +15,29 @@ from echo_queue import failpoints, weights
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.connections.secrets import Role
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problems import print_problems
-from echo_queue.queue import Queue, RunKeys
+from echo_queue.queue import Caller, Monitor, RunKeys, TrustedWeights
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import Manifest, Route, base_of, digest, manifest_key, route_key
-from echo_queue.weights.reader import bring, open_manifest
+from echo_queue.weights.reader import fetch_parts, open_manifest
 from echo_queue.weights.retention import doomed, remove
 from echo_queue.weights.signatures import SignatureVerifier, key_id
 
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The run's store and queue, as one role sees them."""
+    """The run's store, and what the queue says of weights, as one role sees them."""
 
     config: Config
     store: ObjectStore
-    queue: Queue
+    queue: TrustedWeights
 
     @classmethod
-    def of(cls, config: Config, role: Role = "worker") -> "StoredWeights":
-        store = connect_store(config, role)
-        return cls(config, store, Queue.connect(config, role, store))
+    def of(cls, config: Config) -> "StoredWeights":
+        return cls(config, connect_store(config, "worker"), TrustedWeights(Caller.connect(config, "worker")))
 
     def trust(self) -> RunKeys:
         trust = self.queue.run_keys()
@@ -81,23 +79,23 @@ def ls(config: Config, *, as_json: bool) -> None:
     table = Table("version", "published", "MiB", "routes", box=None, pad_edge=False)
     for version, entry in entries.items():
         state = "latest" if version == latest else "yes" if entry.manifest else "unfinished"
-        size = sum(way.size for way in entry.ways.values())
+        size = sum(route.size for route in entry.routes.values())
         table.add_row(str(version), state, f"{size / 2**20:,.1f}", ", ".join(_routes(entry)))
     console = Console(highlight=False)
     console.print(table if entries else "nothing is published")
 
 
 def _routes(entry: Entry) -> Iterator[str]:
-    for name, way in entry.ways.items():
+    for name, route in entry.routes.items():
         base = base_of(name)
-        text = f"{'whole' if base is None else f'from {base}'} {way.size / 2**20:,.1f}"
-        yield text if way.sealed or name == entry.main else f"{text} (unfinished?)"
+        text = f"{'whole' if base is None else f'from {base}'} {route.size / 2**20:,.1f}"
+        yield text if route.sealed or name == entry.main else f"{text} (unfinished?)"
 
 
 def _document(entry: Entry, latest: Version | None) -> dict[str, object]:
-    ways = {name: {"bytes": way.size, "main": name == entry.main} for name, way in entry.ways.items()}
+    routes = {name: {"bytes": route.size, "main": name == entry.main} for name, route in entry.routes.items()}
     version = entry.version
-    return {"version": str(version), "published": entry.manifest, "latest": version == latest, "routes": ways}
+    return {"version": str(version), "published": entry.manifest, "latest": version == latest, "routes": routes}
 
 
 def show(config: Config, name: str, *, as_json: bool) -> None:
@@ -128,7 +126,7 @@ def verify(config: Config, name: str) -> int:
     console = Console(highlight=False)
     checks: list[tuple[str, Callable[[], None]]] = [
         (route, lambda name=route: _check_route(shelf, manifest, name))  # type: ignore[misc]
-        for route in catalogue(shelf.store, manifest.version.lineage)[manifest.version].ways
+        for route in catalogue(shelf.store, manifest.version.lineage)[manifest.version].routes
     ]
     checks.append((f"{len(manifest.tensors)} tensors, from nothing", lambda: _check_tensors(shelf, manifest)))
     failures = [problem for what, check in checks for problem in _report(console, what, check)]
@@ -154,7 +152,7 @@ def _check_route(shelf: StoredWeights, manifest: Manifest, name: str) -> None:
         route = Route.decode(SignatureVerifier(shelf.trust().public_key).open(shelf.store.get(key), key), key)
         if (route.version, route.base, route.root) != (version, base, manifest.root):
             raise weights.Damaged(Problem(key, "leads elsewhere", "look at who else writes to the store"))
-    for _ in bring(shelf.store, route):
+    for _ in fetch_parts(shelf.store, route):
         pass
 
 
@@ -185,14 +183,15 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
 
 def gc(config: Config, *, dry_run: bool) -> None:
     """Removes what the learner would remove after its next publication, and what dead learners left unfinished."""
-    shelf = StoredWeights.of(config, "learner")
-    status, newest = shelf.queue.status(), shelf.latest().version
+    caller = Caller.connect(config, "learner")
+    shelf = StoredWeights(config, connect_store(config, "learner"), TrustedWeights(caller))
+    status, newest = Monitor(caller).status(), shelf.latest().version
     served = {worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None}
     entries = doomed(shelf.store, newest, status.rules.s, served)
     keys = [key for entry in entries for key in entry.keys]
     if not dry_run:
         remove(shelf.store, keys)
-    size = sum(way.size for entry in entries for way in entry.ways.values())
+    size = sum(route.size for entry in entries for route in entry.routes.values())
     verb = "would be removed" if dry_run else "removed"
     names = ", ".join(str(entry.version) for entry in entries) or "none"
     Console(highlight=False, soft_wrap=True).print(f"versions {verb}: {names} ({size / 2**20:,.1f} MiB)")

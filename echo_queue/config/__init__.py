@@ -1,4 +1,4 @@
-"""The configuration of a run: its sections and keys, what contradicts itself in it, and how a file is read."""
+"""The configuration of a run: its sections and keys, the check for contradictions, and the reader of its file."""
 
 from echo_queue.config.model import (
     INTERACTIVE,

@@ -1,7 +1,7 @@
 """Reads a run's configuration: a TOML file, overlaid by `ECHO_QUEUE_SECTION__KEY` variables.
 
-An unknown key, a wrong type or an impossible combination is an error; all of them are reported together, each with its
-key's path and the fix, before anything starts.
+An unknown key, a wrong type and an impossible combination are errors. All of them are reported together, each with its
+key's path and the fix, before any process starts.
 """
 
 import difflib
@@ -29,11 +29,11 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def examine(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Config | None, tuple[Problem, ...]]:
-    """The configuration and everything wrong with it.
+    """Returns the configuration and every problem with it.
 
-    A value that is wrong by itself is reported and its default taken in its place, so that what is wrong
-    elsewhere (impossible combinations, unreachable services) can be reported at the same time. None: it
-    cannot be read at all, or a key without a default is missing.
+    A value that is wrong by itself is reported and replaced by its default, so that problems elsewhere (impossible
+    combinations, unreachable services) can be reported at the same time. The configuration is None if the file cannot
+    be read, or a key without a default is missing.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -57,20 +57,20 @@ def examine(path: Path, environ: Mapping[str, str] = os.environ) -> tuple[Config
 
 
 def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Writes `ECHO_QUEUE_A__B=value` over values["a"]["b"]; yields what has no place."""
+    """Writes `ECHO_QUEUE_A__B=value` over values["a"]["b"]; yields a problem for each variable that fits nowhere."""
     for variable, text in sorted(environ.items()):
         if not variable.startswith(ENV_PREFIX) or "__" not in variable:
             continue
         *sections, key = variable.removeprefix(ENV_PREFIX).lower().split("__")
-        place: Any = values
+        table: Any = values
         for section in sections:
-            place = place.setdefault(section, {}) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
+            table = table.setdefault(section, {}) if isinstance(table, dict) else None
+        if not isinstance(table, dict):
             yield Problem(
                 variable, f"the file has a value, not a section, at {'.'.join(sections)}", "unset the variable"
             )
             continue
-        place[key] = _literal(text)
+        table[key] = _literal(text)
 
 
 def _literal(text: str) -> Any:
@@ -81,7 +81,7 @@ def _literal(text: str) -> Any:
 
 
 def _explain(error: ValidationError, values: dict[str, Any]) -> Iterator[Problem]:
-    """One problem per key: a union reports one entry per alternative, all at the same key."""
+    """Yields one problem per key: pydantic reports one entry per alternative of a union, all at the same key."""
     explained: dict[str, Problem] = {}
     for entry in error.errors():
         location = _key_path(entry["loc"], values)
@@ -95,20 +95,20 @@ def _explain(error: ValidationError, values: dict[str, Any]) -> Iterator[Problem
                 before = explained[where]
                 problem = Problem(where, before.what + f"; or: {entry['msg'].lower()}", before.fix)
             case _:
-                problem = Problem(where, f"{entry['input']!r} will not do: {entry['msg'].lower()}", "fix the value")
+                problem = Problem(where, f"{entry['input']!r} is not valid: {entry['msg'].lower()}", "fix the value")
         explained[where] = problem
     yield from explained.values()
 
 
 def _key_path(location: tuple[int | str, ...], values: dict[str, Any]) -> list[str]:
-    """The part of pydantic's location that the reader wrote: without names of union alternatives."""
+    """The part of pydantic's location that stands in the file, without the names of a union's alternatives."""
     path: list[str] = []
-    place: Any = values
+    table: Any = values
     for part in map(str, location):
         path.append(part)
-        if not isinstance(place, dict) or not isinstance(place.get(part), dict):
+        if not isinstance(table, dict) or not isinstance(table.get(part), dict):
             break
-        place = place[part]
+        table = table[part]
     return path
 
 
@@ -122,14 +122,14 @@ def _nearest(location: list[str]) -> str:
 
 
 def _without(values: dict[str, Any], problems: list[Problem]) -> Config | None:
-    """The configuration with defaults in place of what is wrong; None where there is no default."""
+    """Replaces wrong values by their defaults; None where a wrong value has no default."""
     for problem in problems:
         *sections, key = problem.where.split(".")
-        place: Any = values
+        table: Any = values
         for section in sections:
-            place = place.get(section, {}) if isinstance(place, dict) else {}
-        if isinstance(place, dict):
-            place.pop(key, None)
+            table = table.get(section, {}) if isinstance(table, dict) else {}
+        if isinstance(table, dict):
+            table.pop(key, None)
     try:
         return Config.model_validate(values)
     except ValidationError:

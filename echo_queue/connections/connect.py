@@ -1,8 +1,8 @@
-"""Connections of a role to its services, and what to do when there is none.
+"""Connects a role to its services, and explains every failure to do so.
 
-- A Redis connection never re-sends a command by itself (moves are repeated by their callers, who know
-  that they may be), and gives up on a silent server after `SOCKET_TIMEOUT_S`.
-- Every failure is one `ServiceError` that names the config key and the fix.
+- A Redis connection never re-sends a command by itself: the callers repeat moves, since they know which may be
+  repeated. It gives up on a silent server after `SOCKET_TIMEOUT_S`.
+- Every failure is one `ServiceError` that names the configuration key and the fix.
 """
 
 import logging
@@ -28,18 +28,18 @@ from echo_queue.storage.errors import Unreachable
 from echo_queue.storage.object_store import ObjectStore
 
 SOCKET_TIMEOUT_S = 30.0
-"""No command may block longer than this; a caller's longest blocking read stays well below."""
+"""No command may block longer than this; the longest blocking read of a caller stays well below."""
 CONNECT_TIMEOUT_S = 5.0
 HEALTH_CHECK_S = 15
 CONNECT_DEADLINE_S = 5.0
-"""How long a role waits for services that are starting, restarting or failing over."""
+"""The longest wait of a role for services that are starting, restarting or failing over."""
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S) -> redis.Redis:
-    """A tested connection as `role`'s user (RESP2, bytes, no retries of its own)."""
+    """Returns a tested connection as `role`'s user (RESP2, bytes, no retries of its own). Raises `ServiceError`."""
 
     def connect() -> redis.Redis:
         client = _open_redis(redis_endpoint(config, role))
@@ -48,14 +48,14 @@ def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLI
         return client
 
     try:
-        return _patiently(connect, deadline_s)
+        return _with_retries(connect, deadline_s)
     except ServiceError:
-        _blame_disk(config)
+        _raise_if_disk_full(config)
         raise
 
 
 def connect_store(config: Config, role: Role = "worker", deadline_s: float = CONNECT_DEADLINE_S) -> ObjectStore:
-    """The run's objects, with the role's keys where it has its own (an embedded store has one pair for all).
+    """Returns the run's objects, with the role's own keys if it has some (an embedded store has one pair for all).
 
     Raises `ServiceError` unless the bucket can be listed.
     """
@@ -65,7 +65,7 @@ def connect_store(config: Config, role: Role = "worker", deadline_s: float = CON
         store.check(deadline_s=0)
         return store
 
-    return _patiently(connect, deadline_s)
+    return _with_retries(connect, deadline_s)
 
 
 def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
@@ -80,25 +80,28 @@ def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
 
 
 def _require_replicas(client: redis.Redis, settings: RedisSettings) -> None:
-    """On a connection that has written nothing, WAIT counts the replicas that are attached."""
+    """Raises `Unreachable` if replicas are missing: WAIT counts them on a connection that has written nothing."""
     if not settings.wait_replicas:
         return
     attached = client.wait(settings.wait_replicas, settings.wait_ms)
     if attached < settings.wait_replicas:
         client.close()
         what = f"{attached} of {settings.wait_replicas} replicas are attached to {settings.url}"
-        raise Unreachable(Problem("redis.wait_replicas", what, "start them, or lower it"))
+        raise Unreachable(Problem("redis.wait_replicas", what, "start the missing ones, or lower the number"))
 
 
-def _blame_disk(config: Config) -> None:
-    """An embedded server whose disk is full ends, because it acknowledges nothing that it cannot keep."""
+def _raise_if_disk_full(config: Config) -> None:
+    """Raises `ServiceError` if the embedded server ended because its disk is full.
+
+    Such a server ends because it acknowledges nothing that it cannot keep.
+    """
     server = ServerProcess(services_dir(config) / "redis")
     if config.redis.url == EMBEDDED and not server.alive() and server.disk_full:
         raise ServiceError(server.explain_end("Redis server")) from None
 
 
 def redis_client(endpoint: RedisEndpoint) -> redis.Redis:
-    """An untested connection pool. Raises `ServiceError` for a URL that names no server."""
+    """Returns an untested connection pool. Raises `ServiceError` for a URL that names no server."""
     settings: dict[str, Any] = {
         "username": endpoint.username or None,
         "password": endpoint.password,
@@ -128,7 +131,7 @@ def redis_client(endpoint: RedisEndpoint) -> redis.Redis:
                 return master
     except ValueError as error:
         raise ServiceError(Problem("redis.url", f"{endpoint.url}: {error}", _URL_FIX)) from None
-    raise ServiceError(Problem("redis.url", f"{endpoint.url} names no kind of server we know", _URL_FIX))
+    raise ServiceError(Problem("redis.url", f"{endpoint.url} has a scheme that is not supported", _URL_FIX))
 
 
 _URL_FIX = "write redis://host:port/db, rediss://host:port/db or redis+sentinel://h1:p,h2:p/service/db"
@@ -142,7 +145,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 
 def _note_cluster(client: redis.Redis) -> None:
-    """All keys of a run share one slot, so one node of a cluster serves it; say which that is."""
+    """Logs that this node is part of a cluster: all keys of a run share one slot, so a single node serves the run."""
     try:
         client.exists("eq:{probe}")
     except redis.exceptions.NoPermissionError:
@@ -151,8 +154,8 @@ def _note_cluster(client: redis.Redis) -> None:
         log.info("this Redis is one node of a cluster: redis.url must name the one that owns the run's slot")
 
 
-def _patiently(connect: Callable[[], T], deadline_s: float) -> T:
-    """Repeats while services start, restart or fail over; a refusal is final at once."""
+def _with_retries(connect: Callable[[], T], deadline_s: float) -> T:
+    """Repeats `connect` while services start, restart or fail over; a refusal is final at once."""
     give_up, pause_s = time.monotonic() + deadline_s, 0.05
     while True:
         try:

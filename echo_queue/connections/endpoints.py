@@ -1,6 +1,6 @@
-"""Where a run's Redis and object store are, and as whom a role speaks to them.
+"""The addresses of a run's Redis and object store, and the user that each role is there.
 
-Embedded services write `<run dir>/services/{redis,store}.json` when they are ready; external ones are
+Embedded services write `<run dir>/services/{redis,store}.json` when they are ready; external ones are named in the
 configuration. A role gets its own user's password and no other.
 """
 
@@ -19,12 +19,12 @@ from echo_queue.storage.endpoint import StoreEndpoint
 
 EMBEDDED = "embedded"
 CELERY_PREFIX = "eq-celery:{run}:"
-"""Key prefix of Celery's broker; the ACL of role `celery` allows nothing else."""
+"""The key prefix of Celery's broker; the ACL of role `celery` allows nothing else."""
 
 
 @dataclass(frozen=True)
 class RedisEndpoint:
-    """`url` carries neither user nor password; an empty `username` is Redis' default user."""
+    """A Redis server and a user on it. `url` has neither user nor password; an empty `username` is the default user."""
 
     url: str
     username: str = ""
@@ -34,20 +34,24 @@ class RedisEndpoint:
 
 @dataclass(frozen=True)
 class Endpoints:
+    """Both services of a run, as one role connects to them."""
+
     redis: RedisEndpoint
     store: StoreEndpoint
 
 
 def services_dir(config: Config) -> Path:
+    """The directory of the embedded services."""
     return config.run.dir / "services"
 
 
 def resolve(config: Config, role: Role) -> Endpoints:
-    """Both endpoints as `role` sees them. Raises `ServiceError` if embedded services never started."""
+    """Returns both endpoints for `role`. Raises `ServiceError` if embedded services never started."""
     return Endpoints(redis_endpoint(config, role), store_endpoint(config, role))
 
 
 def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
+    """Returns the Redis endpoint for `role`. Raises `ServiceError` if the embedded server never started."""
     if config.redis.url == EMBEDDED:
         address = _read(services_dir(config) / "redis.json", "redis.url")
         return RedisEndpoint(address["url"], role, generated(services_dir(config)).redis[role])
@@ -56,6 +60,7 @@ def redis_endpoint(config: Config, role: Role) -> RedisEndpoint:
 
 
 def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:
+    """Returns the store's endpoint for `role`. Raises `ServiceError` if the embedded server never started."""
     store = config.store
     if store.url == EMBEDDED:
         address = _read(services_dir(config) / "store.json", "store.url")
@@ -71,9 +76,9 @@ def store_endpoint(config: Config, role: Role = "worker") -> StoreEndpoint:
 
 
 def celery_broker_url(config: Config) -> str:
-    """Broker URL with user and password in it, as Celery wants it. Keys go under `CELERY_PREFIX`.
+    """Returns the broker's URL with user and password in it, as Celery wants it. Keys go under `CELERY_PREFIX`.
 
-    Of a Sentinel service Celery wants one URL per Sentinel and the service's name as a transport option
+    For a Sentinel service Celery wants one URL per Sentinel, and the service's name as a transport option
     (`master_name`), which is not in this URL.
     """
     endpoint = redis_endpoint(config, "celery")
@@ -87,7 +92,7 @@ def celery_broker_url(config: Config) -> str:
 
 
 def announce(path: Path, **address: Any) -> None:
-    """Writes an endpoint file at once or not at all; only a service that is ready does so."""
+    """Writes an endpoint file, whole or not at all; only a service that is ready does so."""
     write_atomically(path, orjson.dumps(address, option=orjson.OPT_INDENT_2, default=str), "endpoint")
 
 
@@ -105,7 +110,7 @@ def _read(path: Path, key: str) -> dict[str, Any]:
             Problem(
                 key,
                 f'is "embedded" but the services of this run have not started ({path})',
-                "echo-queue services CONFIG",
+                "run `echo-queue services CONFIG`",
             )
         ) from None
     except (OSError, orjson.JSONDecodeError) as error:

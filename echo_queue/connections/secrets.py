@@ -1,10 +1,10 @@
-"""Passwords and keys, which are never configuration.
+"""Passwords and keys, which are never part of the configuration.
 
-- Embedded services: generated once per run and kept in `<run dir>/services/secrets.json` (mode 0600).
-- External services: from the environment, or from the file that `…_FILE` names; `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`
-  and the like, with a role's name, go before those for all roles. Without store keys, boto3's own chain (profile,
-  instance role) applies.
-- The key that an engine's server may ask for (`rollout.http`) comes from the environment alone.
+- Those of embedded services are generated once per run and kept in `<run dir>/services/secrets.json` (mode 0600).
+- Those of external services come from the environment, or from the file that `…_FILE` names. A variable with a role's
+  name, such as `ECHO_QUEUE_WORKER_STORE_ACCESS_KEY`, precedes the one for all roles. Without store keys, boto3's own
+  chain (profile, instance role) applies.
+- The key that an engine's server may ask for (`rollout.http`) comes from the environment or its file alone.
 - The key that signs weights is made by the learner, unless the environment has it (`learner.publication.signing_key`).
 """
 
@@ -34,14 +34,14 @@ class StoreKeys:
 
 @dataclass(frozen=True)
 class GeneratedSecrets:
-    """Secrets of the embedded services: one Redis password per role, one pair of store keys."""
+    """The secrets of the embedded services: one Redis password per role, and one pair of store keys."""
 
     redis: dict[Role, str]
     store: StoreKeys
 
 
 def generated(directory: Path) -> GeneratedSecrets:
-    """Reads `secrets.json` of a services directory. Raises `ServiceError` if no service ever started there."""
+    """Reads `secrets.json` in a services directory. Raises `ServiceError` if no service ever started there."""
     path = directory / "secrets.json"
     try:
         values = orjson.loads(path.read_bytes())
@@ -54,12 +54,12 @@ def generated(directory: Path) -> GeneratedSecrets:
         ) from None
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise ServiceError(
-            Problem(str(path), "is damaged", "delete it and restart the services; data is kept")
+            Problem(str(path), "is damaged", "delete it and restart the services; the data is kept")
         ) from None
 
 
 def generate(directory: Path) -> GeneratedSecrets:
-    """Makes the secrets of a run unless it has them; an existing file is never replaced."""
+    """Returns a run's secrets, and makes them if it has none; an existing file is never replaced."""
     path = directory / "secrets.json"
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
@@ -73,13 +73,14 @@ def generate(directory: Path) -> GeneratedSecrets:
 
 
 def external_redis_password(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> str | None:
-    return _of_role(role, "REDIS_PASSWORD", environ)[1]
+    """Returns the password for an external Redis, or None if none is set."""
+    return _role_secret(role, "REDIS_PASSWORD", environ)[1]
 
 
 def external_store_keys(environ: Mapping[str, str] = os.environ, role: Role | None = None) -> StoreKeys | None:
-    """Both keys, or None for boto3's own chain. One key without the other is a `ServiceError`."""
-    name, access = _of_role(role, "STORE_ACCESS_KEY", environ)
-    other, secret = _of_role(role, "STORE_SECRET_KEY", environ)
+    """Returns both keys, or None for boto3's own chain. Raises `ServiceError` for one key without the other."""
+    name, access = _role_secret(role, "STORE_ACCESS_KEY", environ)
+    other, secret = _role_secret(role, "STORE_SECRET_KEY", environ)
     if access and secret:
         return StoreKeys(access, secret)
     if access or secret:
@@ -89,17 +90,20 @@ def external_store_keys(environ: Mapping[str, str] = os.environ, role: Role | No
 
 
 def signing_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The learner's private key from the environment: 64 hexadecimal digits; None: it keeps one in `run.dir/keys`."""
+    """Returns the learner's private key from the environment (64 hexadecimal digits).
+
+    Without it (None) the learner keeps one in `run.dir/keys`.
+    """
     return _from_environment(SIGNING_KEY, environ)
 
 
 def engine_key(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What the server at `rollout.http.url` was started with as its `--api-key`; None: nothing."""
+    """Returns the `--api-key` of the server at `rollout.http.url`, or None if it has none."""
     return _from_environment(ENGINE_KEY, environ)
 
 
-def _of_role(role: Role | None, secret: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
-    """The role's own secret, else that of all roles; and the variable's name."""
+def _role_secret(role: Role | None, secret: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """Returns the variable's name and its value: the role's own secret, else the one for all roles."""
     for name in (f"ECHO_QUEUE_{role.upper()}_{secret}" if role else "", f"ECHO_QUEUE_{secret}"):
         if name and (value := _from_environment(name, environ)) is not None:
             return name, value

@@ -1,11 +1,11 @@
-"""Ends what a supervisor started, should the supervisor itself be killed.
+"""Ends the processes that a supervisor started, should the supervisor itself be killed.
 
-Started beside it as a program of its own. Standard input is a pipe from the supervisor and its roles: `+ 123` names
-a process group to end, `~ 123` one to end politely (servers close their files), `- 123` one that is gone.
-The pipe closes when the supervisor dies, in whatever way; then all that is named is ended. The run's
-lock is inherited, so nobody starts the run again before that is done.
+The supervisor starts it as a program of its own. Standard input is a pipe from the supervisor and its roles: `+ 123`
+names a process group to kill, `~ 123` one to end politely (servers close their files), `- 123` one that is gone. The
+pipe closes when the supervisor dies, for whatever reason; then every named group is ended. The guard inherits the run's
+lock, so no other supervisor starts the run before that is done.
 
-It imports nothing of this package: it starts in a few milliseconds and lives as long as the run.
+It imports nothing of this package, so that it starts in a few milliseconds; it lives as long as the run.
 """
 
 import os
@@ -18,6 +18,7 @@ GRACE_S = 20.0
 
 
 def end(kill: set[int], ask: set[int], grace_s: float) -> None:
+    """Kills the groups in `kill`, and asks those in `ask` to end, which it kills after `grace_s`."""
     for group in kill:
         _signal(group, signal.SIGKILL)
     for group in ask:

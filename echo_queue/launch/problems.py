@@ -1,4 +1,4 @@
-"""Problems printed for the person who must act: one paragraph each, on stderr."""
+"""Prints problems for the person who must act."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from echo_queue.errors import Problem
 
 
 def print_problems(problems: Iterable[Problem], console: Console | None = None) -> None:
-    """On stderr, one paragraph per problem; a terminal wraps it under itself, elsewhere a line stays a line."""
+    """Prints one paragraph per problem on stderr. Long lines are wrapped, with an indent, on a terminal only."""
     console = console or Console(stderr=True, highlight=False)
     for problem in problems:
         head = Text.assemble(("✗ ", "bold red"), (problem.where, "bold"), ": ", problem.what)

@@ -7,7 +7,7 @@ from echo_queue.errors import DeadlineError, Problem
 
 
 class Ending(Protocol):
-    """What is needed of a `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that `reap` uses."""
 
     @property
     def pid(self) -> int: ...
@@ -15,11 +15,11 @@ class Ending(Protocol):
 
 
 def reap(process: Ending, deadline_s: float, what: str) -> int:
-    """Its exit code. Raises `DeadlineError`: a killed process lives on only while the kernel holds it."""
+    """Returns the exit code. Raises `DeadlineError`: a killed process lives on only while the kernel holds it."""
     try:
         return process.wait(deadline_s)
     except subprocess.TimeoutExpired:
-        fix = "see what it waits for (`ps -o stat,wchan`): a disk or a mount that hangs holds even a killed process"
+        fix = "see what it waits for (`ps -o stat,wchan`): a disk or mount that hangs holds even a killed process"
         raise DeadlineError(
             Problem(f"{what} (pid {process.pid})", f"has not ended in {deadline_s:.0f} s", fix)
         ) from None

@@ -1,4 +1,4 @@
-"""Which program plays which role. `echo_queue` imports neither workers nor learner: it starts them.
+"""The programs of the roles. `echo_queue` imports neither workers nor learner: it starts them as processes.
 
 Each role is one process that takes the TOML file as its first argument.
 """
@@ -21,15 +21,15 @@ EXTRA: dict[Program, str] = {
 
 
 def command(program: Program, config: Path, *options: str) -> list[str]:
-    """The command line of a role. Raises `ConfigError` where its packages are not installed."""
+    """Returns a role's command line. Raises `ConfigError` where its packages are not installed."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         raise ConfigError(
-            Problem(program, "needs torch and transformers here", f"pip install 'echo-queue[{EXTRA[program]}]'")
+            Problem(program, "needs torch and transformers", f"pip install 'echo-queue[{EXTRA[program]}]'")
         )
     return [sys.executable, "-m", program, str(config), *options]
 
 
 def become(program: Program, config: Path, *options: str) -> NoReturn:
-    """Replaces this process by the role, so that signals reach it and its exit code is ours."""
+    """Replaces this process by the role, so that signals reach the role and its exit code is this command's."""
     arguments = command(program, config, *options)
     os.execv(arguments[0], arguments)

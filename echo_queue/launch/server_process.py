@@ -1,8 +1,8 @@
 """One server program per directory, on a port of the loopback interface: started, found again and ended.
 
-The server inherits a lock on `<dir>/lock`, so the lock is held exactly as long as the server lives,
-whatever becomes of the process that started it. A second start in the same directory therefore finds
-the running server instead of starting another. What the server prints goes to `<dir>/log`.
+The server inherits a lock on `<dir>/lock`, so the lock is held exactly as long as the server lives, whatever becomes of
+the process that started it. A second start in the same directory therefore finds the running server instead of starting
+another. The server's output goes to `<dir>/log`.
 """
 
 import fcntl
@@ -21,17 +21,17 @@ from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 
-# The shell notes its pid and then becomes the server, so a held lock always names its holder.
+# The shell writes its pid into the lock file and then becomes the server, so a held lock always names its holder.
 LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
 HOST = "127.0.0.1"
 PORT_ATTEMPTS = 3
 PORT_TAKEN = "address already in use"
-"""In the log, in lower case: another program took the port between our look and the server's start."""
+"""The log's words, in lower case, when another program took the port between our check and the server's start."""
 DISK_FULL_SIGNS = (
     "No space left",
     "no space left",
     "Short write while writing to the AOF",
-    "Can't recover from AOF write error",  # the last that fits where the log lies on that disk, too
+    "Can't recover from AOF write error",  # the last line that fits if the log lies on that disk, too
     "File too large",
 )
 POLL_S = 0.02
@@ -47,7 +47,7 @@ Probe = Callable[[], str]
 
 
 class ServerProcess:
-    """The server of one directory, at `port` once it was joined or launched."""
+    """The server of one directory; `port` and `pid` are known once it was joined or launched."""
 
     def __init__(self, directory: Path) -> None:
         self.dir = directory.resolve()
@@ -59,7 +59,10 @@ class ServerProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def join(self, ready: Ready) -> bool:
-        """Whether this directory's server runs and goes on: one that is being killed is still found for a moment."""
+        """Returns True if this directory's server runs already and is ready.
+
+        A server that is being killed is still found for a moment; it counts as not running.
+        """
         if not self.attach():
             return False
         self.port = int(self._port.read_text())
@@ -74,10 +77,10 @@ class ServerProcess:
     def serve(
         self, argv: Callable[[int], Sequence[str]], ready: Ready, environ: Mapping[str, str] | None = None
     ) -> None:
-        """Launches `argv(port)` at the port it had before, if that is free, and returns when it is ready."""
+        """Launches `argv(port)`, at the port that the server had before if that is free; returns when it is ready."""
         for attempt in range(PORT_ATTEMPTS):
             self.port = port_for(self.dir)
-            write_atomically(self._port, str(self.port).encode(), "port")  # clients that reconnect find it where it was
+            write_atomically(self._port, str(self.port).encode(), "port")  # clients reconnect to the port they know
             self.launch(argv(self.port), environ)
             try:
                 ready()
@@ -101,10 +104,13 @@ class ServerProcess:
         late = f"the {what} was not ready after {deadline_s:.0f} s: {missing}"
         raise DeadlineError(Problem(str(self.dir), late, f"see {self.log}"))
 
-    def attach(self, patience_s: float = 0.5) -> bool:
-        """True if a server of this directory runs already; `pid` is then its process id."""
+    def attach(self, deadline_s: float = 0.5) -> bool:
+        """Returns True if a server of this directory runs already; `pid` is then its process id.
+
+        Raises `DeadlineError` if the lock's holder does not write its pid in time.
+        """
         self.dir.mkdir(parents=True, exist_ok=True)
-        give_up = time.monotonic() + patience_s
+        give_up = time.monotonic() + deadline_s
         while self._held():
             noted = self._lock.read_text().strip()
             if noted:
@@ -114,15 +120,15 @@ class ServerProcess:
                 raise DeadlineError(
                     Problem(
                         str(self._lock),
-                        "is held, but no process is noted in it",
-                        f"fuser {self._lock}; end that process",
+                        "is held, but names no process",
+                        f"find the holder with `fuser {self._lock}`, and end it",
                     )
                 )
             time.sleep(POLL_S)
         return False
 
     def launch(self, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
-        """Starts `argv` in the directory. Does not wait for it to be ready."""
+        """Starts `argv` in the directory, without waiting for it to be ready."""
         self.dir.mkdir(parents=True, exist_ok=True)
         self._keep_log_short()
         with self._lock.open("a+") as lock, self.log.open("ab") as log:
@@ -145,23 +151,24 @@ class ServerProcess:
         )
 
     def alive(self) -> bool:
+        """True while the server runs."""
         return self._child.poll() is None if self._child else self._held()
 
     def end(self, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL after `grace_s`. Returns when the server is gone."""
+        """Sends SIGTERM, and SIGKILL after `grace_s`. Returns when the server is gone."""
         self._signal_and_wait(signal.SIGTERM, grace_s)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would. Returns when the server is gone; raises `DeadlineError` if it will not go."""
+        """Sends SIGKILL, as in a crash. Returns when the server is gone; raises `DeadlineError` if it does not end."""
         self._signal_and_wait(signal.SIGKILL, GONE_S)
         if self.alive():
             what = f"its server (pid {self.pid}) was killed and has not ended in {GONE_S:.0f} s"
-            raise DeadlineError(Problem(str(self.dir), what, "see what holds it: a disk that hangs?"))
+            raise DeadlineError(Problem(str(self.dir), what, "see what holds it: perhaps a disk that hangs"))
         self._child = self.pid = None
 
     def log_tail(self) -> str:
-        """The last lines the server wrote."""
+        """Returns the last lines of the server's log."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
@@ -171,29 +178,30 @@ class ServerProcess:
 
     @property
     def disk_full(self) -> bool:
-        """By its last words."""
+        """True if the last lines of its log tell of a full disk."""
         return any(sign in self.log_tail() for sign in DISK_FULL_SIGNS)
 
     def explain_end(self, what: str) -> Problem:
-        """Why the server, which a person calls `what`, ended: from the last lines of its log."""
+        """Explains from the last lines of its log why the server, which a person calls `what`, ended."""
         if self.disk_full:
             return Problem(str(self.dir), f"the {what} ended because its disk is full", "free space, then start again")
         lines = [line for line in self.log_tail().splitlines() if line.strip()]
-        return Problem(str(self.dir), f"the {what} ended: {' | '.join(lines[-3:]) or 'no word'}", f"see {self.log}")
+        reason = " | ".join(lines[-3:]) or "its log is empty"
+        return Problem(str(self.dir), f"the {what} ended: {reason}", f"see {self.log}")
 
-    def _signal_and_wait(self, number: signal.Signals, patience_s: float) -> None:
+    def _signal_and_wait(self, number: signal.Signals, grace_s: float) -> None:
         if self.pid is None or not self.alive():
             return
         with suppress(ProcessLookupError):
             failpoints.step("end server", partial(os.kill, self.pid, number), self.dir)
-        give_up = time.monotonic() + patience_s
+        give_up = time.monotonic() + grace_s
         while self.alive() and time.monotonic() < give_up:
             time.sleep(POLL_S)
 
     def _held(self) -> bool:
         if not self._lock.exists():
             return False
-        # A shared lock, so that two who only look do not take each other for a server.
+        # A shared lock, so that two processes that only check do not take each other for a server.
         with self._lock.open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -207,7 +215,7 @@ class ServerProcess:
 
 
 def port_for(directory: Path) -> int:
-    """The port this directory's server had last time if nobody else took it, otherwise a free one."""
+    """Returns the port that this directory's server had last time if it is still free, otherwise any free one."""
     remembered = directory / "port"
     candidates = [int(remembered.read_text())] if remembered.exists() else []
     for port in [*candidates, 0]:

@@ -1,9 +1,9 @@
 """The one place where the roles of a run are started, kept alive and ended.
 
-- One supervisor per directory: a lock, held until the last process it started is gone.
-- A role that dies is started again, after a growing pause; one that keeps dying ends the run with its last lines.
-- However the supervisor ends, SIGKILL included (`echo_queue.launch.guard`), nothing it started lives on.
-- What a role prints goes to `logs/<role>.log` in the directory.
+- One supervisor runs per directory: it holds a lock until the last process that it started is gone.
+- A role that dies is started again, after a growing pause; a role that keeps dying ends the run with its last lines.
+- However the supervisor ends, SIGKILL included (`echo_queue.launch.guard`), no process that it started lives on.
+- A role's output goes to `logs/<role>.log` in the directory.
 """
 
 import fcntl
@@ -27,12 +27,12 @@ from echo_queue.launch import guard
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.reap import reap
 
-# The shell names itself to the guard and then becomes the role. Its own end of the guard's pipe is closed by then, so
-# a supervisor that is killed between starting a role and telling of it leaves nothing that nobody would end.
+# The shell reports itself to the guard and then becomes the role, without the guard's pipe. So the guard knows of a
+# role even if the supervisor is killed between starting the role and reporting it.
 ANNOUNCE = 'echo "$0 $$"; exec "$@" >&2'
 POLL_S = 0.05
 GONE_S = 30.0
-"""A killed process is gone soon, unless it hangs in the kernel."""
+"""The deadline for a killed process to be gone; only one that hangs in the kernel takes longer."""
 TAIL_LINES = 12
 TAIL_BYTES = 16_384
 BACKOFF = RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=30.0, most_ends=5)
@@ -51,9 +51,9 @@ class RunningError(EchoQueueError):
 
 @dataclass(frozen=True)
 class Role:
-    """A program to keep alive. `ends`: exit code 0 is its end; otherwise any exit is a death.
+    """A program to keep alive. `ends`: exit code 0 means that it is done; otherwise any exit is a death.
 
-    `grace_s`: how long it may take after SIGTERM. `servers`: others need it until they are gone.
+    `grace_s`: the time that it may take to end after SIGTERM. `servers`: the other roles need it until they are gone.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Role:
 
 
 class RoleProcess(Protocol):
-    """What is needed of a `subprocess.Popen` that leads its own process group."""
+    """The part of `subprocess.Popen` that the supervisor uses; the process leads its own process group."""
 
     @property
     def pid(self) -> int: ...
@@ -74,11 +74,12 @@ class RoleProcess(Protocol):
 
 
 Launch = Callable[[Role, Mapping[str, str], IO[bytes], IO[bytes]], RoleProcess]
-"""Starts a role's process with that environment; what it prints goes to the first file. The process names its group
-to the guard, which reads the second file, before it begins."""
+"""Starts a role's process with that environment. Its output goes to the first file; before it begins, it reports its
+group to the guard, which reads the second file."""
 
 
 def spawn(role: Role, environ: Mapping[str, str], log: IO[bytes], to_guard: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """The `Launch` that runs the role's command."""
     return subprocess.Popen(
         ["/bin/sh", "-c", ANNOUNCE, sign(role), *role.command],
         env=dict(environ),
@@ -91,12 +92,14 @@ def spawn(role: Role, environ: Mapping[str, str], log: IO[bytes], to_guard: IO[b
 
 
 def sign(role: Role) -> str:
-    """How the guard is told of a role's group (`echo_queue.launch.guard`)."""
+    """Returns the sign with which a role's group is reported to the guard (`echo_queue.launch.guard`)."""
     return "~" if role.servers else "+"
 
 
 @dataclass(frozen=True)
 class RoleState:
+    """A role as a person sees it. `deaths` counts all of its deaths."""
+
     name: str
     alive: bool
     deaths: int
@@ -104,7 +107,7 @@ class RoleState:
 
 
 class Supervised:
-    """One role's present life."""
+    """One role and its current process."""
 
     def __init__(self, role: Role, log: Path) -> None:
         self.role = role
@@ -119,10 +122,11 @@ class Supervised:
 
     @property
     def group(self) -> int | None:
-        """Its process group, which has the process's own id."""
+        """The role's process group, whose id is the process's own."""
         return self.process.pid if self.process else None
 
     def start(self, launch: Callable[[IO[bytes]], RoleProcess]) -> None:
+        """Begins a section of the log, and launches the role with it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
@@ -132,13 +136,13 @@ class Supervised:
         self.started = time.monotonic()
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole group, whose first process may be gone."""
+        """Signals the whole group, whose first process may be gone."""
         if self.group is not None:
             with suppress(ProcessLookupError, PermissionError):
                 failpoints.step("signal role", partial(os.killpg, self.group, number), (self.role.name, number))
 
     def tail(self, lines: int) -> str:
-        """The last lines of this life."""
+        """Returns the last lines that the current process printed."""
         with self.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_from, end - TAIL_BYTES))
@@ -153,7 +157,7 @@ class Supervisor:
         self,
         directory: Path,
         environ: Mapping[str, str] = os.environ,
-        lock_patience_s: float = 30.0,
+        lock_deadline_s: float = 30.0,
         backoff: RestartBackoff = BACKOFF,
         launch: Launch = spawn,
         *,
@@ -161,18 +165,18 @@ class Supervisor:
     ) -> None:
         self.directory = directory
         self._environ = environ
-        self._lock_patience_s = lock_patience_s
+        self._lock_deadline_s = lock_deadline_s
         self._backoff = backoff
         self._launch = launch
         self._most_refusals = most_refusals
-        self._kept: dict[str, Supervised] = {}
+        self._roles: dict[str, Supervised] = {}
         self._lock: IO[str] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._interrupted = False
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = lock(self.directory, self._lock_patience_s)
+        self._lock = lock(self.directory, self._lock_deadline_s)
         self._guard = failpoints.step("spawn guard", partial(_spawn_guard, self._lock))
         return self
 
@@ -189,107 +193,114 @@ class Supervisor:
 
     def start(self, *roles: Role) -> None:
         for role in roles:
-            kept = self._kept[role.name] = Supervised(role, self.directory / "logs" / f"{role.name}.log")
-            self._start(kept)
+            entry = self._roles[role.name] = Supervised(role, self.directory / "logs" / f"{role.name}.log")
+            self._start(entry)
 
     def tick(self) -> None:
-        """Notices deaths and starts again what died.
+        """Notices deaths, and starts dead roles again.
 
-        Raises `RoleError` for what keeps dying, `KeyboardInterrupt` where a signal asked to end.
+        Raises `RoleError` for a role that keeps dying, `KeyboardInterrupt` after a signal that asked to end.
         """
         if self._interrupted:
             raise KeyboardInterrupt
-        for kept in self._kept.values():
-            if kept.done:
+        for entry in self._roles.values():
+            if entry.done:
                 continue
-            if kept.process is None:
-                if time.monotonic() >= kept.again:
-                    self._start(kept)
-            elif (code := kept.process.poll()) is not None:
-                self._ended(kept, code)
+            if entry.process is None:
+                if time.monotonic() >= entry.again:
+                    self._start(entry)
+            elif (code := entry.process.poll()) is not None:
+                self._ended(entry, code)
 
     def wait(self, until: Callable[[], bool], deadline_s: float, what: str) -> None:
-        """Keeps the roles alive until `until()`. `what` is named by the `DeadlineError`."""
+        """Keeps the roles alive until `until()` is true. Raises `DeadlineError`, which names `what`."""
         give_up = time.monotonic() + deadline_s
         while not until():
             self.tick()
             if time.monotonic() > give_up:
                 raise DeadlineError(
-                    Problem(what, f"not reached within {deadline_s:.0f} s", f"look into {self.directory / 'logs'}")
+                    Problem(
+                        what, f"not reached within {deadline_s:.0f} s", f"read the logs in {self.directory / 'logs'}"
+                    )
                 )
             time.sleep(POLL_S)
 
     def done(self, name: str) -> bool:
-        return self._kept[name].done
+        return self._roles[name].done
 
     def last_line(self, name: str) -> str:
-        """What the role printed last in its present life."""
-        return self._kept[name].tail(lines=1)
+        """Returns the last line that the role's current process printed."""
+        return self._roles[name].tail(lines=1)
 
     def states(self) -> list[RoleState]:
         return [
-            RoleState(kept.role.name, kept.process is not None and not kept.done, kept.all_deaths, kept.done)
-            for kept in self._kept.values()
+            RoleState(
+                entry.role.name,
+                entry.process is not None and not entry.done,
+                entry.all_deaths,
+                entry.done,
+            )
+            for entry in self._roles.values()
         ]
 
     def stop(self, *names: str) -> None:
-        """SIGTERM to all of them, SIGKILL to what is left after its grace; then their groups are gone."""
-        stopping = [kept for kept in (self._kept.get(name) for name in names) if kept and kept.process]
-        for kept in stopping:
-            kept.signal(signal.SIGTERM)
+        """Sends SIGTERM to all named roles, and SIGKILL to those left after their grace; then their groups are gone."""
+        stopping = [entry for entry in (self._roles.get(name) for name in names) if entry and entry.process]
+        for entry in stopping:
+            entry.signal(signal.SIGTERM)
         asked = time.monotonic()
-        for kept in stopping:
-            assert kept.process
+        for entry in stopping:
+            assert entry.process
             with suppress(subprocess.TimeoutExpired):
-                kept.process.wait(max(0.0, asked + kept.role.grace_s - time.monotonic()))
-            self._bury(kept)
+                entry.process.wait(max(0.0, asked + entry.role.grace_s - time.monotonic()))
+            self._end(entry)
         for name in names:
-            self._kept.pop(name, None)
+            self._roles.pop(name, None)
 
     def stop_all(self) -> None:
-        """First those that work, then the servers they work with."""
-        self.stop(*(name for name, kept in self._kept.items() if not kept.role.servers))
-        self.stop(*tuple(self._kept))
+        """Ends all roles: the servers last, since the other roles need them."""
+        self.stop(*(name for name, entry in self._roles.items() if not entry.role.servers))
+        self.stop(*tuple(self._roles))
 
     def interrupt(self, number: int = signal.SIGINT, frame: object = None) -> None:
-        """A signal handler. First, the next `tick` raises KeyboardInterrupt; again, all but servers are killed."""
+        """Handles a signal: the next `tick` raises KeyboardInterrupt. A second signal kills all roles but servers."""
         if self._interrupted:
-            for kept in self._kept.values():
-                if not kept.role.servers:
-                    kept.signal(signal.SIGKILL)
+            for entry in self._roles.values():
+                if not entry.role.servers:
+                    entry.signal(signal.SIGKILL)
         self._interrupted = True
 
-    def _start(self, kept: Supervised) -> None:
+    def _start(self, entry: Supervised) -> None:
         assert self._guard and self._guard.stdin
         pipe = self._guard.stdin
-        kept.start(lambda log: self._launch(kept.role, self._environ, log, pipe))
-        self._tell(sign(kept.role), kept)
+        entry.start(lambda log: self._launch(entry.role, self._environ, log, pipe))
+        self._report(sign(entry.role), entry)
 
-    def _ended(self, kept: Supervised, code: int) -> None:
-        lived_s = time.monotonic() - kept.started
-        self._bury(kept)
-        if code == 0 and kept.role.ends:
-            kept.done = True
+    def _ended(self, entry: Supervised, code: int) -> None:
+        lived_s = time.monotonic() - entry.started
+        self._end(entry)
+        if code == 0 and entry.role.ends:
+            entry.done = True
             return
-        kept.all_deaths += 1
-        kept.deaths = self._backoff.ends_in_a_row(kept.deaths, lived_s)
-        if kept.deaths >= (self._most_refusals if code == 2 else self._backoff.most_ends):
-            raise RoleError(_given_up(kept, code))
-        kept.again = time.monotonic() + self._backoff.pause_s(kept.deaths)
+        entry.all_deaths += 1
+        entry.deaths = self._backoff.ends_in_a_row(entry.deaths, lived_s)
+        if entry.deaths >= (self._most_refusals if code == 2 else self._backoff.most_ends):
+            raise RoleError(_given_up(entry, code))
+        entry.again = time.monotonic() + self._backoff.pause_s(entry.deaths)
 
-    def _bury(self, kept: Supervised) -> None:
-        """Ends what is left of the role's group and reaps its first process."""
-        kept.signal(signal.SIGKILL)
-        assert kept.process
-        reap(kept.process, GONE_S, f"role {kept.role.name}")
-        self._tell("-", kept)
-        kept.process = None
+    def _end(self, entry: Supervised) -> None:
+        """Ends the rest of the role's group, and reaps its first process."""
+        entry.signal(signal.SIGKILL)
+        assert entry.process
+        reap(entry.process, GONE_S, f"role {entry.role.name}")
+        self._report("-", entry)
+        entry.process = None
 
-    def _tell(self, sign: str, kept: Supervised) -> None:
+    def _report(self, sign: str, entry: Supervised) -> None:
         assert self._guard and self._guard.stdin
         with suppress(BrokenPipeError):
-            self._guard.stdin.write(f"{sign} {kept.group}\n".encode())
-            failpoints.step("tell guard", self._guard.stdin.flush, (sign, kept.role.name))
+            self._guard.stdin.write(f"{sign} {entry.group}\n".encode())
+            failpoints.step("tell guard", self._guard.stdin.flush, (sign, entry.role.name))
 
 
 def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":
@@ -301,13 +312,13 @@ def _spawn_guard(lock: IO[str]) -> "subprocess.Popen[bytes]":
     )
 
 
-def lock(directory: Path, patience_s: float) -> IO[str]:
-    """Takes the run's lock, waiting while a killed supervisor's processes are being ended.
+def lock(directory: Path, deadline_s: float) -> IO[str]:
+    """Takes the run's lock, and waits while a killed supervisor's processes are being ended.
 
-    Raises `RunningError` at once where its holder lives, after `patience_s` otherwise.
+    Raises `RunningError` at once if the lock's holder lives, after `deadline_s` otherwise.
     """
     file = (directory / "lock").open("a+")
-    give_up = time.monotonic() + patience_s
+    give_up = time.monotonic() + deadline_s
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -343,13 +354,13 @@ def _process_lives(pid: str) -> bool:
     return True
 
 
-def _given_up(kept: Supervised, code: int) -> Problem:
-    tail = "\n".join(f"      {line}" for line in kept.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
+def _given_up(entry: Supervised, code: int) -> Problem:
+    tail = "\n".join(f"      {line}" for line in entry.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code == 2:
-        return Problem(kept.role.name, f"cannot go on:\n{tail}", "fix that, then run again: it continues")
-    what = f"{_how(code)}, {kept.deaths} times in a row; its last lines:\n{tail}"
-    return Problem(kept.role.name, what, f"fix it ({kept.log} has more), then run again: it continues")
+        return Problem(entry.role.name, f"cannot continue:\n{tail}", "fix that, then run again: it continues")
+    what = f"{_ending(code)}, {entry.deaths} times in a row; its last lines:\n{tail}"
+    return Problem(entry.role.name, what, f"fix it ({entry.log} has more), then run again: it continues")
 
 
-def _how(code: int) -> str:
+def _ending(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,6 +1,13 @@
 """The queue of a run: every state in Redis, every change one atomic move, one identity over all of them."""
 
-from echo_queue.queue.client import Queue
+from echo_queue.queue.caller import Caller
+from echo_queue.queue.learner import LearnerQueue
+from echo_queue.queue.monitor import Monitor
+from echo_queue.queue.operator import Admin, Operator
+from echo_queue.queue.payloads import Payloads
+from echo_queue.queue.peers import PeerDirectory
+from echo_queue.queue.published import PublishedWeights, TrustedWeights
+from echo_queue.queue.submitter import SubmitterQueue
 from echo_queue.queue.types import (
     Announced,
     Audit,
@@ -26,10 +33,13 @@ from echo_queue.queue.types import (
     Upstream,
     WorkerStatus,
 )
+from echo_queue.queue.worker import WorkerQueue
 
 __all__ = [
+    "Admin",
     "Announced",
     "Audit",
+    "Caller",
     "Chunk",
     "DeadTask",
     "Drained",
@@ -37,12 +47,17 @@ __all__ = [
     "Heartbeat",
     "Joined",
     "LatestWeights",
+    "LearnerQueue",
     "Lease",
+    "Monitor",
+    "Operator",
     "Order",
     "Outcome",
+    "Payloads",
     "Peer",
+    "PeerDirectory",
     "PromptSet",
-    "Queue",
+    "PublishedWeights",
     "Reclaimed",
     "Resumed",
     "RunKeys",
@@ -50,6 +65,9 @@ __all__ = [
     "Status",
     "SubmissionCounts",
     "SubmissionStatus",
+    "SubmitterQueue",
+    "TrustedWeights",
     "Upstream",
+    "WorkerQueue",
     "WorkerStatus",
 ]

@@ -1,5 +1,7 @@
 """How a move reaches the server: one jittered retry loop with a deadline around idempotent functions.
 
+- `Caller` is the connection of one role to one run; all clients of that role may share it. `Client` is what they share.
+
 - With `Replicas`, a move counts only once that many replicas hold it: a server that fails over to one of them has it.
 - Only failures that a later try may cure are retried: a lost connection, a server that is loading, failing over,
   full or not writable for now. Every move may be sent again after a lost reply; that is what makes this safe.
@@ -11,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import redis
 from redis.exceptions import (
@@ -25,7 +27,13 @@ from redis.exceptions import (
 from echo_queue import failpoints
 from echo_queue.errors import FencedError, Problem, ServiceError, SetBackError
 from echo_queue.queue import library
+from echo_queue.queue.keys import Keys
 
+if TYPE_CHECKING:
+    from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
+
+DEADLINE_S = 60.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 
@@ -76,21 +84,50 @@ BEHIND = "look at its replicas (`redis-cli info replication`), or lower redis.wa
 
 
 class Caller:
-    """Sends commands of one run. `deadline_s` bounds how long a passing failure is waited out."""
+    """Sends commands of run `run`. `deadline_s` bounds how long a passing failure is waited out."""
 
-    def __init__(self, client: "redis.Redis", where: str, deadline_s: float, replicas: Replicas) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        run: str,
+        deadline_s: float = DEADLINE_S,
+        replicas: Replicas = NO_REPLICAS,
+    ) -> None:
         self.client = client
-        self.where = where
+        self.run = run
+        self.keys = Keys(run)
+        self.where = f"queue of run {run}"
         self.deadline_s = deadline_s
         self.replicas = replicas
 
+    @classmethod
+    def connect(cls, config: "Config", role: "Role", deadline_s: float = DEADLINE_S) -> Self:
+        """A tested connection to the configured run, as the user of `role`."""
+        from echo_queue.connections.connect import connect_redis
+
+        replicas = Replicas(config.redis.wait_replicas, config.redis.wait_ms)
+        return cls(connect_redis(config, role), config.run.name, deadline_s, replicas)
+
+    def within(self, deadline_s: float) -> "Caller":
+        """The same connection with another deadline."""
+        return Caller(self.client, self.run, deadline_s, self.replicas)
+
+    def call(self, move: str, *args: Any) -> Any:
+        """The answer of one function."""
+        return self.move(move, [(move, *args)], args)[0]
+
+    def ask(self, question: str) -> Any:
+        """The answer of a function that only reads, as a monitor may call it."""
+        return self.persist(question, lambda: self.client.fcall_ro(f"eq1_{question}", 1, self.keys.prefix))
+
     def move(
-        self, step: str, prefix: str, calls: Sequence[Sequence[Any]], about: object = None, *, optional: bool = False
+        self, step: str, calls: Sequence[Sequence[Any]], about: object = None, *, optional: bool = False
     ) -> list[Any]:
-        """The answers of these functions of run `prefix`, in one round trip. Each call: a name and its arguments.
+        """The answers of these functions, in one round trip. Each call: a name and its arguments.
 
         `optional`: a full server is not waited for; its `redis.OutOfMemoryError` is the answer then.
         """
+        prefix = self.keys.prefix
 
         def send() -> list[Any]:
             pipe = self.client.pipeline(transaction=False)
@@ -118,7 +155,7 @@ class Caller:
     def persist(self, step: str, send: Callable[[], Any], about: object = None) -> Any:
         """The answer of `send`, which may run several times. Raises as this module's docstring says.
 
-        `step` and `about` name it at the door (`echo_queue.failpoints`).
+        `step` and `about` name it at the failpoint (`echo_queue.failpoints`).
         """
         return failpoints.step(step, lambda: self._repeat(send), about)
 
@@ -166,6 +203,20 @@ class Caller:
             raise error
         what = f"no answer within {self.deadline_s:.0f} s: {text}" if _passing(error) else text
         raise ServiceError(Problem(self.where, what, fix)) from None
+
+
+class Client:
+    """One role's view of a run. `ROLE`: the Redis user that may do all that the class has methods for (`acl.py`)."""
+
+    ROLE: ClassVar["Role"]
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self._caller.run
 
 
 def _passing(error: redis.RedisError) -> bool:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from echo_queue.queue import Lease, Queue, Status, staleness
-from echo_queue.queue.types import WorkerStatus
+from echo_queue.queue import staleness
+from echo_queue.queue.monitor import Monitor
+from echo_queue.queue.types import Lease, Status, WorkerStatus
 from echo_queue.records import Version
 
 SILENT_MS = 5_000
@@ -20,25 +21,21 @@ NAMED = 8
 
 
 @dataclass(frozen=True)
-class Look:
+class RunSnapshot:
     """A picture of the run; `unexpanded`: the numbers of the chunks of each declared set that have no shard yet."""
 
     status: Status
     unexpanded: Mapping[str, Sequence[int]]
 
 
-def look(queue: Queue) -> Look:
+def look(monitor: Monitor) -> RunSnapshot:
     """Raises `ServiceError` where Redis does not answer."""
-    statuses = [submission_status for name in queue.unserved() if (submission_status := queue.submission_status(name))]
-    waiting = {
-        submission_status.name: [chunk.number for chunk in submission_status.waiting]
-        for submission_status in statuses
-        if submission_status.waiting
-    }
-    return Look(queue.status(), waiting)
+    submissions = [found for name in monitor.unserved_sets() if (found := monitor.submission_status(name))]
+    unexpanded = {one.name: [chunk.number for chunk in one.waiting] for one in submissions if one.waiting}
+    return RunSnapshot(monitor.status(), unexpanded)
 
 
-def who(look: Look | None, still_s: float) -> tuple[str, ...]:
+def who(look: RunSnapshot | None, still_s: float) -> tuple[str, ...]:
     """Why nothing has moved for `still_s` seconds, causes first; empty for a run that is finished.
 
     `look` is None where Redis does not answer.
@@ -103,7 +100,7 @@ def _silent(status: Status) -> Iterator[str]:
         yield f"the learner was last heard {_age(status.learner_silent_ms)} ago{held}"
 
 
-def _waiting(look: Look, since: str) -> Iterator[str]:
+def _waiting(look: RunSnapshot, since: str) -> Iterator[str]:
     status = look.status
     for name, numbers in look.unexpanded.items():
         yield f"{_named('chunk', numbers)} of set {name} {_were(numbers)} never expanded: no Celery worker took them"

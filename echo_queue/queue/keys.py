@@ -32,7 +32,7 @@ class Keys:
         self.ready = self.prefix + "ready"
         self.waits = self.prefix + "waits"
         self.failures = self.prefix + "failures"
-        self.submission_status = self.prefix + "settled_ids"
+        self.settled_ids = self.prefix + "settled_ids"
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
         self.events = self.prefix + "events"

@@ -5,13 +5,13 @@ from importlib.resources import files
 import redis
 
 NAME = "echo_queue_1"
+FOLDER = files("echo_queue.queue") / "library"
 FILES = ("state", "backlog", "worker", "learner", "peers", "operator")
 
 
 def source() -> str:
     """The library's Lua text. Local functions must stand before their use, hence the fixed order."""
-    folder = files("echo_queue.queue") / "library"
-    return "\n".join((folder / f"{name}.lua").read_text(encoding="utf-8") for name in FILES)
+    return "\n".join((FOLDER / f"{name}.lua").read_text(encoding="utf-8") for name in FILES)
 
 
 def load(client: "redis.Redis") -> None:

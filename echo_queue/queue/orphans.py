@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from typing import Any
 
-from echo_queue.queue import partial_payloads
-from echo_queue.queue.client import Queue
-from echo_queue.queue.payloads import PREFIX, REFERENCE, folder
+from echo_queue.queue.caller import Caller
+from echo_queue.queue.payloads import GROUP_REFERENCE, PARTIALS, REPLAY, folder, partials_folder
 from echo_queue.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 
 SCAN = 1000
 IN_STORE = b" in store"
-PARTIALS = (b"tasks ", b"retry ")
+UNDER_WAY = (b"tasks ", b"retry ")
 
 
 def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str]) -> set[str]:
@@ -33,28 +32,28 @@ def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str])
     return {
         key
         for key in keys
-        if key not in pointed and not (REFERENCE.fullmatch(key) and key[: key.rindex("/") + 1] in undecided)
+        if key not in pointed and not (GROUP_REFERENCE.fullmatch(key) and key[: key.rindex("/") + 1] in undecided)
     }
 
 
 def idle_partials(keys: Iterable[str], places: Mapping[str, bytes]) -> set[str]:
     """Of `keys` under `partials/`, those of tasks that nobody generates any more."""
-    wanted = {partial_payloads.folder(task) for task, place in places.items() if place.startswith(PARTIALS)}
+    wanted = {partials_folder(task) for task, place in places.items() if place.startswith(UNDER_WAY)}
     return {key for key in keys if key[: key.rfind("/") + 1] not in wanted}
 
 
 class Sweeper:
     """For the learner's housekeeper. `sweep` now and then, from one thread."""
 
-    def __init__(self, queue: Queue, store: ObjectStore) -> None:
-        self._queue = queue
+    def __init__(self, caller: Caller, store: ObjectStore) -> None:
+        self._caller = caller
         self._store = store
         self._seen: set[str] = set()
 
     def sweep(self) -> int:
         """Removes what was an orphan in the sweep before and still is; returns how many."""
-        keys = [stored.key for stored in self._store.list(PREFIX)]
-        partials = [stored.key for stored in self._store.list(partial_payloads.PREFIX)]
+        keys = [stored.key for stored in self._store.list(REPLAY)]
+        partials = [stored.key for stored in self._store.list(PARTIALS)]
         places = self._places() if keys or partials else {}
         found = orphans(keys, places, self._pointed(places)) | idle_partials(partials, places)
         gone, self._seen = found & self._seen, found - self._seen
@@ -65,28 +64,27 @@ class Sweeper:
 
     def _places(self) -> dict[str, bytes]:
         """Where each open task is."""
-        queue = self._queue
 
         def read() -> dict[str, bytes]:
-            rows: Any = queue.client.hscan_iter(queue.keys.open, count=SCAN)
+            rows: Any = self._caller.client.hscan_iter(self._caller.keys.open, count=SCAN)
             return {task.decode("utf-8", "replace"): place for task, place in rows}
 
-        return dict(queue.caller.persist("places", read))
+        return dict(self._caller.persist("places", read))
 
     def _pointed(self, places: Mapping[str, bytes]) -> set[str]:
         """What the entries of replay point to. An entry that is gone was read too late: its task is trained."""
         stored = (place for place in places.values() if place.startswith(b"replay ") and place.endswith(IN_STORE))
         entries = [place.split(b" ", 2)[1] for place in stored]
-        queue, found = self._queue, set[str]()
+        found = set[str]()
 
         def read(some: list[bytes]) -> list[Any]:
-            pipe = queue.client.pipeline(transaction=False)
+            pipe = self._caller.client.pipeline(transaction=False)
             for entry in some:
-                pipe.xrange(queue.keys.replay, entry, entry)
+                pipe.xrange(self._caller.keys.replay, entry, entry)
             return pipe.execute()
 
         for start in range(0, len(entries), SCAN):
             some = entries[start : start + SCAN]
-            for rows in queue.caller.persist("pointed", partial(read, some), some):
+            for rows in self._caller.persist("pointed", partial(read, some), some):
                 found |= {words[b"ref"].decode("utf-8", "replace") for _, words in rows if b"ref" in words}
         return found

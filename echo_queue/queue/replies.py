@@ -12,12 +12,12 @@ from echo_queue.queue.types import (
     FailedChunk,
     Heartbeat,
     Joined,
-    Kept,
     LatestWeights,
     Lease,
     RunKeys,
     RunRules,
     Status,
+    StoredPartial,
     SubmissionStatus,
     Upstream,
     WorkerStatus,
@@ -114,20 +114,20 @@ def lease_of(reply: Sequence[Any]) -> Lease:
     )
 
 
-def kept_of(reply: Sequence[Any]) -> dict[str, Kept]:
+def kept_of(reply: Sequence[Any]) -> dict[str, StoredPartial]:
     """What is kept of the tasks of a lease, by their ids."""
     kept = {}
     for _, _, flat, _, words in reply[-1]:
         if words:
             oldest, newest, lineage, tokens, kind, payload = words
-            kept[fields(flat)["id"]] = Kept(oldest, newest, lineage, tokens, text(kind), payload)
+            kept[fields(flat)["id"]] = StoredPartial(oldest, newest, lineage, tokens, text(kind), payload)
     return kept
 
 
-def kept_words(words: bytes) -> Kept:
+def kept_words(words: bytes) -> StoredPartial:
     """The same, as it stands in `partials`."""
     oldest, newest, lineage, tokens, kind, payload = words.split(b" ", 5)
-    return Kept(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
+    return StoredPartial(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:

@@ -158,7 +158,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredPartial:
     """What the queue keeps of a task under way: what its partial rollout says, and its bytes or where they lie."""
 
     oldest: int

@@ -1,4 +1,4 @@
-"""What crosses the borders between roles: versions, tasks, samples, groups, and prompts."""
+"""The values that cross the borders between roles: versions, tasks, samples, groups and prompts."""
 
 from echo_queue.records.types import (
     BASE,

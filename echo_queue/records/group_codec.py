@@ -4,8 +4,8 @@
 
 - The prompt is held once.
 - `decode` accepts exactly what `encode` makes, byte for byte: any other length, size, type, spelling, order of spans or
-  non-finite number is a `CodecError`, since these bytes come from machines nobody vouches for.
-- What the header announces is checked against the bytes at hand before anything is made of it, so that decoding never
+  non-finite number is a `CodecError`, since these bytes come from machines that are not trusted.
+- The header's claims are checked against the bytes at hand before anything is built from them, so that decoding never
   takes more than 4 times the size cap.
 """
 
@@ -26,7 +26,7 @@ PREFIX = struct.Struct("<BI")
 GROUP_MAX_BYTES = 64 << 20
 HEADER_MAX_BYTES = 1 << 20
 HEADER_SHARE = 16
-"""A header may be this part of the size cap: as Python values, JSON takes up to 45 times its bytes."""
+"""A header may take at most 1/16 of the size cap: as Python values, JSON takes up to 45 times its bytes."""
 SAMPLES_MAX = 4096
 NUMBER_MAX = 1 << 53
 INT32 = np.dtype("<i4")
@@ -38,13 +38,13 @@ FINISHES = get_args(Finish)
 
 
 class CodecError(EchoQueueError):
-    """The bytes are no group; the message says which rule they break. `cause` is one word to count it by."""
+    """The bytes are not a valid group; the message says which rule they break. `cause` is one word to count it by."""
 
     cause: str = "bytes"
 
 
 def encode(group: Group) -> bytes:
-    """Packs `group`; about 8 bytes per sampled token and 4 per prompt token."""
+    """Packs `group` into about 8 bytes per sampled token and 4 per prompt token. Raises `CodecError`."""
     header = orjson.dumps(
         {
             "task": group.task,
@@ -79,7 +79,7 @@ def encode(group: Group) -> bytes:
 
 
 def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
-    """The group packed in `data`; its arrays are read-only views of these bytes. Raises `CodecError`."""
+    """Unpacks a group whose arrays are read-only views of `data`. Raises `CodecError`."""
     header, start = header_of(data, FORMAT, ORDER, max_bytes)
     _check(header)
     lengths = [length for length, *_ in header["samples"]]
@@ -88,14 +88,18 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
         refuse(f"{len(data)} bytes where the header announces {expected}")
     prompt, *parts = arrays(data, start, header["prompt"], lengths)
     samples = tuple(
-        _sample(parts[2 * place], parts[2 * place + 1], words) for place, words in enumerate(header["samples"])
+        _sample(parts[2 * number], parts[2 * number + 1], words) for number, words in enumerate(header["samples"])
     )
     names = {name: header[name] for name in NAMES + NUMBERS if name != "prompt"}
     return Group(prompt=ids(prompt), samples=samples, **names)
 
 
 def header_of(data: bytes, form: int, order: tuple[str, ...], max_bytes: int) -> tuple[dict[str, Any], int]:
-    """The header, whose names are `order`, of what is packed as `form`; and where the arrays begin."""
+    """Returns the header and the offset at which the arrays begin.
+
+    `form` is the format's number that the bytes must have, `order` the names of the header in their order. Raises
+    `CodecError`.
+    """
     if len(data) > max_bytes:
         refuse(f"{len(data)} bytes are more than queue.group_max_bytes = {max_bytes}")
     if len(data) < PREFIX.size:
@@ -110,6 +114,7 @@ def header_of(data: bytes, form: int, order: tuple[str, ...], max_bytes: int) ->
 
 
 def packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+    """Returns the bytes of a one-dimensional array as `dtype`. Raises `CodecError`."""
     if values.ndim != 1:
         refuse(f"an array has {values.ndim} dimensions")
     if dtype is FLOAT32 and not np.isfinite(values).all():
@@ -125,14 +130,14 @@ def _parsed(text: bytes, order: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(header, dict) or tuple(header) != order:
         refuse(f"the header's names are not {', '.join(order)}")
     if orjson.dumps(header) != text:
-        refuse("the header is not spelled as we spell it")
+        refuse("the header is not spelled as `encode` spells it")
     return header
 
 
 def _check(header: dict[str, Any]) -> None:
     for name in NAMES:
         if not isinstance(header[name], str) or not header[name]:
-            refuse(f"{name} is no name")
+            refuse(f"{name} is not a name")
     for name in NUMBERS:
         count(header[name], name)
     samples = header["samples"]
@@ -145,6 +150,7 @@ def _check(header: dict[str, Any]) -> None:
 
 
 def arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterator[npt.NDArray[Any]]:
+    """Yields views of `data` from `start` on: the prompt's tokens, then tokens and log-probabilities of each sample."""
     yield np.frombuffer(data, INT32, prompt, start)
     start += 4 * prompt
     for length in lengths:
@@ -156,9 +162,9 @@ def arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterator
 def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any]) -> Sample:
     _, reward, finish, spans, observed = words
     if not isinstance(reward, float) or not math.isfinite(reward):
-        refuse(f"the reward {reward!r} is no finite float")
+        refuse(f"the reward {reward!r} is not a finite number")
     if not isinstance(finish, str) or finish not in FINISHES:
-        refuse(f"a sample cannot finish by {finish!r}")
+        refuse(f"a sample cannot end by {finish!r}")
     if not np.isfinite(logprobs).all():
         refuse("a log-probability is not finite")
     end: Any = finish
@@ -166,7 +172,7 @@ def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any]) -> Sample:
 
 
 def spans_of(spans: object, length: int) -> tuple[Span, ...]:
-    """Spans start at 0 and rise strictly within the sample; an empty sample has one."""
+    """Reads spans, which rise strictly from 0 within the sample; an empty sample has one. Raises `CodecError`."""
     if not isinstance(spans, list) or not spans:
         refuse("a sample has no version spans")
     last = -1
@@ -182,9 +188,12 @@ def spans_of(spans: object, length: int) -> tuple[Span, ...]:
 
 
 def observed_of(ranges: object, logprobs: Logprobs) -> tuple[Observed, ...]:
-    """Ranges rise within the sample with sampled tokens between them; nobody gave a probability to what they hold."""
+    """Reads ranges, which rise within the sample with sampled tokens between them and hold log-probabilities of 0.
+
+    Raises `CodecError`.
+    """
     if not isinstance(ranges, list):
-        refuse("the observed ranges are no list")
+        refuse("the observed ranges are not a list")
     last = -1
     for part in ranges:
         if not isinstance(part, list) or len(part) != 2:
@@ -199,12 +208,14 @@ def observed_of(ranges: object, logprobs: Logprobs) -> tuple[Observed, ...]:
 
 
 def ids(tokens: Tokens) -> Tokens:
+    """Returns `tokens`. Raises `CodecError` for a negative one."""
     if tokens.size and tokens.min() < 0:
         refuse("a token id is negative")
     return tokens
 
 
 def count(value: object, name: str) -> int:
+    """Returns `value` if it is a whole number from 0 to 2**53 − 1. Raises `CodecError`."""
     if type(value) is not int or not 0 <= value < NUMBER_MAX:
         refuse(f"{name} is {value!r}, not a count")
     return value

@@ -1,9 +1,10 @@
-"""How far a task is, as bytes, packed as a group is (`codec`); and whether a worker may go on with it.
+"""The partial rollouts of one task as bytes, packed as a group is (`group_codec`).
 
     u8 format | u32 header length | header (JSON) | per sample: tokens i32[T], logprobs f32[T]
 
 - `decode` accepts exactly what `encode` makes, byte for byte, and takes at most 4 times the size cap.
-- Whoever goes on with a partial checks it first (`check`): what it says comes from a machine nobody vouches for.
+- A worker checks a partial rollout (`validation.check_partials`) before it continues it: the bytes come from a machine
+  that is not trusted.
 """
 
 from typing import Any
@@ -28,14 +29,13 @@ from echo_queue.records.group_codec import (
     refuse,
     spans_of,
 )
-from echo_queue.records.validation import LOGPROB_MAX, LOGPROB_MIN, GroupLimits, check_observed
 
 FORMAT = 1
 ORDER = ("task", "lineage", "samples")
 
 
 def encode(partials: PartialGroup) -> bytes:
-    """Packs `partials`; about 8 bytes per token. Raises `CodecError` for what is no partial rollout."""
+    """Packs `partials` into about 8 bytes per token. Raises `CodecError` for values that no partial rollout has."""
     samples = [
         [
             len(partial_sample.tokens),
@@ -58,7 +58,7 @@ def encode(partials: PartialGroup) -> bytes:
 
 
 def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> PartialGroup:
-    """The partial rollouts packed in `data`; their arrays are read-only views of these bytes. Raises `CodecError`."""
+    """Unpacks partial rollouts whose arrays are read-only views of `data`. Raises `CodecError`."""
     header, start = header_of(data, FORMAT, ORDER, max_bytes)
     _check_header(header)
     lengths = [length for length, *_ in header["samples"]]
@@ -67,45 +67,25 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> PartialGroup:
         refuse(f"{len(data)} bytes where the header announces {expected}")
     _, *parts = arrays(data, start, 0, lengths)
     samples = tuple(
-        _partial(parts[2 * place], parts[2 * place + 1], *words[1:]) for place, words in enumerate(header["samples"])
+        _partial(parts[2 * number], parts[2 * number + 1], *words[1:]) for number, words in enumerate(header["samples"])
     )
     return PartialGroup(header["task"], header["lineage"], samples)
 
 
 def versions(partials: PartialGroup) -> tuple[int, int]:
-    """The oldest and the newest version that made a token; there must be one."""
+    """Returns the oldest and the newest version that sampled a token; there must be at least one token."""
     numbers = [span.version for partial_sample in partials.samples for span in partial_sample.spans]
     return min(numbers), max(numbers)
 
 
 def tokens(partials: PartialGroup) -> int:
+    """Counts the tokens of all samples."""
     return sum(len(partial_sample.tokens) for partial_sample in partials.samples)
-
-
-def check(partials: PartialGroup, limits: GroupLimits) -> None:
-    """Raises `CodecError` unless a worker of this configuration can have come that far."""
-    if len(partials.samples) != limits.samples:
-        refuse(f"{len(partials.samples)} samples; rollout.group_size is {limits.samples}")
-    for partial_sample in partials.samples:
-        _check_partial(partial_sample, limits)
-
-
-def _check_partial(partial_sample: PartialSample, limits: GroupLimits) -> None:
-    length = len(partial_sample.tokens)
-    if length > limits.new_tokens or (partial_sample.finish is None and length == limits.new_tokens):
-        refuse(f"a partial rollout of {length} tokens; model.max_new_tokens is {limits.new_tokens}")
-    if partial_sample.finish == "abort" or (partial_sample.finish == "length" and length != limits.new_tokens):
-        refuse(f"a partial rollout of {length} tokens cannot have ended by {partial_sample.finish}")
-    if length and partial_sample.tokens.max() >= limits.vocabulary:
-        refuse(f"a token id is outside the model's vocabulary of {limits.vocabulary}")
-    if length and not LOGPROB_MIN <= partial_sample.logprobs.min() <= partial_sample.logprobs.max() <= LOGPROB_MAX:
-        refuse("a log-probability is none that anything was drawn with")
-    check_observed("a partial rollout", partial_sample.observed, limits)
 
 
 def _check_header(header: dict[str, Any]) -> None:
     if not isinstance(header["task"], str) or not header["task"]:
-        refuse("task is no name")
+        refuse("task is not a name")
     count(header["lineage"], "lineage")
     samples = header["samples"]
     if not isinstance(samples, list) or not 0 < len(samples) <= SAMPLES_MAX:
@@ -118,7 +98,7 @@ def _check_header(header: dict[str, Any]) -> None:
 
 def _partial(tokens: Tokens, logprobs: Logprobs, finish: object, spans: object, observed: object) -> PartialSample:
     if finish is not None and (not isinstance(finish, str) or finish not in FINISHES):
-        refuse(f"a partial rollout cannot finish by {finish!r}")
+        refuse(f"a partial rollout cannot end by {finish!r}")
     if not np.isfinite(logprobs).all():
         refuse("a log-probability is not finite")
     end: Any = finish
@@ -126,9 +106,9 @@ def _partial(tokens: Tokens, logprobs: Logprobs, finish: object, spans: object, 
 
 
 def _rising(spans: object, length: int) -> tuple[Span, ...]:
-    """As a sample's, but none before the first token; nobody goes back to older weights."""
+    """Reads spans as a sample's, but there are none before the first token, and versions never fall."""
     found = () if length == 0 and spans == [] else spans_of(spans, length)
     versions = [span.version for span in found]
     if bool(length) != bool(found) or versions != sorted(versions):
-        refuse(f"a partial rollout of {length} tokens is of versions {versions}")
+        refuse(f"a partial rollout of {length} tokens has the versions {versions}")
     return found

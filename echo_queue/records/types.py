@@ -1,4 +1,4 @@
-"""Everything that crosses a process border, as frozen values (`docs/architecture.md`, "Words").
+"""The values that cross a process border, all frozen (`docs/architecture.md`, "Words").
 
 A *group* is the G samples of one prompt: the unit of a task, of a replay record and of an update.
 Token ids are int32 and log-probabilities float32; times are milliseconds of the Redis server.
@@ -17,7 +17,7 @@ Message = dict[str, str]
 
 
 class Version(NamedTuple):
-    """Names weights uniquely. `number` counts optimizer updates; `lineage` the learner's restarts."""
+    """Names weights uniquely. `number` counts optimizer updates, `lineage` counts the learner's starts."""
 
     lineage: int
     number: int
@@ -27,14 +27,14 @@ class Version(NamedTuple):
 
 
 BASE = Version(0, 0)
-"""The model that training begins with."""
+"""The version of the model that training begins with."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """The newest weights that workers may fetch: where the manifest is and its digest (BLAKE3 hex).
+    """The newest weights that workers may fetch: the manifest's key and its digest (BLAKE3 hex).
 
-    `ms`: when the queue was told of it; 0 until then.
+    `ms`: the time of the publication by the queue's clock; 0 until the queue has it.
     """
 
     version: Version
@@ -53,7 +53,7 @@ class PromptRow:
 
 @dataclass(frozen=True)
 class PromptShard:
-    """An immutable object holding prompts `first … first + count − 1` of a set, one JSON per line."""
+    """An immutable object that holds prompts `first … first + count − 1` of a set, one JSON document per line."""
 
     object: str
     first: int
@@ -64,9 +64,9 @@ class PromptShard:
 class Task:
     """One group to generate.
 
-    `pv` is the learner's version at admission; `min_pv` the oldest version that may generate it.
-    `late` counts how often its group came back too old. `stream` and `entry` name its place in
-    Redis ("tasks" or "retry", and the entry's id).
+    `pv` is the learner's version at admission; `min_pv` is the oldest version that may generate the task.
+    `late` counts how often its group came back too old. `stream` ("tasks" or "retry") and `entry` (the entry's id)
+    say where the task lies in Redis.
     """
 
     id: str
@@ -84,14 +84,14 @@ class Task:
 
 
 class Span(NamedTuple):
-    """Tokens from `start` up to the next span's start were sampled by `version`."""
+    """The tokens from `start` up to the next span's start, all sampled by `version`."""
 
     start: int
     version: int
 
 
 class Observed(NamedTuple):
-    """Tokens from `start` up to `end` were written by the environment: the model reads them, nobody trains on them."""
+    """The tokens from `start` up to `end`, written by the environment. The model reads them; no update trains them."""
 
     start: int
     end: int
@@ -101,8 +101,8 @@ class Observed(NamedTuple):
 class PartialSample:
     """A trajectory without its reward, perhaps under way: T tokens that follow the prompt, sampled or observed.
 
-    `logprobs` [T] are the behaviour log-probabilities, 0 where a token was observed. `spans` begin at token 0; before
-    the first token there are none. `finish`: None while it goes on.
+    `logprobs` [T] are the behaviour log-probabilities, 0 where a token was observed. `spans` begin at token 0; a sample
+    without tokens has none. `finish` is None while the sample goes on.
     """
 
     tokens: Tokens
@@ -113,12 +113,12 @@ class PartialSample:
 
 
 NOTHING = PartialSample(np.empty(0, np.int32), np.empty(0, np.float32), ())
-"""Of a sample that was not begun."""
+"""A sample that was not begun."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartialGroup:
-    """How far the G samples of one task are. `lineage` is that of the newest weights used."""
+    """The progress of the G samples of one task. `lineage` is that of the newest weights used."""
 
     task: str
     lineage: int
@@ -138,7 +138,7 @@ class Sample:
 
     @property
     def version_sum(self) -> int:
-        """Of the versions of its tokens."""
+        """The sum of the versions of its tokens."""
         ends = [*(span.start for span in self.spans[1:]), len(self.tokens)]
         return sum((end - start) * version for (start, version), end in zip(self.spans, ends, strict=True))
 
@@ -147,7 +147,7 @@ class Sample:
 class Group:
     """The G scored samples of one task; the prompt ([P] tokens) is held once.
 
-    `lineage` is that of the newest weights used; the lag of a group counts from its oldest token.
+    `lineage` is that of the newest weights used. The lag of a group counts from its oldest token.
     """
 
     task: str

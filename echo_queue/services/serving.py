@@ -1,9 +1,9 @@
-"""Keeps the embedded services of a run up, and makes both kinds ready for it.
+"""Keeps the embedded services of a run alive, and prepares embedded and external ones for the run.
 
-- Endpoint files appear only when a service is ready: Redis answers and has the queue's functions and the run's
-  rules, the bucket is there.
-- A server that ends is started again, with its data and on its port; one that keeps ending is given up
-  with the reason from its log. On stop, the store ends first and Redis last.
+- An endpoint file appears only when its service is ready: Redis answers and has the queue's functions and the run
+  rules; the bucket exists.
+- A server that ends is started again, with its data and on its port; a server that keeps ending is given up with the
+  reason from its log. On stop, the store ends first and Redis last.
 """
 
 import logging
@@ -21,7 +21,7 @@ from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, 
 from echo_queue.connections.secrets import ROLES, GeneratedSecrets, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.queue import Queue, RunRules
+from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -29,7 +29,7 @@ from echo_queue.storage.object_store import ObjectStore
 
 WATCH_S = 0.1
 READY_S = 5.0
-"""A server that ends while it is made ready is looked after again by then."""
+"""The deadline of each request while a server is prepared; a server that ends meanwhile is started again after it."""
 
 BACKOFF = RestartBackoff(first_pause_s=0.1, longest_pause_s=5.0, settled_s=10.0, most_ends=7)
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Services:
-    """The services of one run. Embedded ones are started here; external ones are only made ready."""
+    """The services of one run. Embedded ones are started here; external ones are only prepared."""
 
     def __init__(self, config: Config, backoff: RestartBackoff = BACKOFF) -> None:
         self.config = config
@@ -45,7 +45,7 @@ class Services:
         self._watched: list[Watched] = []
 
     def start(self) -> None:
-        """Starts, or finds running, what is embedded. Raises `ServiceError` or `DeadlineError`."""
+        """Starts the embedded services, or finds them running. Raises `ServiceError` or `DeadlineError`."""
         directory = services_dir(self.config)
         directory.mkdir(parents=True, exist_ok=True)
         secrets = generate(directory)
@@ -59,15 +59,15 @@ class Services:
                 store = S3Server(directory / "store", secrets.store)
                 self._keep("object store", store, partial(self._ready_store, store))
             else:
-                _say_put_once(connect_store(self.config, "admin"))
+                _log_put_once(connect_store(self.config, "admin"))
         except BaseException:
             self.stop()
             raise
 
     def watch(self) -> None:
-        """Starts again what has ended. Raises `ServiceError` for a server that will not stay up."""
+        """Starts servers that ended again. Raises `ServiceError` for a server that keeps ending."""
         for watched in self._watched:
-            watched.look()
+            watched.check()
 
     def stop(self) -> None:
         """Ends the embedded servers, Redis last."""
@@ -85,19 +85,19 @@ class Services:
 
     def _install(self, client: redis.Redis) -> None:
         with client:
-            queue = Queue(client, self.config.run.name, deadline_s=READY_S)
-            queue.install()
-            queue.configure(RunRules.of(self.config))
+            admin = Admin(Caller(client, self.config.run.name, READY_S))
+            admin.install()
+            admin.configure(RunRules.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)
         store.create_bucket()
         address = {"url": server.url, "pid": server.pid, "directory": server.objects}
-        announce(services_dir(self.config) / "store.json", **address, put_once=_say_put_once(store))
+        announce(services_dir(self.config) / "store.json", **address, put_once=_log_put_once(store))
 
 
 class Watched:
-    """One embedded server, started again as long as there is patience."""
+    """One embedded server, started again until its `RestartBackoff` gives it up."""
 
     def __init__(
         self, name: str, server: RedisServer | S3Server, ready: Callable[[], None], backoff: RestartBackoff
@@ -111,6 +111,7 @@ class Watched:
         self._ready_at: float | None = None
 
     def start(self) -> None:
+        """Starts the server, or finds it running, and prepares it. Raises `ServiceError` or `DeadlineError`."""
         self._ready_at = None
         fresh = self._launch()
         try:
@@ -118,7 +119,7 @@ class Watched:
         except ServiceError:
             if fresh or self.server.alive():
                 raise
-            fresh = self._launch()  # what was found was about to end
+            fresh = self._launch()  # the server that was found was about to end
             self._ready()
         self._ready_at = time.monotonic()
         log.info(
@@ -132,8 +133,8 @@ class Watched:
             what = f"the {self.name} cannot be started: {error.strerror}"
             raise ServiceError(Problem(str(self.server.dir), what, "free space there, or fix its rights")) from None
 
-    def look(self) -> None:
-        """Raises `ServiceError` once the server has ended too often."""
+    def check(self) -> None:
+        """Starts the server again if it has ended. Raises `ServiceError` once it has ended too often."""
         if (self._ready_at is not None and self.server.alive()) or time.monotonic() < self._again_at:
             return
         now, log_tail = time.monotonic(), self.server.process.log_tail()
@@ -141,7 +142,7 @@ class Watched:
         if self._ends >= self._backoff.most_ends:
             raise ServiceError(self.server.process.explain_end(self.name))
         self._again_at = now + self._backoff.pause_s(self._ends)
-        log.warning("%s ended; starting it again. Its last words: %s", self.name, log_tail[-500:])
+        log.warning("%s ended; starting it again. The end of its log: %s", self.name, log_tail[-500:])
         try:
             self.start()
         except EchoQueueError as error:
@@ -149,13 +150,13 @@ class Watched:
 
 
 def users(config: Config, secrets: GeneratedSecrets) -> list[User]:
-    """One Redis user per role, named as the role; `admin` first."""
+    """Returns one Redis user per role, named as the role; `admin` comes first."""
     prefix = CELERY_PREFIX.format(run=config.run.name)
     return [User(role, secrets.redis[role], rules(role, config.run.name, prefix)) for role in ROLES]
 
 
 def serve(config: Config, stop: threading.Event | None = None, backoff: RestartBackoff = BACKOFF) -> None:
-    """Runs the services until `stop` is set, or, without one, until SIGTERM or SIGINT."""
+    """Runs the services until `stop` is set or, without one, until SIGTERM or SIGINT."""
     if stop is None:
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -169,7 +170,8 @@ def serve(config: Config, stop: threading.Event | None = None, backoff: RestartB
         services.stop()
 
 
-def _say_put_once(store: ObjectStore) -> bool:
+def _log_put_once(store: ObjectStore) -> bool:
+    """Returns whether the store puts once, and logs what it means if two writers can both win."""
     if not (store.puts_once and store.elects_one()):
         log.info(
             "the store at %s cannot elect one of two writers at the same instant: two learners that publish one "

@@ -1,4 +1,4 @@
-"""Where an object store is, and the keys with which a role speaks to it."""
+"""The address of an object store, and the keys with which a role connects to it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class StoreEndpoint:
-    """Keys that are None come from boto3's own chain. `put_once` is None until it was probed.
+    """A bucket on an S3 server. Keys that are None come from boto3's own chain; `put_once` is None until it was probed.
 
-    `directory` is where an embedded server keeps its objects; it tells a full disk from other trouble.
+    `directory` is the folder in which an embedded server keeps its objects; a full disk is recognised by it.
     """
 
     url: str

@@ -1,4 +1,4 @@
-"""What a failure of the object store means for the person who must act: config key, what is wrong, the fix."""
+"""Explains failures of the object store to the person who must act: configuration key, what is wrong, the fix."""
 
 import shutil
 
@@ -10,15 +10,15 @@ from echo_queue.storage.endpoint import StoreEndpoint
 KEYS_FIX = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
 LOG_FIX = "the store's log says more"
 FULL_BYTES = 16 << 20
-"""An embedded store's disk with less than this free counts as full."""
+"""An embedded store's disk with fewer free bytes than this counts as full."""
 
 
 class Unreachable(ServiceError):
-    """No answer for now; a later try may succeed."""
+    """The store does not answer for now; a later try may succeed."""
 
 
 class MissingObject(ServiceError):
-    """There is no such object (any more)."""
+    """There is no such object, or no longer."""
 
 
 class AlreadyThere(ServiceError):
@@ -34,10 +34,10 @@ class LargeObject(ServiceError):
 
 
 class ShortBody(Exception):
-    """Fewer bytes came than the answer promised."""
+    """Fewer bytes arrived than the answer announced."""
 
 
-# By error code, else by HTTP status: kind, config key, what is wrong (with `what` filled in), the fix.
+# Looked up by error code, else by HTTP status: kind, configuration key, what is wrong (`what` is filled in), the fix.
 Meaning = tuple[type[ServiceError], str, str, str]
 BY_CODE: dict[str, Meaning] = {
     "NoSuchBucket": (ServiceError, "store.bucket", "there is no such bucket", "create it, or name another"),
@@ -46,15 +46,20 @@ BY_CODE: dict[str, Meaning] = {
         (ServiceError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
     ),
     "AccessDenied": (ServiceError, "store.url", "our keys are refused for {what}", KEYS_FIX),
-    "InvalidBucketName": (ServiceError, "store.bucket", "is no name of a bucket", "3 to 63 letters, digits and dashes"),
+    "InvalidBucketName": (
+        ServiceError,
+        "store.bucket",
+        "is not a valid bucket name",
+        "use 3 to 63 lower-case letters, digits and dashes",
+    ),
     **dict.fromkeys(
         ("SlowDown", "RequestTimeout", "InternalError"), (Unreachable, "store.url", "{what} fails for now", LOG_FIX)
     ),
 }
 BY_STATUS: dict[int, Meaning] = {
     403: (ServiceError, "store.url", "our keys are refused for {what}", KEYS_FIX),
-    404: (MissingObject, "store", "there is no object {what}", "was it pruned, or never written?"),
-    416: (ShortObject, "store", "{what} is shorter than what is asked for", "its writer was cut off: write it again"),
+    404: (MissingObject, "store", "there is no object {what}", "find out whether it was pruned, or never written"),
+    416: (ShortObject, "store", "{what} is shorter than the range", "its writer was cut off: write it again"),
     412: (AlreadyThere, "store", "{what} exists already", "nothing to do"),
     **dict.fromkeys((409, 429, 500, 502, 503, 504), (Unreachable, "store.url", "{what} fails for now", LOG_FIX)),
 }
@@ -62,28 +67,29 @@ REFUSED: Meaning = (ServiceError, "store.url", "{what} is refused", LOG_FIX)
 
 
 def explain(error: Exception, endpoint: StoreEndpoint, what: str) -> ServiceError:
-    """The error to raise for `error`, met while doing `what` (a key, as a rule)."""
-    place = f"{endpoint.bucket!r} at {endpoint.url}"
+    """Returns the error to raise for `error`, which a request for `what` met (as a rule, an object's key)."""
+    bucket = f"{endpoint.bucket!r} at {endpoint.url}"
     if isinstance(error, boto.ClientError):
         if _is_full(error, endpoint):
             fix = f"free space on the disk of {endpoint.directory or 'the store, or raise its quota'}"
-            return ServiceError(Problem("store.url", f"{place} is full: {what} cannot be written", fix))
+            return ServiceError(Problem("store.url", f"{bucket} is full: {what} cannot be written", fix))
         kind, where, meaning, fix = BY_CODE.get(_code(error)) or BY_STATUS.get(_status(error), REFUSED)
         answer = f"{_code(error)} {error.response.get('Error', {}).get('Message', '')}".strip()
-        return kind(Problem(where, f"{place}: {meaning.format(what=what)} ({answer})", fix))
+        return kind(Problem(where, f"{bucket}: {meaning.format(what=what)} ({answer})", fix))
     if isinstance(error, boto.SSLError):
-        return ServiceError(Problem("store.url", f"{place}: no TLS: {error}", "check the name; set AWS_CA_BUNDLE"))
+        what_failed = f"{bucket}: the TLS connection failed: {error}"
+        return ServiceError(Problem("store.url", what_failed, "check the server's name, or set AWS_CA_BUNDLE"))
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError):
-        return ServiceError(Problem("store.url", f"{place}: there are no keys", KEYS_FIX))
+        return ServiceError(Problem("store.url", f"{bucket}: no keys are set", KEYS_FIX))
     if isinstance(error, KeyError | ValueError):
-        return Unreachable(Problem("store.url", f"{place}: a garbled answer for {what}: {error!r}", LOG_FIX))
+        return Unreachable(Problem("store.url", f"{bucket}: garbled answer for {what}: {error!r}", LOG_FIX))
     return Unreachable(
-        Problem("store.url", f"{place}: no answer for {what}: {error}", "start it, or correct the address")
+        Problem("store.url", f"{bucket}: no answer for {what}: {error}", "start the server, or correct the address")
     )
 
 
 def _is_full(error: boto.ClientError, endpoint: StoreEndpoint) -> bool:
-    """Servers have no common answer for it; of an embedded one's failed write, its disk says whether it is that."""
+    """Says whether the store is full. Servers have no common answer for it; for an embedded one the disk is checked."""
     if _status(error) == 507 or any(word in _code(error) for word in ("Quota", "Full", "InsufficientStorage")):
         return True
     directory = endpoint.directory

@@ -1,12 +1,12 @@
 """The objects of a run on any S3 server: whole puts, ranges, listings, nothing overwritten by accident.
 
 - Keys are relative to `{run}/` in the bucket. Failures that may pass (a restarting server, SlowDown, a cut
-  connection) are retried with jitter until `deadline_s`; others are one `ServiceError` with its fix.
-- `put(once=True)` never replaces what stands there. Of writers at the very same instant one wins where the server
-  makes sure of it (`elects_one`: S3 does, rclone and Swift do not); elsewhere both could write, and the learner's
-  lineage, fenced in Redis, is what keeps them apart.
-- Some servers, when killed, leave part of an object that they never acknowledged. So whatever is found by listing
-  is written manifest last, and every manifest carries digests that readers check.
+  connection) are retried with jitter until `deadline_s`; any other failure is one `ServiceError` with its fix.
+- `put(once=True)` never replaces an object. Of two writers at the very same instant one wins where the server makes
+  sure of it (`elects_one`: S3 does, rclone and Swift do not). Elsewhere both could write, and the learner's lineage,
+  fenced in Redis, keeps them apart.
+- Some servers, when killed, leave part of an object that they never acknowledged. A set of objects that readers find
+  by listing is therefore written manifest last, and every manifest carries digests that readers check.
 """
 
 import random
@@ -56,7 +56,7 @@ INDEX = "index.json"
 MANIFEST = "manifest.json"
 __all__ = ["INDEX", "LargeObject", "MissingObject", "ObjectStore", "ShortObject", "StoredObject", "Unreachable"]
 GARBLED = (KeyError, ValueError)
-"""What the clients make of an answer that was cut off in the middle of its headers."""
+"""Errors that the clients raise for an answer that was cut off in the middle of its headers."""
 FAILURES = (boto.BotoCoreError, boto.ClientError, boto3.exceptions.Boto3Error, ShortBody, *GARBLED)
 DOWNLOAD_ATTEMPTS = 3
 
@@ -72,7 +72,7 @@ class StoredObject:
 
 
 class ObjectStore:
-    """Objects of run `run`. May be used from several threads; after a fork, make a new one."""
+    """The objects of run `run`. Several threads may share it; after a fork, make a new one."""
 
     def __init__(self, endpoint: StoreEndpoint, run: str, deadline_s: float = DEADLINE_S) -> None:
         self.endpoint = endpoint
@@ -89,7 +89,7 @@ class ObjectStore:
         self._persist("look at", "the bucket", lambda: self._client.list_objects_v2(**listing), deadline_s)
 
     def create_bucket(self) -> None:
-        """For embedded servers; an external bucket is never created silently."""
+        """Creates the bucket on an embedded server; an external bucket is never created silently."""
 
         def create() -> None:
             with suppress(self._client.exceptions.BucketAlreadyOwnedByYou, self._client.exceptions.BucketAlreadyExists):
@@ -99,7 +99,7 @@ class ObjectStore:
 
     @property
     def puts_once(self) -> bool:
-        """Whether the server heeds `If-None-Match: *`: known from the services, else tried with two tiny puts."""
+        """True if the server heeds `If-None-Match: *`: known from the services, else tried with two tiny puts."""
         if self._puts_once is None:
             key = f".probe/{uuid.uuid4().hex}"
             first, second = (self._put_conditionally(key, b"put-once?") for _ in range(2))
@@ -108,7 +108,7 @@ class ObjectStore:
         return self._puts_once
 
     def elects_one(self) -> bool:
-        """Whether, of writers at the very same instant, one wins. Swift heeds the header and yet lets several."""
+        """Tests that one of several simultaneous writers wins. Swift heeds the header, and yet several win."""
         keys = [f".probe/{uuid.uuid4().hex}" for _ in range(RACES)]
         with ThreadPoolExecutor(RACERS) as pool:
             wins = [sum(pool.map(self._put_conditionally, [key] * RACERS, [b"one?"] * RACERS)) for key in keys]
@@ -118,9 +118,9 @@ class ObjectStore:
     # Objects ----------------------------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes | bytearray | memoryview, once: bool = False) -> bool:
-        """Stores `data` whole. False if `once` and another object stands there already; it is left alone.
+        """Stores `data` whole. Returns False if `once` and there is another object already, which is left alone.
 
-        An object that holds the same bytes is our own earlier try, whose answer was lost: True.
+        An object with the same bytes is this writer's earlier try, whose answer was lost: that returns True.
         """
         if not once:
             self._persist("put", key, lambda: self._put(key, data))
@@ -129,28 +129,31 @@ class ObjectStore:
             return self._put_after_looking(key, data)
         give_up = time.monotonic() + self.deadline_s
         while not self._put_conditionally(key, data):
-            with suppress(MissingObject):  # its writer may still be at it, or have failed: then it is our turn again
+            with suppress(MissingObject):  # its writer is still writing, or has failed: then it is our turn again
                 return self.get(key) == data
             if time.monotonic() > give_up:
-                raise Unreachable(Problem("store.url", f"{key} neither exists nor can be made", LOG_FIX))
+                raise Unreachable(Problem("store.url", f"{key} neither exists nor can be created", LOG_FIX))
             time.sleep(random.uniform(0, FIRST_PAUSE_S))
         return True
 
     def get(self, key: str, most_bytes: int | None = None) -> bytes:
-        """The whole object. Raises `MissingObject`, or `LargeObject`, unread, if it has more than `most_bytes`."""
+        """Returns the whole object.
+
+        Raises `MissingObject`, or `LargeObject`, without reading it, if it has more than `most_bytes`.
+        """
         return self._persist("get", key, lambda: self._read(key, most_bytes=most_bytes))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Bytes `start … start + length − 1`. Raises `MissingObject`, or `ShortObject` if it has fewer."""
+        """Returns bytes `start … start + length − 1`. Raises `MissingObject`, or `ShortObject` if it has fewer."""
         if length == 0:
             return b""
         return self._persist("get", key, lambda: self._read(key, (start, length)))
 
     def stream(self, key: str, start: int = 0, piece_bytes: int = STREAM_BYTES) -> Iterator[bytes]:
-        """The object's bytes from `start` to its end as they arrive, in pieces of `piece_bytes` (the last is shorter).
+        """Yields the bytes from `start` to the end as they arrive, in pieces of `piece_bytes` (the last is shorter).
 
-        Only the beginning is tried again; a later break is `Unreachable`, and the caller knows where to go on.
-        Raises `MissingObject`, or `ShortObject` if it ends before `start`.
+        Only the beginning is tried again; a later break is `Unreachable`, and the caller knows where to resume.
+        Raises `MissingObject`, or `ShortObject` if the object ends before `start`.
         """
         wanted = {"Range": f"bytes={start}-"} if start else {}
         answer = self._persist("get", key, lambda: self._client.get_object(**self._at(key), **wanted))
@@ -168,7 +171,7 @@ class ObjectStore:
             answer["Body"].close()
 
     def size(self, key: str) -> int | None:
-        """Bytes, or None if there is no such object."""
+        """Returns the object's size in bytes, or None if there is no such object."""
         try:
             return self._persist("head", key, lambda: int(self._client.head_object(**self._at(key))["ContentLength"]))
         except MissingObject:
@@ -178,7 +181,7 @@ class ObjectStore:
         return self.size(key) is not None
 
     def list(self, prefix: str = "", page: int = 1000) -> Iterator[StoredObject]:
-        """All objects whose key starts with `prefix`, in order of their keys; `page` keys per call."""
+        """Yields all objects whose key starts with `prefix`, in order of their keys; `page` keys per request."""
         request: dict[str, Any] = {"Bucket": self.endpoint.bucket, "Prefix": self.prefix + prefix, "MaxKeys": page}
         while True:
             found, following = self._persist("list", prefix, lambda: self._page(request))
@@ -188,7 +191,7 @@ class ObjectStore:
             request["ContinuationToken"] = following
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects; one that is not there is no error."""
+        """Removes objects; a missing one is no error."""
         doomed = list(keys)
         for start in range(0, len(doomed), DELETE_BATCH):
             batch = doomed[start : start + DELETE_BATCH]
@@ -197,7 +200,7 @@ class ObjectStore:
     # Folders ----------------------------------------------------------------------------------------------------------
 
     def upload_folder(self, folder: Path, prefix: str) -> None:
-        """Stores every file under `prefix/`; the index with sizes and digests is written last."""
+        """Stores every file of `folder` under `prefix/`; the index with sizes and digests is written last."""
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         names = [path.relative_to(folder).as_posix() for path in files]
         with ThreadPoolExecutor(4) as pool:
@@ -209,7 +212,7 @@ class ObjectStore:
         self.put(f"{prefix}/{INDEX}", orjson.dumps(index, option=orjson.OPT_SORT_KEYS))
 
     def download_folder(self, prefix: str, folder: Path) -> None:
-        """Fetches what `upload_folder` stored, checked against its index; `folder` appears whole or not at all.
+        """Fetches a folder that `upload_folder` stored, checked against its index; it appears whole or not at all.
 
         Raises `MissingObject` if no upload to `prefix` was ever finished.
         """
@@ -231,21 +234,22 @@ class ObjectStore:
             self.put(key, path.read_bytes())
         else:
             parts = TransferConfig(multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES)
-            place = (self.endpoint.bucket, self.prefix + key)
-            self._persist("put", key, lambda: self._client.upload_file(str(path), *place, Config=parts))
+            bucket, name = self.endpoint.bucket, self.prefix + key
+            self._persist("put", key, lambda: self._client.upload_file(str(path), bucket, name, Config=parts))
         return _digest(path)
 
     def _download(self, prefix: str, name: str, folder: Path, digest: str) -> None:
         key, path = f"{prefix}/{name}", (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()):
-            raise ServiceError(Problem(key, "its name leads out of the folder", "do not trust who wrote this prefix"))
+            what = "its name leads out of the folder"
+            raise ServiceError(Problem(key, what, "find out who wrote this prefix, and do not trust it"))
         path.parent.mkdir(parents=True, exist_ok=True)
-        place = (self.endpoint.bucket, self.prefix + key)
-        for _ in range(DOWNLOAD_ATTEMPTS):  # the way here may have spoiled it
-            self._persist("get", key, lambda: self._client.download_file(*place, str(path)))
+        bucket, stored = self.endpoint.bucket, self.prefix + key
+        for _ in range(DOWNLOAD_ATTEMPTS):  # the bytes may have been damaged on their way
+            self._persist("get", key, lambda: self._client.download_file(bucket, stored, str(path)))
             if _digest(path) == digest:
                 return
-        raise ServiceError(Problem(key, "its bytes are not those its index promises", "upload it again"))
+        raise ServiceError(Problem(key, "its bytes do not match the digest in its index", "upload it again"))
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -256,7 +260,10 @@ class ObjectStore:
         self._client.put_object(**self._at(key), Body=data, **condition)
 
     def _put_after_looking(self, key: str, data: bytes | bytearray | memoryview) -> bool:
-        """The best that a server without put-once allows. A beginning of `data` is a put that a crash cut off."""
+        """Puts `data` unless another object is there: the best that a server without put-once allows.
+
+        An object that holds a beginning of `data` is a put that a crash cut off.
+        """
         try:
             present = self.get(key)
         except MissingObject:
@@ -268,7 +275,7 @@ class ObjectStore:
         return True
 
     def _put_conditionally(self, key: str, data: Any) -> bool:
-        """False if the server says that the object exists (412); 409 is a race still going on, so tried again."""
+        """Returns False if the server says that the object exists (412). 409, a race in progress, is tried again."""
         try:
             self._persist("put once", key, lambda: self._put(key, data, IfNoneMatch="*"))
         except AlreadyThere:
@@ -280,18 +287,18 @@ class ObjectStore:
         answer = self._client.get_object(**self._at(key), **wanted)
         if most_bytes is not None and int(answer["ContentLength"]) > most_bytes:
             answer["Body"].close()
-            what = f"has {answer['ContentLength']} bytes, more than the {most_bytes} that are taken"
-            raise LargeObject(Problem(key, what, "look at who wrote it"))
+            what = f"has {answer['ContentLength']} bytes, but its reader takes at most {most_bytes}"
+            raise LargeObject(Problem(key, what, "find out who wrote it"))
         data: bytes = answer["Body"].read()
         if len(data) != int(answer["ContentLength"]):
-            raise ShortBody(f"{len(data)} bytes came instead of {answer['ContentLength']}")
+            raise ShortBody(f"{len(data)} bytes arrived instead of {answer['ContentLength']}")
         if part and len(data) != part[1]:
-            what = f"{len(data)} bytes instead of {part[1]} from {part[0]} on"
+            what = f"has {len(data)} bytes instead of {part[1]} from {part[0]} on"
             raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
         return data
 
     def _page(self, request: dict[str, Any]) -> tuple[tuple[StoredObject, ...], str | None]:
-        """One page of a listing, and where the next one begins."""
+        """Returns one page of a listing, and the token at which the next page begins."""
         answer = self._client.list_objects_v2(**request)
         # Without it the answer was cut off before its body: that is not an empty bucket.
         more = answer["IsTruncated"]
@@ -307,12 +314,12 @@ class ObjectStore:
             raise boto.ClientError({"Error": refused[0]}, "DeleteObjects")
 
     def _persist(self, verb: str, what: str, request: Callable[[], T], deadline_s: float | None = None) -> T:
-        """Repeats `request`, which must be idempotent, while its failure may pass. It is one step of `failpoints`."""
+        """Repeats `request`, which must be idempotent, while its failure may pass. All tries are one failpoint step."""
         return failpoints.step(f"{verb} {kind_of(what)}", lambda: self._repeat(what, request, deadline_s), what)
 
     def _repeat(self, what: str, request: Callable[[], T], deadline_s: float | None) -> T:
-        patience_s = self.deadline_s if deadline_s is None else deadline_s
-        give_up, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
+        give_up = time.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        pause_s = FIRST_PAUSE_S
         while True:
             try:
                 return request()
@@ -325,18 +332,18 @@ class ObjectStore:
 
 
 def digests(index: bytes, where: str) -> dict[str, str]:
-    """The files of a folder's index and their digests. Raises `ServiceError` for what is no index."""
+    """Returns the digest of each file in a folder's index. Raises `ServiceError` for bytes that are not an index."""
     try:
         files = orjson.loads(index)
         if all(isinstance(entry["blake3"], str) and name and "\0" not in name for name, entry in files.items()):
             return {name: entry["blake3"] for name, entry in files.items()}
     except (orjson.JSONDecodeError, AttributeError, LookupError, TypeError):
         pass
-    raise ServiceError(Problem(where, "is no index of a folder", "upload the folder again"))
+    raise ServiceError(Problem(where, "is not the index of a folder", "upload the folder again"))
 
 
 def kind_of(key: str) -> str:
-    """The sort of object a key names: its first folder, and its file's name where that is always the same."""
+    """Returns the kind of object that a key names: its first folder, and the file's name where that is fixed."""
     folder, _, rest = key.partition("/")
     file = rest.rpartition("/")[2]
     return f"{folder}/{file}" if file in (INDEX, MANIFEST) else folder
@@ -367,7 +374,7 @@ def _client(endpoint: StoreEndpoint) -> Any:
 
 
 def _cause(error: Exception) -> Exception:
-    """boto3's transfers wrap what happened."""
+    """Returns the error that one of boto3's transfers has wrapped, or `error` itself."""
     inner = error.__cause__ or error.__context__
     return inner if isinstance(error, boto3.exceptions.Boto3Error) and isinstance(inner, Exception) else error
 

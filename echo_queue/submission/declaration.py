@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.queue import Chunk, PromptSet, Queue
+from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
 from echo_queue.submission.length_limits import limits_of, refuse_unfit
@@ -50,7 +50,9 @@ def glance(config: Config) -> None:
         refuse_featureless(config.prompts.length_feature, source, chunk, rows)
 
 
-def place(config: Config, queue: Queue, app: Celery, prompts: Prompts, report: Report = lambda _: None) -> Submitted:
+def place(
+    config: Config, queue: SubmitterQueue, app: Celery, prompts: Prompts, report: Report = lambda _: None
+) -> Submitted:
     """Scans, declares and sends; does not wait. Raises `PromptError` before anything is declared, `ServiceError`."""
     source = open_source(spell(prompts.source, prompts.options))
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)

@@ -2,7 +2,7 @@
 
 - Every step may be repeated, and a chunk that is done already is left alone, so a message that arrives
   twice, or late, changes nothing.
-- What a person must fix is recorded with the chunk (`Queue.reject`) and stops it; a service that is away
+- What a person must fix is recorded with the chunk (`SubmitterQueue.reject`) and stops it; a service that is away
   is raised, and the reconciler sends the chunk again.
 """
 
@@ -11,7 +11,7 @@ import traceback
 import orjson
 
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
-from echo_queue.queue import Chunk, Queue
+from echo_queue.queue import Chunk, SubmitterQueue
 from echo_queue.submission import shards
 from echo_queue.submission.length_features import buckets, refuse_featureless
 from echo_queue.submission.length_limits import PromptLimits, refuse_unfit
@@ -19,7 +19,7 @@ from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.rows import BadRow
 
 
-def expand(queue: Queue, store: shards.Writes, limits: PromptLimits | None, name: str, number: int) -> bool:
+def expand(queue: SubmitterQueue, store: shards.Writes, limits: PromptLimits | None, name: str, number: int) -> bool:
     """Makes chunk `number` of set `name` part of the backlog; False if there was nothing to do or it was refused.
 
     Raises `ServiceError` when Redis or the store fails.
@@ -51,7 +51,7 @@ def problems_of(reason: str) -> list[Problem]:
     return [Problem(*parts) for parts in orjson.loads(reason)]
 
 
-def _reject(queue: Queue, name: str, chunk: Chunk, *problems: Problem) -> bool:
+def _reject(queue: SubmitterQueue, name: str, chunk: Chunk, *problems: Problem) -> bool:
     reason = orjson.dumps([(problem.where, problem.what, problem.fix) for problem in problems]).decode()
     queue.reject(name, chunk, reason)
     return False

@@ -1,7 +1,7 @@
 """`submit`: a prompt set from its source into the backlog, whoever expands its chunks."""
 
 from echo_queue.config import Config
-from echo_queue.queue import Queue
+from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.progress import Report, Submitted
 
 
@@ -17,7 +17,7 @@ def submit(
     from echo_queue.submission.celery.app import build
     from echo_queue.submission.declaration import choose, place
 
-    app, queue = build(config), Queue.connect(config, "submitter")
+    app, queue = build(config), SubmitterQueue.connect(config)
     report = progress or (lambda _: None)
     sent = place(config, queue, app, choose(config, source), report)
     if wait:

@@ -13,8 +13,8 @@ from echo_queue.weights.paths import Edge
 
 
 @dataclass
-class Way:
-    """The folder of a route: its parts' bytes, and whether it has a document."""
+class RouteFolder:
+    """What is stored of a route: its parts' bytes, and whether it has a document."""
 
     size: int = 0
     sealed: bool = False
@@ -26,25 +26,25 @@ class Entry:
 
     version: Version
     manifest: bool = False
-    ways: dict[str, Way] = field(default_factory=dict)
+    routes: dict[str, RouteFolder] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
 
     @property
     def main(self) -> str | None:
         """The manifest's own route: the only one without a document. None: only the manifest itself can tell."""
-        unsealed = [name for name, way in self.ways.items() if not way.sealed]
+        unsealed = [name for name, route in self.routes.items() if not route.sealed]
         return unsealed[0] if self.manifest and len(unsealed) == 1 else None
 
     @property
     def anchored(self) -> bool:
         """Whether it is certainly stored whole."""
-        return self.manifest and "full" in self.ways and (self.ways["full"].sealed or self.main == "full")
+        return self.manifest and "full" in self.routes and (self.routes["full"].sealed or self.main == "full")
 
     def edges(self) -> list[Edge]:
         """The routes that are finished, or may be."""
         if not self.manifest:
             return []
-        return [Edge(base_of(name), self.version, way.size) for name, way in self.ways.items()]
+        return [Edge(base_of(name), self.version, route.size) for name, route in self.routes.items()]
 
 
 def catalogue(store: ObjectStore, lineage: int | None = None) -> dict[Version, Entry]:
@@ -60,12 +60,12 @@ def sort(listed: Iterable[StoredObject]) -> dict[Version, Entry]:
             continue
         entry = entries.setdefault(place.version, Entry(place.version))
         entry.keys.append(stored.key)
-        if not place.way:
+        if not place.route:
             entry.manifest |= place.file == NAME
             continue
-        way = entry.ways.setdefault(place.way, Way())
+        route = entry.routes.setdefault(place.route, RouteFolder())
         if place.file == ROUTE:
-            way.sealed = True
+            route.sealed = True
         else:
-            way.size += stored.size
+            route.size += stored.size
     return dict(sorted(entries.items()))

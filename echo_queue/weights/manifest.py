@@ -210,10 +210,10 @@ def _over(digests: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """What an object of the store is for. `way` is empty for what belongs to the version itself."""
+    """What an object of the store is for. `route` (a folder name) is empty for what belongs to the version itself."""
 
     version: Version
-    way: str
+    route: str
     file: str
 
 
@@ -227,19 +227,20 @@ def manifest_key(version: Version) -> str:
 
 def route_key(version: Version, base: Version | None) -> str:
     """Of a route that is not the manifest's own."""
-    return f"{folder(version)}{way(base)}/{ROUTE}"
+    return f"{folder(version)}{folder_name(base)}/{ROUTE}"
 
 
 def part_key(version: Version, base: Version | None, chunks: Iterable[str]) -> str:
-    return f"{folder(version)}{way(base)}/{_over(chunks)[:32]}{PART}"
+    return f"{folder(version)}{folder_name(base)}/{_over(chunks)[:32]}{PART}"
 
 
 def route_name(version: Version, base: Version | None) -> str:
     """Unique in the run: `0001.00000007/full`, `0001.00000007/from-0001.00000006`."""
-    return f"{_dotted(version)}/{way(base)}"
+    return f"{_dotted(version)}/{folder_name(base)}"
 
 
-def way(base: Version | None) -> str:
+def folder_name(base: Version | None) -> str:
+    """The folder of a route from `base`, within its version's: `full`, or `from-0001.00000006`."""
     return f"from-{_dotted(base)}" if base else "full"
 
 
@@ -249,11 +250,11 @@ def place_of(key: str) -> Place | None:
     return Place(Version(int(found[1]), int(found[2])), found[3] or "", found[4]) if found else None
 
 
-def base_of(way: str) -> Version | None:
-    """The opposite of `way`."""
-    if way == "full":
+def base_of(folder_name: str) -> Version | None:
+    """The opposite of `folder_name`."""
+    if folder_name == "full":
         return None
-    lineage, number = way.removeprefix("from-").split(".")
+    lineage, number = folder_name.removeprefix("from-").split(".")
     return Version(int(lineage), int(number))
 
 

@@ -17,7 +17,7 @@ class Edge:
 
 
 def cheapest(edges: Iterable[Edge], have: Version | None, target: Version) -> tuple[Edge, ...] | None:
-    """From `have`, or from nothing, to `target`, in order; empty if `target` is `have`, None if there is no way."""
+    """From `have`, or from nothing, to `target`, in order; empty if `target` is `have`, None if there is no path."""
     leaving: dict[Version | None, list[Edge]] = {}
     for edge in edges:
         leaving.setdefault(edge.base, []).append(edge)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 UPLOADS = 4
 """Parts on their way to the store while the next one is encoded."""
 WORTHWHILE = 0.9
-"""A difference must be smaller than this share of the whole version, or of the routes that lead the same way."""
+"""A difference must be smaller than this share of the whole version, or of the routes that lead to the same version."""
 SPARSE = 0.5
 """Only where a version's difference is smaller than this share of an anchor, those that span several are worth making:
 where most elements change, one that spans two is hardly smaller than the whole."""

@@ -1,7 +1,7 @@
-"""Reads published versions: manifests that this run's key has signed, the cheapest way to one, every chunk verified.
+"""Reads published versions: manifests that this run's key has signed, the cheapest path to one, every chunk verified.
 
-Nothing unchecked is ever returned, and nothing is unpickled. Bytes that are wrong are asked for again, in case the way
-here spoiled them, then it is one clear error.
+Nothing unchecked is ever returned, and nothing is unpickled. Bytes that are wrong are asked for again, in case the
+network spoiled them, then it is one clear error.
 """
 
 import time
@@ -15,14 +15,14 @@ from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import LargeObject, MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.ciphers import plain
-from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, manifest_key, route_key, way
+from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, folder_name, manifest_key, route_key
 from echo_queue.weights.paths import Edge, cheapest
 from echo_queue.weights.signatures import Forged, SignatureVerifier
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Damaged", "bring", "fetch", "intact", "open_manifest", "plain", "read_manifest", "ways"]
+__all__ = ["Damaged", "fetch", "fetch_parts", "find_path", "intact", "open_manifest", "plain", "read_manifest"]
 
 STREAMS = 4
 """Parts fetched at the same time, and held while one is applied."""
@@ -52,12 +52,12 @@ def open_manifest(store: ObjectStore, envelope: bytes, version: Version, verifie
     return manifest
 
 
-def ways(
+def find_path(
     store: ObjectStore, have: tuple[Version, str] | None, target: Manifest, verifier: SignatureVerifier
 ) -> tuple[Route, ...]:
-    """The routes of fewest bytes from `have` (a version and its root), or from nothing, to `target`; empty if it is it.
+    """The path of fewest bytes from `have` (a version and its root), or from nothing, to `target`: its routes in order.
 
-    Raises `Damaged` if nothing leads there.
+    It is empty if `have` is the target. Raises `Damaged` if nothing leads there.
     """
     if have == (target.version, target.root):
         return ()
@@ -110,7 +110,7 @@ class _Search:
         """None: there is no such route, or its document is not to be trusted."""
         entry = self._entries[edge.version]
         try:
-            if entry.ways[way(edge.base)].sealed:
+            if entry.routes[folder_name(edge.base)].sealed:
                 key = route_key(edge.version, edge.base)
                 route = Route.decode(self._verifier.open(self._store.get(key, MANIFEST_MAX_BYTES), key), key)
                 _belongs(key, self._store, edge.version, route.run, route.version)
@@ -159,8 +159,8 @@ def fetch(
     manifest = read_manifest(store, published, verifier)
     tensors = {info.name: empty(info) for info in manifest.tensors}
     tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}
-    for route in ways(store, None, manifest, verifier):
-        for part, stored in bring(store, route):
+    for route in find_path(store, None, manifest, verifier):
+        for part, stored in fetch_parts(store, route):
             delta.apply(plain(part, stored, chunk_key), tensors, tensors, check=False)
     for info in manifest.tensors:
         if not matches(tensors[info.name], info):
@@ -169,17 +169,17 @@ def fetch(
     return tensors
 
 
-def bring(store: ObjectStore, route: Route) -> Iterator[tuple[Part, memoryview]]:
+def fetch_parts(store: ObjectStore, route: Route) -> Iterator[tuple[Part, memoryview]]:
     """The parts of a route, each verified, a few of them fetched ahead."""
-    partial_payloads: deque[tuple[Part, Future[bytes]]] = deque()
+    pending: deque[tuple[Part, Future[bytes]]] = deque()
     with ThreadPoolExecutor(STREAMS) as pool:
         for part in route.parts:
-            if len(partial_payloads) == STREAMS:
-                ready, fetched = partial_payloads.popleft()
+            if len(pending) == STREAMS:
+                ready, fetched = pending.popleft()
                 yield ready, memoryview(fetched.result())
-            partial_payloads.append((part, pool.submit(_part, store, part)))
-        while partial_payloads:
-            ready, fetched = partial_payloads.popleft()
+            pending.append((part, pool.submit(_part, store, part)))
+        while pending:
+            ready, fetched = pending.popleft()
             yield ready, memoryview(fetched.result())
 
 

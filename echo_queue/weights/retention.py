@@ -2,7 +2,7 @@
 
 - What is latest stands in Redis; `latest` finds the same by listing, should Redis have lost it.
 - What stays is what somebody can still need, and every version from there back to one that is stored whole: so there
-  always is a way to it. Pruning removes manifests first, so that a version is never seen in part.
+  always is a path to it. Pruning removes manifests first, so that a version is never seen in part.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,8 +31,8 @@ def expendable(
 
     Workers fetch only what is latest when they look, and may be slow to finish: the `keep` newest stay. A worker
     within `s` updates may still be asked for any version down to `newest` − s: they stay too, and so do those that are
-    `leased`. With them stays what their way may lead over: all back to the newest whole one but one, since who comes
-    late may be under way from that. What is newer than `newest` is not ours to judge.
+    `leased`. With them stays what their path may lead over: all back to the newest whole one but one, since who comes
+    late may have set out from that. What is newer than `newest` is not ours to judge.
     """
     ours = sorted(version for version in versions if version <= newest)
     needed = {version for version in ours if version in leased} | set(ours[max(0, len(ours) - keep) :])

@@ -44,7 +44,7 @@ def make(config: Config, say: Callable[[str], None] = print) -> Path:
         failpoints.step("note recipe", lambda: (made / MADE_FROM).write_bytes(recipe))
         if folder.exists():
             failpoints.step("set base aside", lambda: folder.rename(Path(scratch) / "replaced"))
-        failpoints.step("place base", lambda: made.rename(folder))
+        failpoints.step("rename base", lambda: made.rename(folder))
     say(f"the base model is made: {folder} ({time.monotonic() - began:.0f} s)")
     return folder
 

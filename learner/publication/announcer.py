@@ -10,7 +10,7 @@ import threading
 from queue import SimpleQueue
 
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue
+from echo_queue.queue import LearnerQueue
 from echo_queue.weights import Announcement
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ DEADLINE_S = 5.0
 class Announcer(threading.Thread):
     """`queue`: its calls should end within about `DEADLINE_S`; only this thread should use it."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: LearnerQueue) -> None:
         super().__init__(name="announcer", daemon=True)
         self._queue = queue
         self._waiting: SimpleQueue[tuple[Announcement, bytes] | None] = SimpleQueue()
@@ -44,7 +44,7 @@ class Announcer(threading.Thread):
     def _send(self, announcement: Announcement, document: bytes) -> None:
         version, route = announcement.version, announcement.route
         try:
-            taken = self._queue.announce(version.lineage, version, route, announcement.place, document)
+            taken = self._queue.announce(version, route, announcement.place, document)
         except EchoQueueError as error:
             log.info("%s is not announced any further: %s", route, error)
             taken = False

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from echo_queue import weights
 from echo_queue.config import Config
-from echo_queue.queue import Queue, Status
+from echo_queue.queue import LearnerQueue, Status
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.signatures import Signer
-from learner.publication import announcer, signing_key
+from learner.publication import signing_key
 from learner.publication.announcer import Announcer
 from learner.publication.publish_thread import PublishThread
 
@@ -28,7 +28,7 @@ class WeightBroadcast:
         self,
         config: Config,
         store: ObjectStore,
-        queue: Queue,
+        queue: LearnerQueue,
         *,
         weight_publisher: weights.WeightPublisher,
         announcer: Announcer,
@@ -78,12 +78,12 @@ class WeightBroadcast:
         self._served = frozenset(worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None)
         last, now = self._pointer, status.published
         if last is not None and (now is None or now.version < last.version):
-            self._queue.publish(last.version.lineage, last)
+            self._queue.publish(last)
 
     def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         """Publish thread: stores `version` whole, then moves the pointer to it."""
         published = self._weight_publisher.publish(version, tensors, self._dtype)
-        self._queue.publish(version.lineage, published)
+        self._queue.publish(published)
         self._pointer = published
 
     def _publish_further(self, version: Version, hurried: Callable[[], bool]) -> None:
@@ -92,9 +92,11 @@ class WeightBroadcast:
         weights.prune(self._store, version, self._s, self._served)
 
 
-def open_broadcast(config: Config, store: ObjectStore, queue: Queue, signer: Signer) -> WeightBroadcast:
-    """The broadcast of the run that `config` describes, with a queue connection of its own for announcements."""
-    announcements = Announcer(Queue(queue.client, queue.run, deadline_s=announcer.DEADLINE_S))
+def open_broadcast(
+    config: Config, store: ObjectStore, queue: LearnerQueue, announcements: LearnerQueue, signer: Signer
+) -> WeightBroadcast:
+    """The broadcast of the run that `config` describes. `announcements`: the same queue, with a short deadline."""
+    announcer = Announcer(announcements)
     weight_publisher = weights.WeightPublisher(
         store,
         config.run.name,
@@ -102,6 +104,6 @@ def open_broadcast(config: Config, store: ObjectStore, queue: Queue, signer: Sig
         config.weights,
         config.run.dir / "bases",
         chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
-        announce=announcements.announce,
+        announce=announcer.announce,
     )
-    return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, announcer=announcements)
+    return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, announcer=announcer)

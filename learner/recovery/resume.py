@@ -11,7 +11,7 @@ import logging
 
 from echo_queue import weights
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Queue, Resumed
+from echo_queue.queue import LearnerQueue, Resumed
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
@@ -23,7 +23,9 @@ NO_CHECKPOINT = ""
 """The name by which the queue says that it stands at no checkpoint."""
 
 
-def resume(queue: Queue, store: ObjectStore, begin: CheckpointManifest | None) -> tuple[int, CheckpointManifest | None]:
+def resume(
+    queue: LearnerQueue, store: ObjectStore, begin: CheckpointManifest | None
+) -> tuple[int, CheckpointManifest | None]:
     """Begins a new lineage at a checkpoint (None: at the base model) and brings the queue into agreement with it.
 
     Returns the lineage's number and its first checkpoint, which marks where it began. No checkpoint that an older
@@ -33,10 +35,10 @@ def resume(queue: Queue, store: ObjectStore, begin: CheckpointManifest | None) -
     newest = checkpoint.mark(store, resumed.lineage, begin) if begin else None
     to_undo, to_commit = apart(store, resumed, newest)
     for manifest in to_undo:
-        undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)
+        undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)
         log.warning("checkpoint %s was abandoned: %d groups will be trained again", manifest.name, undone)
     for manifest in to_commit:
-        queue.commit(resumed.lineage, manifest.name, manifest.trained)
+        queue.commit(manifest.name, manifest.trained)
     return resumed.lineage, newest
 
 

@@ -17,7 +17,7 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.launch.problems import print_problems
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
 from echo_queue.queue.diagnosis import SILENT_MS
 from echo_queue.reporting import results
 from echo_queue.storage.object_store import MissingObject, ObjectStore
@@ -43,13 +43,13 @@ def choices(store: ObjectStore) -> Iterator[Choice]:
         after += len(manifest.trained)
 
 
-def rewind(queue: Queue, store: ObjectStore, name: str) -> int:
+def rewind(queue: LearnerQueue, monitor: Monitor, store: ObjectStore, name: str) -> int:
     """Goes back to checkpoint `name`; returns how many groups will be trained again.
 
     Raises `EchoQueueError` if the learner is alive, or if the checkpoint does not exist, was pruned or is damaged.
     """
     chosen = _choose(store, name)
-    status = queue.status()
+    status = monitor.status()
     if not status.finished and 0 <= status.learner_silent_ms < SILENT_MS:
         what = f"is alive: its last sign of life was {status.learner_silent_ms} ms ago"
         raise EchoQueueError(Problem("learner", what, "stop it, then rewind"))
@@ -100,7 +100,9 @@ def _act(config: Config, name: str | None) -> None:
         show(store)
         return
     results.reopen(config)
-    groups = rewind(Queue.connect(config, "learner", store), store, name)
+    caller = Caller.connect(config, "learner")
+    queue = LearnerQueue(caller, Payloads.of(config, store))
+    groups = rewind(queue, Monitor(caller), store, name)
     print(f"the run is at {name} again: {groups} groups will be trained again; start the learner to continue")
 
 

@@ -21,7 +21,7 @@ import torch
 from echo_queue.config import Config
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
-from echo_queue.queue import Heartbeat, Peer, Queue, library
+from echo_queue.queue import Heartbeat, Peer, library
 from echo_queue.queue.acl import rules
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.services.redis_server import RedisServer, User
@@ -34,6 +34,7 @@ from learner.recovery.checkpoint import CheckpointManifest
 from tests.faults.nursery import Birth, Life, Nursery
 from tests.learner.stage import make_base
 from tests.learner.synthetic import VOCABULARY
+from tests.queue.clients import Clients
 
 BUCKET, PASSWORD = "crash-points", "secret"
 KEYS = StoreKeys("A" * 20, "b" * 40)
@@ -99,10 +100,10 @@ class Site:
             values[section] = values.get(section, {}) | changes
         return Config.model_validate(values)
 
-    def queue(self, config: Config) -> Queue:
+    def queue(self, config: Config) -> Clients:
         """For a user who may do anything."""
         store, inline = self.store(config), config.queue.inline_max_bytes
-        return Queue(self.client, config.run.name, store, inline_max_bytes=inline, deadline_s=DEADLINE_S)
+        return Clients(self.client, config.run.name, store, inline_max_bytes=inline, deadline_s=DEADLINE_S)
 
     def store(self, config: Config) -> ObjectStore:
         store = copy(self._store)
@@ -149,7 +150,7 @@ class Other(threading.Thread, ABC):
 class Maker(Other):
     """A worker that completes what it leases at once. The group of `spoiled` has a token that no model knows."""
 
-    def __init__(self, queue: Queue, spoiled: str = "") -> None:
+    def __init__(self, queue: Clients, spoiled: str = "") -> None:
         super().__init__("maker")
         self._queue = queue
         self._spoiled = spoiled
@@ -184,7 +185,7 @@ class Committer(Other):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Clients,
         store: ObjectStore,
         tensors: dict[str, torch.Tensor],
         config: Config,

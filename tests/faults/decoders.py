@@ -17,9 +17,9 @@ from blake3 import blake3
 
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
-from echo_queue.queue.partial_payloads import PartialPayloads, folder
-from echo_queue.queue.payloads import Payloads, reference, told_of
-from echo_queue.queue.types import Kept
+from echo_queue.queue.entries import entry_of
+from echo_queue.queue.payloads import Payloads, partials_folder, reference
+from echo_queue.queue.types import StoredPartial
 from echo_queue.records import (
     Group,
     Observed,
@@ -87,7 +87,7 @@ def take_group(data: bytes) -> None:
     with suppress(CodecError):
         group = decode(data, CAP_BYTES)
         assert encode(group) == data, "what was accepted is not what we would write"
-        told_of(group)
+        entry_of(group)
         validation.check_versions(group, NEWEST)
         validation.check(group, LIMITS)
         for sample in group.samples:
@@ -118,7 +118,7 @@ def take_partials(data: bytes) -> None:
     with suppress(CodecError):
         found = partial_codec.decode(data, CAP_BYTES)
         assert partial_codec.encode(found) == data, "what was accepted is not what we would write"
-        partial_codec.check(found, LIMITS)
+        validation.check_partials(found, LIMITS)
         for partial_sample in found.samples:
             assert len(partial_sample.tokens) == len(partial_sample.logprobs) <= LIMITS.new_tokens
             assert (
@@ -139,10 +139,9 @@ def take_partials_header(data: bytes) -> None:
 def take_kept(data: bytes) -> None:
     """What the hash `partials` says of a task, as if a worker had written it by hand: kind, NUL, payload."""
     kind, _, payload = data.partition(b"\0")
-    partial_payloads = PartialPayloads(HeldPayloads(data), 0, CAP_BYTES)
-    partial_payloads.limits = LIMITS
-    told = Kept(*partial_codec.versions(small_partials()), 2, 4, kind.decode("utf-8", "replace"), payload)
-    found, bad = partial_payloads.partials_of({"set/0/1": told})
+    payloads = Payloads(HeldPayloads(data), 0, CAP_BYTES, limits=LIMITS)
+    told = StoredPartial(*partial_codec.versions(small_partials()), 2, 4, kind.decode("utf-8", "replace"), payload)
+    found, bad = payloads.partials_of({"set/0/1": told})
     assert [*found, *bad] == ["set/0/1"]
 
 
@@ -173,8 +172,7 @@ def take_entry(data: bytes) -> None:
     """A replay entry: NUL-separated words, as if a worker had written into the stream by hand."""
     words = data.split(b"\0")
     held = HeldPayloads(data)
-    payloads = Payloads(held, 0, CAP_BYTES)
-    payloads.validator = validation.GroupValidator(LIMITS, NEWEST)
+    payloads = Payloads(held, 0, CAP_BYTES, validator=validation.GroupValidator(LIMITS, NEWEST))
     with suppress(CodecError):
         payloads.group(dict(zip(words[::2], words[1::2], strict=False)) | {b"group": encode(small_group())})
     with suppress(CodecError):
@@ -203,7 +201,7 @@ class HeldPayloads:
 
 
 def entry_words() -> list[bytes]:
-    told = told_of(small_group())
+    told = entry_of(small_group())
     ref = reference("set/0/1", b"x")
     return [
         b"\0".join(f"{name}\0{value}".encode() for name, value in (told | more).items()) for more in ({}, {"ref": ref})
@@ -338,7 +336,7 @@ def _partials_header() -> bytes:
 
 
 def kept_words() -> list[bytes]:
-    ref = f"{folder('set/0/1')}{'ab' * 20} {'cd' * 32}".encode()
+    ref = f"{partials_folder('set/0/1')}{'ab' * 20} {'cd' * 32}".encode()
     return [b"partial rollout\0" + partial_codec.encode(small_partials()), b"ref\0" + ref]
 
 
@@ -365,7 +363,7 @@ def _manifest() -> bytes:
 
 def _checkpoint() -> bytes:
     names = ("0001/00000001", "0001/00000002")
-    return orjson.dumps(asdict(checkpoint.Manifest(1, 2, names[0], 2.0, ("set/0/1",), names[1], "ab" * 32)))
+    return orjson.dumps(asdict(checkpoint.CheckpointManifest(1, 2, names[0], 2.0, ("set/0/1",), names[1], "ab" * 32)))
 
 
 def _metrics() -> bytes:

@@ -5,16 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from echo_queue.errors import Problem
-from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, Queue, RunKeys
+from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys
 from echo_queue.records import NOTHING, PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of, partial_of
 
 Meet = Callable[[Callable[[], Any]], Any]
 """Makes a move while it meets a fault, and returns its answer."""
 
 
-def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
+def every_move(queue: Clients, spoiled: Clients, meet: Meet) -> None:
     """`queue` leads straight to the server, `spoiled` through a proxy; both are of one run, not configured yet."""
     rules = replace(RULES, s=4, max_attempts=1)
     meet(lambda: spoiled.configure(rules))
@@ -28,7 +29,7 @@ def every_move(queue: Queue, spoiled: Queue, meet: Meet) -> None:
     _learn(queue, spoiled, meet, [task.id for task in tasks])
 
 
-def _work(queue: Queue, spoiled: Queue, meet: Meet, version: Version) -> tuple[Task, ...]:
+def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tuple[Task, ...]:
     """What workers do; returns the tasks that are completed."""
     tasks = meet(lambda: spoiled.lease("w1", version, 6)).tasks
     assert len(tasks) == 6
@@ -50,7 +51,7 @@ def _work(queue: Queue, spoiled: Queue, meet: Meet, version: Version) -> tuple[T
     return tuple(tasks[:4])
 
 
-def _learn(queue: Queue, spoiled: Queue, meet: Meet, completed: Sequence[str]) -> None:
+def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str]) -> None:
     """What learners, peers and operators do."""
     lineage = meet(spoiled.resume).lineage
     assert lineage == 1
@@ -64,7 +65,7 @@ def _learn(queue: Queue, spoiled: Queue, meet: Meet, completed: Sequence[str]) -
     meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
     assert meet(lambda: spoiled.announce(lineage, Version(lineage, 1), "0001.00000001/full", 0, b"document"))
     announced = queue.latest_weights().announced
-    assert announced and queue.announced(announced, 0) == {0: b"document"}
+    assert announced and queue.announced_parts(announced, 0) == {0: b"document"}
     meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
     meet(lambda: spoiled.commit(lineage, "1/1", drained))
     entry = queue.client.hget(queue.keys.open, bad).split()[1]  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from echo_queue.queue import replies
-from echo_queue.queue.types import Kept
+from echo_queue.queue.types import StoredPartial
 from echo_queue.records import Group, PartialGroup, partial_codec
 from echo_queue.records.group_codec import CodecError, decode
 from tests.faults import stamps
@@ -65,7 +65,7 @@ class Begun(NamedTuple):
         return cls(partials.task, blake3(partial_codec.encode(partials)).hexdigest(), tokens, *made_by, highest)
 
     @classmethod
-    def told(cls, task: str, kept: Kept) -> "Begun":
+    def told(cls, task: str, kept: StoredPartial) -> "Begun":
         """What a lease says of it: its bytes, or where they lie and their print."""
         mark = blake3(kept.payload).hexdigest() if kept.kind == "partial" else _text(kept.payload).rpartition(" ")[2]
         return cls(task, mark, kept.tokens, kept.oldest, kept.newest, kept.lineage)

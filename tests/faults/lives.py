@@ -129,7 +129,7 @@ def base_model(config: Config) -> None:
 def supervisor(directory: Path) -> None:
     """A server, and a role that ends: what `echo-queue run` keeps, but for what they do."""
     lives = f"echo $$ >> {directory}/pids"
-    with Supervisor(directory, lock_patience_s=30.0) as roles:
+    with Supervisor(directory, lock_deadline_s=30.0) as roles:
         roles.start(Role("server", ("/bin/sh", "-c", f"{lives}; exec sleep 600"), servers=True))
         roles.start(Role("ends", ("/bin/sh", "-c", f"{lives}; sleep 0.02"), ends=True))
         roles.wait(lambda: roles.done("ends"), 20.0, "the role that ends")

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from echo_queue.errors import FencedError, SetBackError
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
+from echo_queue.queue import Chunk, PromptSet, RunRules
 from echo_queue.queue.caller import Caller
 from echo_queue.records import BASE, PartialGroup, PromptShard, Published, Task, Version, partial_codec
 from echo_queue.services.redis_server import RedisServer
 from tests.faults.picture import expected, look
 from tests.faults.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
+from tests.queue.clients import Clients
 from tests.queue.scene import group_of, partial_of
 
 _runs = count()
@@ -65,7 +66,7 @@ class Checkpoint:
 class Learner:
     """A process with a connection of its own."""
 
-    queue: Queue
+    queue: Clients
     lineage: int
     version: int
     saved: str
@@ -411,10 +412,8 @@ class Machine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> Queue:
-        queue = Queue(self.server.client(), self.name)
-        queue.caller = Stuttering(queue.client, self.name, 10.0, queue.caller.replicas)
-        return queue
+    def _connect(self) -> Clients:
+        return Clients.of(Stuttering(self.server.client(), self.name, 10.0))
 
     def _alive(self) -> bool:
         return not self.learners[-1].ended
@@ -454,7 +453,7 @@ class Machine(RuleBasedStateMachine):
         answered = self._real(lost, real)
         assert answered == self._model(lost, mine)
 
-    def _real(self, lost: bool, move: Callable[[], Any], queue: Queue | None = None) -> Any:
+    def _real(self, lost: bool, move: Callable[[], Any], queue: Clients | None = None) -> Any:
         caller: Any = (queue or self.queue).caller
         caller.lost = lost
         try:

@@ -36,10 +36,10 @@ MUTATIONS = (
         self.newest = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
-        self.queue.commit(self.lineage, self.newest.name, trained)
+        self.queue.commit(self.newest.name, trained)
 """,
         """\
-        self.queue.commit(self.lineage, f"{self.lineage:04d}/{self.version:08d}", trained)
+        self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
         self.newest = checkpoint.save(
             self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
         )
@@ -212,7 +212,7 @@ MUTATIONS = (
     Mutation(
         "a partial rollout is not checked",
         "what one worker wrote by hand fails every worker that leases the task, or passes for tokens of newer weights",
-        "echo_queue/queue/partial_payloads.py",
+        "echo_queue/queue/payloads.py",
         "        if said != told:\n",
         "        if False:\n",
         ("tests/queue/test_progress.py::test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew",),
@@ -337,7 +337,7 @@ MUTATIONS = (
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",
-        "    for manifest in to_commit:\n        queue.commit(resumed.lineage, manifest.name, manifest.trained)\n",
+        "    for manifest in to_commit:\n        queue.commit(manifest.name, manifest.trained)\n",
         "",
         ("tests/learner/test_following.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
     ),
@@ -345,7 +345,7 @@ MUTATIONS = (
         "resumed without what was left behind",
         "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
         "learner/recovery/resume.py",
-        "undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)",
+        "undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)",
         "undone = 0",
         ("tests/learner/test_following.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
     ),
@@ -419,15 +419,15 @@ MUTATIONS = (
         "workers/weights/prefetch.py",
         "if announcement.base is not None and have != (announcement.base, announcement.base_root):",
         "if False:",
-        ("tests/workers/weights/test_ahead.py::test_a_lie_is_ignored_with_one_warning",),
+        ("tests/workers/weights/test_prefetching.py::test_a_lie_is_ignored_with_one_warning",),
     ),
     Mutation(
         "what was announced in vain stays in the part cache",
         "a learner that is killed again and again fills the workers' disks",
-        "workers/weights/peers/exchange.py",
-        "        self._part_cache.discard(ahead.keys - wanted)\n",
+        "workers/weights/cache/transport.py",
+        "        self._part_cache.discard(prefetched.keys - wanted)\n",
         "",
-        ("tests/workers/weights/test_prefetch.py::test_what_is_given_up_leaves_no_part_and_holds_nothing",),
+        ("tests/workers/weights/test_growing_routes.py::test_what_is_given_up_leaves_no_part_and_holds_nothing",),
     ),
     Mutation(
         "a difference applied to other weights than its own",
@@ -464,9 +464,10 @@ MUTATIONS = (
     Mutation(
         "a spilled payload removed when drained",
         "a learner that restarts with groups in hand finds them gone",
-        "echo_queue/queue/client.py",
+        "echo_queue/queue/learner.py",
         "        return replies.drained_of(reply",
-        '        self.payloads.store.delete([one.key for one in self.payloads.store.list("replay/")])\n'
+        "        store: Any = self._payloads._store\n"
+        '        store.delete([one.key for one in store.list("replay/")])\n'
         "        return replies.drained_of(reply",
         ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
     ),
@@ -492,7 +493,7 @@ MUTATIONS = (
         "workers/weights/swap.py",
         "if not held:",
         "if False:",
-        ("tests/workers/test_gate.py::test_an_engine_that_holds_other_bytes_than_were_published_is_noticed",),
+        ("tests/workers/weights/test_swap.py::test_an_engine_that_holds_other_bytes_than_were_published_is_noticed",),
     ),
     Mutation(
         "a damaged stage stays a base",
@@ -500,21 +501,23 @@ MUTATIONS = (
         "workers/weights/staging.py",
         "        have, self.have = self.have, None\n",
         "        have = self.have\n",
-        ("tests/workers/test_staging.py::test_a_copy_that_was_damaged_is_noticed_and_comes_anew_from_an_anchor",),
+        (
+            "tests/workers/weights/test_staging.py::test_a_copy_that_was_damaged_is_noticed_and_comes_anew_from_an_anchor",
+        ),
     ),
     Mutation(
         "a pinned key is replaced by Redis",
         "anyone who can write to Redis gives the workers weights",
         "workers/weights/key_pinning.py",
-        "            if trust.public_key != expected:\n",
+        "            if keys.public_key != expected:\n",
         "            if False:\n",
-        ("tests/workers/test_follower.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",),
+        ("tests/workers/weights/test_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",),
     ),
     Mutation(
         "leases are kept in quarantine",
         "tasks wait for a worker that may never generate again",
         "workers/weights/updater.py",
-        "            self._hand_back()\n",
+        "            self._on_quarantine()\n",
         "",
         ("tests/workers/test_quarantine.py::test_what_runs_is_handed_back_before_weights_are_built_anew",),
     ),
@@ -530,7 +533,7 @@ MUTATIONS = (
         "groups are not validated",
         "one broken worker spoils the gradient of all",
         "echo_queue/queue/payloads.py",
-        "            self.validator.check(group)\n",
+        "            self._validator.check(group)\n",
         "            pass\n",
         ("tests/queue/test_bad_groups.py::test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on",),
     ),

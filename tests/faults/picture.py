@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from echo_queue.queue import Queue
 from echo_queue.records import Version
 from tests.faults.reference import Reference, Task
+from tests.queue.clients import Clients
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Snapshot:
         return "\n".join(f"{name}: Redis has {mine}, not {theirs}" for name, mine, theirs in pairs if mine != theirs)
 
 
-def look(queue: Queue) -> Snapshot:
+def look(queue: Clients) -> Snapshot:
     """From one transaction."""
     keys, client = queue.keys, queue.client
     names = [word.decode() for word in client.zrange(keys.backlog, 0, -1)]
@@ -51,7 +51,7 @@ def look(queue: Queue) -> Snapshot:
     for key in (keys.in_flight, keys.ready):
         pipe.zrange(key, 0, -1, withscores=True)
     pipe.lrange(keys.redo, 0, -1)
-    pipe.smembers(keys.submission_status)
+    pipe.smembers(keys.settled_ids)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()

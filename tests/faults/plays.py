@@ -18,7 +18,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.failpoints import CRASHED
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
+from echo_queue.queue import Chunk, PromptSet, RunRules
 from echo_queue.records import PromptRow, PromptShard, Task
 from echo_queue.reporting import metrics
 from echo_queue.submission import shards
@@ -31,6 +31,7 @@ from learner.recovery.rewind import choices
 from tests.faults import served
 from tests.faults.crashing import DEADLINE_S, Committer, Maker, Site, until
 from tests.faults.nursery import Life
+from tests.queue.clients import Clients
 
 Places = tuple[str, ...]
 
@@ -99,7 +100,7 @@ class LearnerCase(Case):
 
     def prepare(self, point: str) -> None:
         if point in ("get checkpoints", "remove model"):
-            assert self.live("place model") == CRASHED
+            assert self.live("rename model") == CRASHED
         if point == "head base/index.json":
             assert self.live("put base/index.json") == CRASHED
         if point == "uncommit":
@@ -402,7 +403,7 @@ class ServicesCase(Case):
         name = f"set-{len(self.acknowledged)}"
         try:
             connect_store(self.config, "admin", deadline_s=0.0)
-            queue = Queue.connect(self.config, "admin")
+            queue = Clients.connected_as(self.config, "admin")
             queue.declare(PromptSet(name, "made up"), [Chunk(0, 0, 3)])
             queue.submit(name, 0, PromptShard("nowhere", 0, 3))
         except (EchoQueueError, OSError):
@@ -415,7 +416,7 @@ class ServicesCase(Case):
         life = self._begin()
         until(lambda: life.over.is_set() or self._submits(), "services that answer", self.told)
         store = connect_store(self.config, "admin")
-        queue = Queue.connect(self.config, "admin", store)
+        queue = Clients.connected_as(self.config, "admin", store)
         tensors = load_file(self.site.base / "model.safetensors")
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
         with Committer(queue, store, tensors, self.config) as committer, Maker(queue):

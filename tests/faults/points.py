@@ -1,8 +1,9 @@
 """Every crash point of every role, found in the code itself (`echo_queue.failpoints` says what a step is).
 
-- A door's name is a literal, or is made by a *forwarder* of its own arguments (`Caller.persist`, `Queue._call`,
+- A door's name is a literal, or is made by a *forwarder* of its own arguments (`Caller.persist`, `Caller.call`,
   `ObjectStore._persist`, `write_atomically`, …). Forwarders are found from `failpoints.step` outwards, not listed.
-- A role's points are the doors in its own units, and those inside the queue's and the store's methods that it calls.
+- A role's points are the doors in its own units, and those inside the methods of queue clients and of the store that it
+  calls.
 - Only which kinds of object a file's store requests concern (`KINDS`) is written down; recording each role proves it.
 """
 
@@ -15,8 +16,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("echo_queue", "workers", "learner")
-QUEUE, STORE = "echo_queue/queue/client.py", "echo_queue/storage/object_store.py"
-PAYLOADS, PARTIALS = "echo_queue/queue/payloads.py", "echo_queue/queue/partial_payloads.py"
+QUEUE, STORE = "echo_queue/queue/", "echo_queue/storage/object_store.py"
+CALLER, PAYLOADS = "echo_queue/queue/caller.py", "echo_queue/queue/payloads.py"
+QUEUE_CLIENTS = ("queue", "monitor", "operator", "admin", "directory")
+"""What a client of the queue (a class that derives from `Client`) is called where it is used."""
 CONNECT = "echo_queue/connections/connect.py"
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -33,17 +36,17 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "worker": (
         "workers/*.py",
         "workers/weights/*.py",
-        "workers/weights/peers/*.py",
+        "workers/weights/*/*.py",
         "workers/environments/scorer.py",
         "echo_queue/submission/shards.py:ShardReader",
         "echo_queue/weights/catalogue.py",
-        *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "ways", "_Search")),
+        *(f"echo_queue/weights/reader.py:{name}" for name in ("read_manifest", "find_path", "_Search")),
         CONNECT,
     ),
     "learner": (
         *(f"learner/{name}.py" for name in ("train", "collector", "housekeeper")),
         *(f"learner/recovery/{name}.py" for name in ("resume", "checkpoint")),
-        *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer")),
+        *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",
         "echo_queue/reporting/samples.py",
@@ -78,7 +81,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/weights/catalogue.py": {"list": (WEIGHTS,)},
     "echo_queue/weights/retention.py": {"delete": (WEIGHTS, MANIFEST), "get": ()},
     "workers/weights/fetch.py": {"get": (MANIFEST,)},
-    "workers/weights/peers/sources.py": {"stream": (WEIGHTS,)},
+    "workers/weights/cache/sources.py": {"stream": (WEIGHTS,)},
     "learner/recovery/checkpoint.py": {
         "put": (STATE,),
         "put once": (CHECKPOINT,),
@@ -91,10 +94,13 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
     "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},
-    PAYLOADS: {"put": ("replay",), "get": ("replay",), "delete": ("replay",)},
-    PARTIALS: {"put": ("partials",), "get": ("partials",)},
 }
 """The kinds of object (`object_store.kind_of`) that each file's requests concern, by the store's method."""
+PAYLOAD_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(("keep_group", "group", "discard"), "replay"),
+    **dict.fromkeys(("keep_partials", "partials", "partials_of"), "partials"),
+}
+"""The same of payloads, by the method of `Payloads` that a client calls."""
 
 
 class Part(NamedTuple):
@@ -170,7 +176,9 @@ def receiver(function: ast.expr) -> str:
 def _units(role: str) -> Iterator[tuple[str, ast.AST]]:
     for unit in ROLES[role]:
         pattern, _, name = unit.partition(":")
-        for path in sorted(ROOT.glob(pattern)):
+        paths = sorted(ROOT.glob(pattern))
+        assert paths, f"no file is called {pattern}"
+        for path in paths:
             file = path.relative_to(ROOT).as_posix()
             yield file, _definition(file, name) if name else tree_of(file)
 
@@ -180,7 +188,7 @@ def _steps_of(file: str, tree: ast.AST) -> Iterator[str]:
     yield from (door.step for door in _doors(file, tree))
     for attribute in (node for node in ast.walk(tree) if isinstance(node, ast.Attribute)):
         match receiver(attribute):
-            case "queue":
+            case name if name in QUEUE_CLIENTS:
                 yield from _queue_steps(attribute.attr)
             case "store" | "objectstore":
                 yield from _store_steps(file, attribute.attr, once=False)
@@ -191,35 +199,68 @@ def _steps_of(file: str, tree: ast.AST) -> Iterator[str]:
 
 @cache
 def _queue_steps(method: str) -> frozenset[str]:
-    """Steps of a method of the queue, with those of the methods that it calls."""
+    """Steps of a method of the queue's clients, with those of the methods that it calls."""
     steps: set[str] = set()
-    for body in _methods(QUEUE, "Queue", method):
-        steps |= {door.step for door in _doors(QUEUE, body)}
+    for file, body in (found for owner in clients() for found in _methods_of(owner, method)):
+        steps |= {door.step for door in _doors(file, body)}
         for attribute in (node for node in ast.walk(body) if isinstance(node, ast.Attribute)):
-            match receiver(attribute):
-                case "payloads":
-                    for inner in _methods(PAYLOADS, "Payloads", attribute.attr):
-                        steps |= set(_steps_of(PAYLOADS, inner))
-                case "partial_payloads":
-                    for inner in _methods(PARTIALS, "PartialPayloads", attribute.attr):
-                        steps |= set(_steps_of(PARTIALS, inner))
+            if receiver(attribute) == "payloads":
+                steps |= set(_payload_steps(attribute.attr))
     return frozenset(steps)
+
+
+def _methods_of(owner: tuple[str, str], method: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    return ((owner[0], body) for body in _methods(*owner, method))
+
+
+def _payload_steps(method: str) -> Iterator[str]:
+    """Steps of a method of `Payloads`."""
+    for inner in _methods(PAYLOADS, "Payloads", method):
+        for attribute in (node for node in ast.walk(inner) if isinstance(node, ast.Attribute)):
+            if receiver(attribute) == "store":
+                yield from _filled(attribute.attr, (PAYLOAD_KINDS[method],))
+
+
+@cache
+def clients() -> tuple[tuple[str, str], ...]:
+    """(file, class) of everything that derives from `Client`, itself included."""
+    owners = {
+        node.name: (file, node)
+        for file in files()
+        if file.startswith(QUEUE)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def is_client(name: str) -> bool:
+        bases = [base.id for base in owners[name][1].bases if isinstance(base, ast.Name)] if name in owners else []
+        return name == "Client" or any(map(is_client, bases))
+
+    return tuple((owners[name][0], name) for name in owners if is_client(name))
 
 
 @cache
 def _store_steps(file: str, method: str, *, once: bool) -> frozenset[str]:
     """Steps of a method of the store, called in `file`."""
     operation = "put once" if once else method
-    patterns = {door.step for body in _methods(STORE, "ObjectStore", method, once=once) for door in _doors(STORE, body)}
-    probes = {door.step for body in _methods(STORE, "ObjectStore", "puts_once") for door in _doors(STORE, body)}
-    if not patterns:
+    if not _patterns(method, once=once):
         return frozenset()
     try:
         kinds = KINDS[file][operation]
     except KeyError:
         raise AssertionError(f"say in KINDS which objects `{operation}` of the store concerns in {file}") from None
-    steps = {pattern.replace("*", kind) for pattern in patterns for kind in kinds}
-    return frozenset(steps | ({probe.replace("*", PROBE) for probe in probes} if once else set()))
+    probes = {probe.replace("*", PROBE) for probe in _patterns("puts_once", once=True)} if once else set()
+    return frozenset(_filled(method, kinds, once=once)) | probes
+
+
+def _filled(method: str, kinds: tuple[str, ...], *, once: bool = False) -> Iterator[str]:
+    return (pattern.replace("*", kind) for pattern in _patterns(method, once=once) for kind in kinds)
+
+
+def _patterns(method: str, *, once: bool) -> frozenset[str]:
+    """Steps of a method of the store, with a `*` for the kind of the object."""
+    bodies = _methods(STORE, "ObjectStore", method, once=once)
+    return frozenset(door.step for body in bodies for door in _doors(STORE, body))
 
 
 def _methods(file: str, owner: str, method: str, once: bool = True) -> Iterator[ast.FunctionDef]:
@@ -259,7 +300,7 @@ def _templates(file: str, call: ast.Call, known: Mapping[tuple[str, str], frozen
         case "self", _:
             return known.get((file, name), frozenset())
         case "caller", _:
-            return known.get(("echo_queue/queue/caller.py", name), frozenset())
+            return known.get((CALLER, name), frozenset())
         case "", "write_atomically":
             return known.get(("echo_queue/atomic_file.py", "write_atomically"), frozenset())
     return frozenset()

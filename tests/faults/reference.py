@@ -1,8 +1,8 @@
 """The queue in Python, as one would explain it: where every task is after each move, and what the move answers.
 
 Nothing is atomic, stored or fast here. It says what `echo_queue/queue/library` must do, and `machine` compares the two
-after every move. `Queue` is the vocabulary; a name means here what it means there. Time does not pass: leases run out
-when told to.
+after every move. The clients of `echo_queue.queue` are the vocabulary; a name means here what it means there. Time does
+not pass: leases run out when told to.
 """
 
 import hashlib

@@ -256,10 +256,10 @@ def test_weights_that_are_not_what_was_published_are_noticed() -> None:
 
 def test_what_a_worker_loads_and_fetches_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "served").write_text("1.0 as published\n1.1 as published\n1.1 as published\n1.2 differs in a, b\n")
-    (tmp_path / "brought").write_text("0001.00000000/full 900 0\n0001.00000001/from-0001.00000000 20 80\n")
+    (tmp_path / "fetched").write_text("0001.00000000/full 900 0\n0001.00000001/from-0001.00000000 20 80\n")
     seen = served.read(tmp_path)
     assert seen.swaps == {"1.0": 1, "1.1": 2} and seen.wrong == ("1.2 differs in a, b",)
-    assert seen.ways == {"anchors": 1, "differences": 1} and seen.bytes == {"store": 920, "peer": 80}
+    assert seen.routes == {"anchors": 1, "differences": 1} and seen.bytes == {"store": 920, "peer": 80}
 
 
 def test_an_id_that_was_never_submitted_is_unheard_of() -> None:

@@ -117,7 +117,7 @@ def test_every_door_is_a_point_of_some_role() -> None:
 
 OPERATORS = (
     *("dead", "revive", "bury", "audit", "renew", "write marker", "rename marker", "remove marker"),
-    *("waiting", "begun"),
+    *("group_in_replay", "partial_group"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
 )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from echo_queue import failpoints
-from echo_queue.queue.partial_payloads import PartialPayloads
-from echo_queue.queue.types import Kept
+from echo_queue.queue.payloads import Payloads
+from echo_queue.queue.types import StoredPartial
 from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, Sample, Span
 from echo_queue.records.group_codec import decode, encode
 from tests.faults.facts import Begun, Generated, Part
@@ -31,8 +31,8 @@ def test_a_partial_keeps_its_mark_from_who_stores_it_to_who_goes_on() -> None:
     tokens = np.arange(4, dtype=np.int32)
     partial_sample = PartialSample(tokens, np.full(4, -1.0, np.float32), (Span(0, 3),))
     stored = Begun.of(PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
-    task, *words = PartialPayloads(None, 10**6).keep("w", PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
-    leased = Begun.told(task, Kept(*words))
+    task, *words = Payloads(None, 10**6).keep_partials("w", PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
+    leased = Begun.told(task, StoredPartial(*words))
     assert stored == leased._replace(highest=3) and stored.tokens == 4
 
 

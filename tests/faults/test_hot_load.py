@@ -74,7 +74,7 @@ def test_whatever_is_killed_only_published_weights_generate(
         queue.finish(learner.lineage)
         until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
     seen = served.read(config.run.dir)
-    assert list((config.run.dir / "part cache").iterdir()) == [], (
+    assert list((config.run.dir / "part_cache").iterdir()) == [], (
         "each worker removes its own part cache, and those of the dead"
     )
     assert not seen.wrong, told()

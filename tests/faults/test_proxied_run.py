@@ -19,7 +19,7 @@ from echo_queue.connections import connect
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
 from echo_queue.errors import DeadlineError, ServiceError
-from echo_queue.queue import Queue, RunRules, acl, caller, client, library
+from echo_queue.queue import RunRules, acl, caller, events, library
 from echo_queue.reporting import metrics
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -31,6 +31,7 @@ from learner.train import train
 from tests.faults import http, proxy, resp
 from tests.faults.proxy import Choose, Proxy, Randomly
 from tests.learner.stage import MadeUpWorker, make_base, wait_until
+from tests.queue.clients import Clients
 from tests.seed import session_seed
 from tests.submission.conftest import Site
 
@@ -45,7 +46,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is given up in half a second: this run meets dozens."""
     torch.set_num_threads(1)
     monkeypatch.setattr(connect, "SOCKET_TIMEOUT_S", 0.6)
-    monkeypatch.setattr(client, "BLOCK_S", 0.3)
+    monkeypatch.setattr(events, "BLOCK_S", 0.3)
     monkeypatch.setattr(store_module, "READ_TIMEOUT_S", 0.5)
     for module in (caller, store_module):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
@@ -68,7 +69,7 @@ class Behind:
         for server in (self.redis, self.s3):
             server.start()
             self._left.callback(server.stop)
-        self.admin = Queue(self.redis.client(), RUN, deadline_s=10.0)
+        self.admin = Clients(self.redis.client(), RUN, deadline_s=10.0)
         library.load(self.admin.client)
         self.store = ObjectStore(self.s3.endpoint(BUCKET), RUN)
         self.store.create_bucket()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 import torch
+from _pytest.mark import ParameterSet
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -17,7 +18,7 @@ from echo_queue import weights
 from echo_queue.config import Weights
 from echo_queue.connections import redis_errors
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Queue, caller, library
+from echo_queue.queue import caller, library
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.storage import object_store as store_module
@@ -26,6 +27,7 @@ from learner.recovery import checkpoint
 from tests.faults import http, proxy, resp
 from tests.faults.every_move import every_move
 from tests.faults.proxy import Always, Fault, Next, OfEach, Proxy, Request
+from tests.queue.clients import Clients
 from tests.servers.s3 import BUCKET, Server
 
 SILENCE_S, REDIS_SILENCE_S = 0.3, 0.1
@@ -47,6 +49,11 @@ def never_passing(faults: Sequence[Fault]) -> list[Fault]:
     return [fault for fault in faults if fault not in proxy.PASSES]
 
 
+def one_by_one(fault: Fault) -> ParameterSet:
+    """Slow is what every request has to be silent for, one after another."""
+    return pytest.param(fault, id=fault.name, marks=[pytest.mark.slow] if fault in proxy.HANGING else [])
+
+
 def client_of(port: int, timeout_s: float) -> "redis.Redis":
     return redis.Redis(port=port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=timeout_s)
 
@@ -63,8 +70,8 @@ def before_redis(redis_server: RedisServer) -> Iterator[Proxy]:
 REDIS_FAULTS = (*proxy.QUICK, *proxy.HANGING, *resp.REFUSALS, resp.NO_FUNCTION)
 
 
-@pytest.mark.parametrize("fault", REDIS_FAULTS, ids=lambda fault: fault.name)
-def test_every_move_survives_every_fault(fault: Fault, queue: Queue, before_redis: Proxy) -> None:
+@pytest.mark.parametrize("fault", [one_by_one(fault) for fault in REDIS_FAULTS])
+def test_every_move_survives_every_fault(fault: Fault, queue: Clients, before_redis: Proxy) -> None:
     seen: set[str] = set()
     times = 1 if fault in (*proxy.PASSES, *proxy.HANGING, resp.NO_FUNCTION) else 2
 
@@ -83,7 +90,7 @@ def test_every_move_survives_every_fault(fault: Fault, queue: Queue, before_redi
         return answer
 
     timeout_s = REDIS_SILENCE_S if fault in proxy.HANGING else 5.0
-    spoiled = Queue(client_of(before_redis.port, timeout_s), queue.run, deadline_s=10.0)
+    spoiled = Clients(client_of(before_redis.port, timeout_s), queue.run, deadline_s=10.0)
     every_move(queue, spoiled, meet)
     named = set(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
     assert {f"eq1_{name}" for name in named - NEVER_CALLED} <= seen
@@ -93,7 +100,7 @@ def test_every_move_survives_every_fault(fault: Fault, queue: Queue, before_redi
 def test_a_fault_that_never_ends_is_one_clear_sentence_by_the_deadline(fault: Fault, before_redis: Proxy) -> None:
     before_redis.choose = Always(fault, resp.a_move)
     with pytest.raises(ServiceError) as caught:
-        Queue(client_of(before_redis.port, REDIS_SILENCE_S), "run", deadline_s=0.05).lease("w1", Version(0, 0), 1)
+        Clients(client_of(before_redis.port, REDIS_SILENCE_S), "run", deadline_s=0.05).lease("w1", Version(0, 0), 1)
     (problem,) = caught.value.problems
     assert problem.fix and problem.where == "queue of run run"
 
@@ -172,7 +179,7 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
     assert torch.equal(weights.fetch(store, published, verifier)["weight"], tensors["weight"])
     weights.prune(store, Version(1, 1), 1)
 
-    saved: checkpoint.Manifest | None = None
+    saved: checkpoint.CheckpointManifest | None = None
     for number in (1, 2):
         saved = checkpoint.save(
             store, Version(1, number), tensors, trained=(f"set/0/{number}",), parent=saved, window=2.0
@@ -188,7 +195,7 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
 STORE_FAULTS = (*proxy.QUICK, *http.FAILURES, *proxy.HANGING)
 
 
-@pytest.mark.parametrize("fault", STORE_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", [one_by_one(fault) for fault in STORE_FAULTS])
 def test_every_operation_of_the_store_survives_every_fault(
     fault: Fault, before_store: Proxy, store: ObjectStore, tmp_path: Path
 ) -> None:

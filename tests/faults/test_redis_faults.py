@@ -19,10 +19,11 @@ from redis.retry import Retry
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.serving import Services
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 from tests.servers.redis import KINDS, start_redis
 from tests.services.conftest import configure, small_disk  # noqa: F401
@@ -41,9 +42,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
     server.stop()
 
 
-def queue_at(server: RedisServer, deadline_s: float = DEADLINE_S) -> Queue:
+def queue_at(server: RedisServer, deadline_s: float = DEADLINE_S) -> Clients:
     client = redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=10.0)
-    return Queue(client, "run", deadline_s=deadline_s)
+    return Clients(client, "run", deadline_s=deadline_s)
 
 
 def wait_until(seen: Callable[[], object], what: str) -> None:
@@ -56,7 +57,7 @@ def wait_until(seen: Callable[[], object], what: str) -> None:
 class Worker(threading.Thread):
     """Leases and completes, one task at a time, until nothing is left or it is stopped; `done` was acknowledged."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Clients) -> None:
         super().__init__(daemon=True)
         self.done: list[str] = []
         self.stopping = threading.Event()
@@ -170,7 +171,7 @@ def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        scene = Scene(Queue(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(RULES, s=1000), 10_000)
+        scene = Scene(Clients(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(RULES, s=1000), 10_000)
         ballast = fill(small_disk)
         acknowledged = 0
         with pytest.raises(ServiceError, match="no answer within"):

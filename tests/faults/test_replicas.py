@@ -17,7 +17,7 @@ from echo_queue.config.checks import contradictions
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.errors import ServiceError, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
+from echo_queue.queue import Chunk, Outcome, PromptSet, RunRules
 from echo_queue.queue.caller import Replicas
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting import metrics
@@ -27,6 +27,7 @@ from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.replicated import Replicated
 from tests.learner.stage import MadeUpWorker, make_base, wait_until
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 from tests.servers.redis import KINDS
 
@@ -48,15 +49,15 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replicated]
 
 
 def test_a_move_counts_only_once_enough_replicas_hold_it(pair: Replicated) -> None:
-    scene = Scene(Queue(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
+    scene = Scene(Clients(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
     (task, other) = scene.lease(2)
     groups = [group_of(task, "w1", scene.version)]
     pair.stall()
-    hasty = Queue(pair.client(), "run", deadline_s=0.2, replicas=ONE)
+    hasty = Clients(pair.client(), "run", deadline_s=0.2, replicas=ONE)
     with pytest.raises(ServiceError, match=r"0 of 1 replicas hold it\n.*redis\.wait_replicas"):
         hasty.complete("w1", groups)
     # A connection that has written nothing itself: by itself Valkey's WAIT would count every replica for it.
-    fresh = Queue(pair.client(), "run", deadline_s=0.2, replicas=ONE)
+    fresh = Clients(pair.client(), "run", deadline_s=0.2, replicas=ONE)
     with pytest.raises(ServiceError, match="0 of 1 replicas hold it"):
         fresh.complete("w1", groups)
     assert fresh.audit().ok, "reading waits for nobody"
@@ -68,7 +69,7 @@ def test_a_move_counts_only_once_enough_replicas_hold_it(pair: Replicated) -> No
 
 
 def test_a_completion_of_many_groups_waits_once(pair: Replicated) -> None:
-    scene = Scene(Queue(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
+    scene = Scene(Clients(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
     waits: list[str] = []
     pair.front.choose = lambda request: waits.append(request.name) if request.name == "WAIT" else None  # type: ignore[func-returns-value]
     tasks = scene.lease(8)
@@ -80,7 +81,7 @@ def test_a_completion_of_many_groups_waits_once(pair: Replicated) -> None:
 @pytest.mark.parametrize("waits", [True, False], ids=["with WAIT", "without"])
 def test_what_a_fail_over_forgets(pair: Replicated, waits: bool) -> None:
     replicas = ONE if waits else Replicas()
-    scene = Scene(Queue(pair.client(), "run", deadline_s=0.3, replicas=replicas), replace(RULES, s=1000), prompts=400)
+    scene = Scene(Clients(pair.client(), "run", deadline_s=0.3, replicas=replicas), replace(RULES, s=1000), prompts=400)
     acknowledged: list[str] = []
     for number in range(12):
         if number == 4:
@@ -92,7 +93,7 @@ def test_what_a_fail_over_forgets(pair: Replicated, waits: bool) -> None:
         except ServiceError as error:
             assert waits and "replicas hold it" in str(error)
     pair.fail_over()
-    survivor = Queue(pair.client(), "run", deadline_s=10.0)
+    survivor = Clients(pair.client(), "run", deadline_s=10.0)
     audit = survivor.audit()
     assert audit.ok, audit
     places = survivor.client.hmget(survivor.keys.open, acknowledged)
@@ -140,7 +141,7 @@ def run_at(pair: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "queue": {"stall_deadline_s": 20.0, "lease_s": 3.0},
         }
         config = Config.model_validate(values)
-        queue = Queue.connect(config, "submitter")
+        queue = Clients.connected_as(config, "submitter")
         queue.configure(RunRules.of(config))
         queue.declare(PromptSet("set", "made up"), CHUNKS)
         return config
@@ -177,10 +178,12 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
         thread.start()
 
     def submit(chunk: Chunk) -> None:
-        Queue.connect(config, "submitter").submit("set", chunk.number, PromptShard("nowhere", chunk.first, chunk.count))
+        Clients.connected_as(config, "submitter").submit(
+            "set", chunk.number, PromptShard("nowhere", chunk.first, chunk.count)
+        )
 
     def version() -> int:
-        return Queue(pair.client(), "run", deadline_s=20.0).status().learner.number
+        return Clients(pair.client(), "run", deadline_s=20.0).status().learner.number
 
     first, unseen, last = CHUNKS
     submit(first)
@@ -201,7 +204,7 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
         worker.close()
 
     assert learner.set_back == (0 if wait else 1)
-    audit = Queue(pair.client(), "run", deadline_s=10.0).audit()
+    audit = Clients(pair.client(), "run", deadline_s=10.0).audit()
     assert audit.ok and audit.trained == PROMPTS, audit
     submission_status = checkpoint.trained_ids(connect_store(config))
     assert sorted(submission_status) == sorted(f"set/0/{index}" for index in range(PROMPTS))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from echo_queue.queue import Queue
 from echo_queue.records import Version
 from echo_queue.weights import Announcement, Part
 from learner.publication.announcer import Announcer
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene
 
 WAIT_S = 10.0
@@ -30,10 +30,10 @@ def until(true: Callable[[], object], what: str) -> None:
 
 
 @pytest.fixture
-def announcer(queue: Queue) -> Iterator[Announcer]:
+def announcer(queue: Clients) -> Iterator[Announcer]:
     Scene(queue)
     assert queue.resume().lineage == 1
-    announcer = Announcer(queue)
+    announcer = Announcer(queue.learner(1))
     announcer.start()
     yield announcer
     announcer.close()
@@ -41,27 +41,29 @@ def announcer(queue: Queue) -> Iterator[Announcer]:
     assert not announcer.is_alive()
 
 
-def test_workers_see_what_is_announced_in_its_order(queue: Queue, announcer: Announcer) -> None:
+def test_workers_see_what_is_announced_in_its_order(queue: Clients, announcer: Announcer) -> None:
     for place in range(9):
         announcer.announce(announcement(place), f"document {place}".encode())
     until(lambda: (found := queue.latest_weights().announced) and found.last == 8, "the last of them")
     found = queue.latest_weights().announced
-    assert found and list(queue.announced(found, 0).values()) == [f"document {place}".encode() for place in range(9)]
+    assert found and list(queue.announced_parts(found, 0).values()) == [
+        f"document {place}".encode() for place in range(9)
+    ]
 
 
 def test_after_one_that_was_not_taken_its_route_is_given_up_and_the_next_is_not(
-    queue: Queue, announcer: Announcer
+    queue: Clients, announcer: Announcer
 ) -> None:
     announcer.announce(announcement(0), bytes(1 << 20))
     announcer.announce(announcement(1), b"after a gap")
     announcer.announce(announcement(0, number=8), b"the next")
     until(lambda: queue.latest_weights().announced, "the next route")
     found = queue.latest_weights().announced
-    assert found and queue.announced(found, 0) == {0: b"the next"}
+    assert found and queue.announced_parts(found, 0) == {0: b"the next"}
 
 
 def test_a_learner_that_was_taken_over_announces_nothing(
-    queue: Queue, announcer: Announcer, caplog: pytest.LogCaptureFixture
+    queue: Clients, announcer: Announcer, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert queue.resume().lineage == 2
     with caplog.at_level(logging.INFO):
@@ -76,7 +78,7 @@ def test_a_learner_that_was_taken_over_announces_nothing(
 def test_a_redis_that_is_away_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    announcer = Announcer(Queue(redis.Redis(port=port), "run", deadline_s=3.0))
+    announcer = Announcer(Clients(redis.Redis(port=port), "run", deadline_s=3.0).learner(1))
     announcer.start()
     with caplog.at_level(logging.INFO):
         for place in range(1000):

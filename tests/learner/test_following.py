@@ -8,7 +8,7 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, FencedError, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
+from echo_queue.queue import Caller, Chunk, Outcome, PromptSet, RunRules
 from echo_queue.records import PromptShard, Published, Version
 from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
@@ -46,7 +46,7 @@ def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(stage:
     config = a_run_that_ended(stage)
     store, queue = stage.store(config), stage.queue(config)
     target = manifests(stage, config)[-1]
-    assert rewind(queue, store, target.name) == PROMPTS - len(target.trained)
+    assert rewind(queue.learner(), queue, store, target.name) == PROMPTS - len(target.trained)
     status, audit = queue.status(), queue.audit()
     assert (audit.ok, audit.trained, audit.backlog) == (True, len(target.trained), PROMPTS - len(target.trained))
     assert (status.finished, status.learner.number, status.counts["undone"]) == (False, target.version, audit.backlog)
@@ -65,7 +65,7 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -
     first, second, third = (stage.queue(config) for _ in range(3))
     worker = Scene(first, replace(RunRules.of(config), pace=False))
     for queue, lineage in ((first, 1), (second, 2)):
-        assert resume(queue, store, None) == (lineage, None)
+        assert resume(queue.learner(), store, None) == (lineage, None)
         for number in range(3):
             worker.version = Version(lineage, number)
             queue.publish(lineage, Published(worker.version, "m", "d"))
@@ -78,7 +78,7 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -
     with pytest.raises(FencedError):
         first.commit(1, landed.name, ())
 
-    lineage, _ = resume(third, store, landed)
+    lineage, _ = resume(third.learner(), store, landed)
     assert third.lease("late", Version(2, 2), 1).abandoned
     assert not third.lease("early", Version(1, 2), 1).abandoned
     kept = {(group.lineage, group.newest) for group in third.pending(lineage)}
@@ -94,7 +94,7 @@ def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
     made = checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
     queue.reclaim()  # as a learner's housekeeper does
     with pytest.raises(EchoQueueError, match="learner: is alive"):
-        rewind(queue, store, made.name)
+        rewind(queue.learner(), queue, store, made.name)
 
 
 def test_a_rewind_to_what_is_not_there_changes_nothing(stage: Stage) -> None:
@@ -105,7 +105,7 @@ def test_a_rewind_to_what_is_not_there_changes_nothing(stage: Stage) -> None:
     assert [choice.whole for choice in choices(store)][-1] is False
     for name, what in (("0009/00000001", "is no checkpoint of this run's"), (oldest.name, "its tensors are gone")):
         with pytest.raises(EchoQueueError, match=what):
-            rewind(queue, store, name)
+            rewind(queue.learner(), queue, store, name)
     assert trained_once(stage, config)
 
 
@@ -116,7 +116,7 @@ def test_what_only_a_damaged_checkpoint_holds_is_trained_again(stage: Stage) -> 
     store.put(newest.state, b"torn")
     found = checkpoint.newest(store)
     assert found is not None and found[0].name == before.name
-    resume(queue, store, found[0])
+    resume(queue.learner(), store, found[0])
     audit = queue.audit()
     assert (audit.ok, audit.trained) == (True, PROMPTS - len(newest.trained))
     train(config, threading.Event())
@@ -130,7 +130,7 @@ def test_a_redis_that_lost_everything_is_told_what_is_trained(stage: Stage) -> N
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
     queue.configure(RunRules.of(config))
     newest = manifests(stage, config)[0]
-    assert resume(queue, store, newest)[0] == lineage + 1
+    assert resume(queue.learner(), store, newest)[0] == lineage + 1
     stage.submit(config, PROMPTS + 2)
     train(config, threading.Event())
     audit = queue.audit()
@@ -143,7 +143,7 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(s
     stage.submit(config, PROMPTS)
     stage.work(config)
     queue = stage.queue(config)
-    learner = open_loop(config, stage.store(config), Queue.connect(config, "learner"))
+    learner = open_loop(config, stage.store(config), Caller.connect(config, "learner"))
     learner.broadcast.start()
     before = queue.status()
     ends: list[BaseException] = []
@@ -176,7 +176,7 @@ def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(stage: S
         parent = checkpoint.save(
             store, Version(1, version), {"w": torch.zeros(1)}, trained=trained, parent=parent, window=1.0
         )
-    resume(queue, store, parent)
+    resume(queue.learner(), store, parent)
     queue.publish(2, Published(Version(2, 2), "manifest", "digest"))
     queue.submit("set", 0, PromptShard("nowhere", 0, 4))
     assert [task.id for task in queue.lease("w1", Version(2, 2), 9).tasks] == ["set/0/0", "set/0/3"]

@@ -212,8 +212,8 @@ def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
     stage.submit(config, PROMPTS)
     queue = stage.queue(config)
     stage.work(config)
-    older = open_loop(config, stage.store(config), queue)
-    open_loop(config, stage.store(config), stage.queue(config))
+    older = open_loop(config, stage.store(config), queue.caller)
+    open_loop(config, stage.store(config), stage.queue(config).caller)
     older.broadcast.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())

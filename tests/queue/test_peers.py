@@ -6,8 +6,9 @@ from collections.abc import Collection
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Heartbeat, Joined, Peer, Queue
+from echo_queue.queue import Heartbeat, Joined, Peer
 from echo_queue.records import Version
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES
 
 ROUTE = "0001.00000007/full"
@@ -17,7 +18,7 @@ MB = 1_000_000
 class Region:
     """Workers that live (their hearts beat) and join, in the order of the calls."""
 
-    def __init__(self, queue: Queue, region: str = "here") -> None:
+    def __init__(self, queue: Clients, region: str = "here") -> None:
         self.queue, self.region = queue, region
         queue.configure(RULES)
 
@@ -43,7 +44,7 @@ class Region:
 
 
 @pytest.fixture
-def region(queue: Queue) -> Region:
+def region(queue: Clients) -> Region:
     return Region(queue)
 
 

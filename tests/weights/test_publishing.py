@@ -53,14 +53,14 @@ def test_chains_of_differences_skips_and_anchors_are_bit_exact(object_store: Obj
     for number in (11, 10, 7, 5, 3, 0):
         assert same(fetch(object_store, published[number]), versions[number])
     entries = catalogue(object_store)
-    assert {way.partition("-")[0] for entry in entries.values() for way in entry.ways} == {"full", "from"}
+    assert {name.partition("-")[0] for entry in entries.values() for name in entry.routes} == {"full", "from"}
     assert [version.number for version, entry in entries.items() if entry.anchored] == [0, 6]
 
 
 def test_differences_over_several_publications_are_aligned_like_a_skip_list(object_store: ObjectStore) -> None:
     publish_all(object_store, history(8, share=0.3))
     from_where = {
-        version.number: sorted(int(way[-8:]) for way in entry.ways if way != "full")
+        version.number: sorted(int(name[-8:]) for name in entry.routes if name != "full")
         for version, entry in catalogue(object_store).items()
     }
     assert from_where == {0: [], 1: [0], 2: [0, 1], 3: [2], 4: [0, 2, 3], 5: [4], 6: [4, 5], 7: [6], 8: [0, 4, 6, 7]}
@@ -72,7 +72,7 @@ def test_a_difference_hardly_smaller_than_the_whole_is_published_whole(object_st
         published = learner.publish(Version(0, number), {"noise": torch.randn(50_000)}, "float32")
         assert manifest_of(object_store, published).route.base is None
         learner.further(Version(0, number))
-    assert all(list(entry.ways) == ["full"] for entry in catalogue(object_store).values())
+    assert all(list(entry.routes) == ["full"] for entry in catalogue(object_store).values())
 
 
 def test_a_model_that_changed_its_shape_begins_anew(object_store: ObjectStore) -> None:

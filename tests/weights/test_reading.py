@@ -16,7 +16,7 @@ from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import delta
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import Damaged, Manifest, Route, digest, manifest_key, route_key
-from echo_queue.weights.reader import bring, open_manifest, plain, ways
+from echo_queue.weights.reader import fetch_parts, find_path, open_manifest, plain
 from echo_queue.weights.signatures import Forged, Signer
 from tests.weights.scene import (
     OTHER,
@@ -189,12 +189,12 @@ def test_encrypted_parts_need_the_runs_key(object_store: ObjectStore) -> None:
     assert not any(raw in object_store.get(stored.key) for stored in object_store.list("weights/"))
 
 
-# Ways -----------------------------------------------------------------------------------------------------------------
+# Paths ----------------------------------------------------------------------------------------------------------------
 
 
 def way_to(store: ObjectStore, have: Published | None, target: Published, root: str = "") -> list[str]:
     known = None if have is None else (have.version, root or manifest_of(store, have).root)
-    return [route.name[5:] for route in ways(store, known, manifest_of(store, target), VERIFIER)]
+    return [route.name[5:] for route in find_path(store, known, manifest_of(store, target), VERIFIER)]
 
 
 def test_a_worker_takes_the_fewest_bytes_from_where_it_is(object_store: ObjectStore) -> None:
@@ -229,8 +229,10 @@ def test_from_any_version_to_any_later_one_the_way_is_bit_exact(object_store: Ob
     for here, there in [(0, 7), (3, 7), *(sorted(chance.sample(range(8), 2)) for _ in range(4))]:
         have = {name: _cast(tensor, kind) for name, tensor in versions[here].items()}
         have["head"] = have["embedding"]
-        for route in ways(object_store, (manifests[here].version, manifests[here].root), manifests[there], VERIFIER):
-            for part, stored in bring(object_store, route):
+        for route in find_path(
+            object_store, (manifests[here].version, manifests[here].root), manifests[there], VERIFIER
+        ):
+            for part, stored in fetch_parts(object_store, route):
                 delta.apply(plain(part, stored, None), have, have)
         assert same(have, versions[there], kind)
 
@@ -244,7 +246,7 @@ def test_the_usual_way_takes_no_look_at_the_store(object_store: ObjectStore, mon
     target, before = manifest_of(object_store, published[1]), manifest_of(object_store, published[0])
     monkeypatch.setattr(ObjectStore, "list", None)
     monkeypatch.setattr(ObjectStore, "get", None)
-    assert ways(object_store, (before.version, before.root), target, VERIFIER) == (target.route,)
+    assert find_path(object_store, (before.version, before.root), target, VERIFIER) == (target.route,)
 
 
 def test_other_weights_under_a_versions_name_are_no_base(object_store: ObjectStore) -> None:

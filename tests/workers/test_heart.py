@@ -1,13 +1,13 @@
 """The heart of a worker between a real queue and a real engine."""
 
-import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from echo_queue.queue import Queue
 from echo_queue.records import NOTHING, PartialGroup, PartialSample, Span, Version
+from tests.queue.clients import Clients
 from tests.workers.stage import Stage, tensors_of
 from workers import engines
 from workers.held_leases import HeldLeases
@@ -17,7 +17,7 @@ Begin = Callable[..., Stage]
 BASE = Version(0, 0)
 
 
-def heart_of(run: Stage, folder: Path, queue: Queue, held: HeldLeases) -> LeaseKeeper:
+def heart_of(run: Stage, folder: Path, queue: Clients, held: HeldLeases) -> LeaseKeeper:
     engine = engines.create(run.config, str(folder), BASE, [])
     return LeaseKeeper(queue, "w1", engine, held, every_s=0.1, accepted=lambda: 0, fetched={})
 
@@ -25,7 +25,7 @@ def heart_of(run: Stage, folder: Path, queue: Queue, held: HeldLeases) -> LeaseK
 def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path) -> None:
     run = stage()
     run.begin(["1", "2"], tensors_of(folder))
-    queue, held = Queue.connect(run.config, "worker"), HeldLeases()
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     tasks = queue.lease("w1", BASE, 2).tasks
     held.add(tasks, 0)
     lease_keeper = heart_of(run, folder, queue, held)
@@ -38,16 +38,20 @@ def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path
 
 
 def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) -> None:
-    run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
+    run = stage(queue={"lease_s": 1.0}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
-    queue, held = Queue.connect(run.config, "worker"), HeldLeases()
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     held.add(queue.lease("w1", BASE, 1).tasks, 0)
     lease_keeper = heart_of(run, folder, queue, held)
     lease_keeper.start()
-    beats = threading.Event()
-    for _ in range(15):
-        beats.wait(0.1)
-        assert run.queue.reclaim().expired == 0
+    ages_ms = [0]
+
+    def begun_anew() -> bool:
+        (lease,) = queue.client.xpending_range(queue.keys.tasks, "workers", "-", "+", 1)
+        ages_ms.append(lease["time_since_delivered"])
+        return sum(later < earlier for earlier, later in pairwise(ages_ms)) >= 5
+
+    run.until(begun_anew, "five renewals")
     lease_keeper.close()
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
 
@@ -55,7 +59,7 @@ def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) ->
 def test_partials_that_were_noted_are_stored_for_the_next_worker(stage: Begin, folder: Path) -> None:
     run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
-    queue, held = Queue.connect(run.config, "worker", run.store), HeldLeases()
+    queue, held = Clients.connected_as(run.config, "worker", run.store), HeldLeases()
     (task,) = queue.lease("w1", BASE, 1).tasks
     held.add([task], 0)
     lease_keeper = heart_of(run, folder, queue, held)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Queue
+from tests.queue.clients import Clients
 from tests.workers.stage import Stage, tensors_of
 from workers.held_leases import HeldLeases
 from workers.shutdown import LEAST_S, Shutdown, ShutdownThread, on_signals
@@ -61,7 +61,7 @@ def test_a_worker_that_rests_does_not_leave() -> None:
 def test_a_main_thread_that_leaves_by_itself_is_left_alone(stage: Begin) -> None:
     leaving, retired = Shutdown(), Shutdown()
     run = stage()
-    queue = Queue.connect(run.config, "worker")
+    queue = Clients.connected_as(run.config, "worker")
     leaver = ShutdownThread(queue, "w1", leaving, grace_s=DEADLINE_S, held=HeldLeases(), retire=retired.set)
     leaver.start()
     leaving.leave("it is time")

@@ -11,8 +11,9 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, DeadlineError
-from echo_queue.queue import Lease, Queue
+from echo_queue.queue import Lease
 from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
+from tests.queue.clients import Clients
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
 from workers.assignment import seed_of
@@ -233,7 +234,7 @@ def generating(run: Stage) -> bool:
 def stored(run: Stage) -> dict[str, PartialGroup]:
     """What the next worker would go on from; the tasks are handed back."""
     run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
-    probe = Queue.connect(run.config, "worker", run.store)
+    probe = Clients.connected_as(run.config, "worker", run.store)
     lease = probe.lease("probe", Version(run.lineage, 0), 9)
     probe.release("probe", [task.id for task in lease.tasks])
     run.queue.reclaim()

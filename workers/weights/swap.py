@@ -1,7 +1,7 @@
-"""The gate between two versions: generation stands, the engine takes what is staged, and is probed.
+"""The swap between two versions: generation stands, the engine takes what is staged, and is probed.
 
-- A `ConfigError` changed nothing: the old version serves on. Whatever else goes wrong is `Spoilt`: the engine may hold
-  parts of both versions, and must not generate until it was loaded anew.
+- A `ConfigError` changed nothing: the old version serves on. Anything else that goes wrong is `Spoilt`: the engine may
+  hold parts of both versions, and must not generate until weights were loaded again from an anchor.
 - The probe asks the engine, not the stage, whether it holds tensors with the digests that the learner signed: the
   first, the last, and some that differ from version to version.
 """
@@ -36,7 +36,7 @@ class Spoilt(EchoQueueError):
 
 
 class Loads(Protocol):
-    """What the gate needs of an engine."""
+    """What a swap needs of an engine."""
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None: ...
     def holds(self, info: TensorInfo) -> bool: ...
@@ -46,7 +46,7 @@ class WeightSwap:
     def __init__(self, engine: Loads) -> None:
         self.engine = engine
         self.pause_s = 0.0
-        """For how long generation stood at the last swap."""
+        """How long generation stood at the last swap."""
 
     def swap(self, manifest: Manifest, tensors: "Mapping[str, Tensor]") -> None:
         """Loads `tensors`, which are the manifest's version. Raises `ConfigError` or `Spoilt`."""
@@ -73,7 +73,7 @@ class WeightSwap:
 
 
 def probed(manifest: Manifest) -> list[TensorInfo]:
-    """The first and the last tensor, and up to `FEW` of the others: another choice for each version."""
+    """The first and the last tensor, and up to `FEW` of the others, which differ from version to version."""
     tensors = manifest.tensors
     if len(tensors) <= FEW + 2:
         return list(tensors)

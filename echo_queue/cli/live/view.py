@@ -259,7 +259,7 @@ def _worker(worker: WorkerStatus) -> list[str | Text]:
 
 
 def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableType:
-    """Where the bytes of weights came from, and how long the last version took: to be served, and at the gate."""
+    """Where the bytes of weights came from, and how long the last version took: to be served, and for the swap."""
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
     for name in ("worker", "from store", "from peers", "served after", "pause"):
         table.add_column(name, justify="left" if name == "worker" else "right")

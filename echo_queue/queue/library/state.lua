@@ -65,7 +65,7 @@ KEYS
   confirmed      string  written before each WAIT, if moves wait for replicas
   events         stream  what happened, for those who wait; informational, trimmed
 
-MOVES (one method of `echo_queue.queue.Queue` each)
+MOVES (one method each of a role's client in `echo_queue.queue`)
   declare, submit, reject      chunk -> backlog; reject: it cannot be read        backlog.lua
   admit                        backlog -> tasks                                   backlog.lua
   lease, renew, release, fail  within tasks and retry                             worker.lua

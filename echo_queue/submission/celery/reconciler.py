@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from echo_queue.queue import Queue
+from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import messages_waiting, send
 
 Key = tuple[str, int]
@@ -31,7 +31,7 @@ def presumed_lost(before: BrokerSnapshot | None, now: BrokerSnapshot) -> frozens
 class Reconciler:
     """Remembers the last look."""
 
-    def __init__(self, queue: Queue, app: Celery) -> None:
+    def __init__(self, queue: SubmitterQueue, app: Celery) -> None:
         self._queue = queue
         self._app = app
         self._before: BrokerSnapshot | None = None
@@ -40,7 +40,7 @@ class Reconciler:
         """Sends lost chunks of all sets again; how many. Raises `ServiceError`."""
         statuses = [
             submission_status
-            for name in self._queue.unserved()
+            for name in self._queue.unserved_sets()
             if (submission_status := self._queue.submission_status(name))
         ]
         waiting = {

@@ -1,4 +1,4 @@
-"""Serves verified chunks to peers over HTTP (`wire` says what is spoken), each as soon as it has landed here.
+"""Serves verified chunks to peers over HTTP (`http1` says what is spoken), each as soon as it has landed here.
 
 - Nothing is given without a token for that very path, and nothing but parts that are in the cache: a path is looked up,
   never opened.
@@ -14,9 +14,9 @@ import time
 from contextlib import suppress
 
 from echo_queue.errors import ServiceError
+from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.peers.access import Refused, Tokens
 from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
-from workers.weights.peers.part_cache import PartCache, PartFile
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ LOOK_S = 1.0
 READER_S = 30.0
 """A reader that does not take `BURST_BYTES` in this time is dropped."""
 BURST_BYTES = 1 << 20
-COMING_S = 0.25
+ANNOUNCED_WAIT_S = 0.25
 """A part of a route that is still growing is waited for: its reader heard of it a moment before this worker did."""
 RETRY_AFTER_S = 1
 ACCEPT_S = 0.5
@@ -162,7 +162,7 @@ class PeerServer:
         except Refused:
             wire.send(answer_head(401), HEAD_DEADLINE_S)
             return False
-        file = self._part_cache.find(request.key, COMING_S)
+        file = self._part_cache.find(request.key, ANNOUNCED_WAIT_S)
         if file is None and self._part_cache.grows(request.key):
             wire.send(answer_head(503, retry_after=RETRY_AFTER_S), HEAD_DEADLINE_S)
         elif file is None or request.start > len(file.part.chunks):

@@ -3,7 +3,7 @@
 - `write` compares a chunk with the part's digest before a byte of it is kept: what does not match never was here.
 - Room is looked for before the first byte, so a full disk is one clear error; nothing is zeroed only to be overwritten.
 - What does not fit into `most_bytes`, or on the disk, makes the routes leave that were used longest ago, unless someone
-  holds them; who refers to such a part keeps it, as its file ends with its last user.
+  holds them; code that refers to such a part keeps it, as its file ends with its last user.
 - A part that nobody reads or writes just now costs no descriptor: there may be more parts than files may be open.
 - A cache lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. What
   it did not make itself it never removes: a folder counts as a cache by its lock alone, and a part by its name in one.
@@ -29,8 +29,8 @@ from echo_queue import failpoints
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.manifest import Part, Route
 
-LOCK = ".echo-queue-part cache"
-"""A name that nothing else gives a file: who has it in its folder has a part cache."""
+LOCK = ".echo-queue-part-cache"
+"""A name that nothing else gives a file: the folder in which it lies is a part cache."""
 PART = "{number:06}.part"
 OURS = re.compile(r"[0-9]{6,}\.part")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -76,9 +76,9 @@ class PartFile:
         """Whether someone is fetching what is still missing."""
         return self._expected > 0
 
-    def expect(self, coming: bool) -> None:
+    def expect(self, wanted: bool) -> None:
         with self._changed:
-            self._expected += 1 if coming else -1
+            self._expected += 1 if wanted else -1
             self._changed.notify_all()
 
     def landed(self, index: int) -> int:
@@ -142,7 +142,7 @@ class PartFile:
             return memoryview(mmap.mmap(file, self.part.size, access=mmap.ACCESS_READ))
 
     def remove(self) -> None:
-        """Takes its file away; for who still refers to this part it stays."""
+        """Takes its file away; code that still refers to this part can go on reading it."""
         with self._moving, suppress(FileNotFoundError):
             with suppress(OSError):
                 self._kept = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -211,7 +211,7 @@ class PartCache:
                 self._more.notify_all()
 
     def discard(self, keys: Iterable[str]) -> None:
-        """Removes these parts, whoever holds them; for who still refers to one it stays."""
+        """Removes these parts, even if they are held; code that refers to one can go on reading it."""
         with self._lock:
             for key in keys:
                 if key in self._parts:
@@ -234,7 +234,7 @@ class PartCache:
         return sum(file.part.size for file in tuple(self._parts.values()))
 
     def close(self) -> None:
-        """Removes the part cache; what is still open stays readable for whoever has it open."""
+        """Removes the part cache; what is still open stays readable."""
         with self._lock:
             if self._closed:
                 return
@@ -263,14 +263,14 @@ class PartCache:
         _wipe(self.folder)
 
     def _sweep(self) -> None:
-        """Removes spools beside this one whose process is gone."""
+        """Removes part caches beside this one whose process is gone."""
         for lock in self.folder.parent.glob(f"*/{LOCK}"):
             if lock.parent.name != self.folder.name:
                 with suppress(OSError):
                     _remove_dead(lock.parent)
 
     def _make_room(self, part: Part, more: int) -> None:
-        """For `more` bytes of this part, and for all that has its place and is still to come."""
+        """Makes room for `more` bytes of this part, and for all that has its place and is still to come."""
         if self._closed:
             raise ServiceError(Problem("weights.cache_dir", f"{self.folder} is closed", "this worker is leaving"))
         oldest: Iterator[str] | None = None
@@ -374,7 +374,7 @@ def _remove_dead(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """For who has its lock. With something foreign in it the folder stays, and stays a part cache."""
+    """The caller has its lock. With something foreign in it the folder stays, and stays a part cache."""
     _wipe(folder)
     if list(folder.iterdir()) == [folder / LOCK]:
         (folder / LOCK).unlink()

@@ -24,8 +24,8 @@ def learner(object_store: ObjectStore, tmp_path: Path) -> Publications:
 
 
 def lead(stage: Stage, learner: Publications, manifest: Manifest) -> int:
-    """Applies the cheapest way; returns how many routes that were."""
-    routes = weights.ways(learner.store, stage.have, manifest, learner.verifier)
+    """Applies the cheapest path; returns how many routes that were."""
+    routes = weights.find_path(learner.store, stage.have, manifest, learner.verifier)
     stage.apply(routes, manifest, learner.parts(routes), learner.chunk_key)
     return len(routes)
 
@@ -73,7 +73,7 @@ def test_a_copy_that_was_damaged_is_noticed_and_comes_anew_from_an_anchor(learne
 def test_a_part_that_was_damaged_after_it_was_verified_leaves_nothing_staged(learner: Publications) -> None:
     stage = Stage()
     manifest = learner.manifest(learner.publish(0))
-    routes = weights.ways(learner.store, None, manifest, learner.verifier)
+    routes = weights.find_path(learner.store, None, manifest, learner.verifier)
     parts = learner.parts(routes)
     key = max(parts)
     spoilt = bytearray(parts[key].memory())
@@ -87,7 +87,7 @@ def test_routes_that_lead_elsewhere_are_refused(learner: Publications) -> None:
     old = learner.manifest(learner.publish(0))
     learner.drift()
     new = learner.manifest(learner.publish(1))
-    anchor = weights.ways(learner.store, None, old, learner.verifier)
+    anchor = weights.find_path(learner.store, None, old, learner.verifier)
     stage = Stage()
     for routes, manifest, what in (
         (anchor, new, "is not what was published"),

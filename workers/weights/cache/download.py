@@ -1,9 +1,9 @@
-"""One route's parts on their way into the part cache: a list that may still grow, and lanes that fetch what is on it.
+"""Downloads the parts of one route into the part cache: a list that may still grow, and lanes that fetch what is on it.
 
 - A part has its place, and counts as expected, before the first of its bytes is fetched.
 - Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
-  that no line is idle in between.
-- A route that is still growing stays in the part cache meanwhile, and who asks for one of its parts may wait for it.
+  that no connection is idle in between.
+- A route that is still growing stays in the part cache meanwhile, and a reader of one of its parts may wait for it.
 """
 
 import threading
@@ -15,24 +15,25 @@ from contextlib import ExitStack, closing
 from typing import Any, Self
 
 from echo_queue.weights.manifest import Part
-from workers.weights.peers.part_cache import PartCache, PartFile, route_of
-from workers.weights.peers.source_selector import SourceSelector
-from workers.weights.peers.sources import STORE, Left, Source
+from workers.weights.cache.part_cache import PartCache, PartFile, route_of
+from workers.weights.cache.sources import RouteSources, SourceFailed
 
 LANES = 2
-AHEAD_CHUNKS = 16
-"""So many chunks before the end of a part the next one is asked for."""
+OVERLAP_CHUNKS = 16
+"""The next part is asked for so many chunks before the end of the one before it."""
 WAIT_S = 0.5
 LINGER_S = 2.0
-"""So long the end waits for threads that are still fetching; one that hears nothing is left to its own deadline."""
-PEER = "peer"
+"""The end waits so long for threads that are still fetching; one that hears nothing is left to its own deadline."""
 
 Turn = tuple[PartFile, PartFile | None]
 """A part to be fetched, and the one before it."""
 
 
 class RouteDownload:
-    """Of the route `name`. `total` counts bytes by source, as `fetched` does; `closed`: this worker fetches no more."""
+    """Downloads the route `name`.
+
+    `total`: the worker's byte counter by source. `closed`: set when the worker leaves.
+    """
 
     def __init__(self, name: str, part_cache: PartCache, total: "Counter[str]", closed: threading.Event) -> None:
         self.name = name
@@ -47,7 +48,7 @@ class RouteDownload:
         self._stop = threading.Event()
         self._active = 0
         self._lanes: set[threading.Thread] = set()
-        self._feeders: SourceSelector | None = None
+        self._sources: RouteSources | None = None
         self._changed = threading.Condition()
         self._expected = ExitStack()
         self._growing = ExitStack()
@@ -60,12 +61,12 @@ class RouteDownload:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Of its parts."""
+        """The keys of its parts."""
         return frozenset(self._files)
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing of it is here."""
+        """Whether no chunk of it is here."""
         return all(not file.next for file in self._files.values())
 
     @property
@@ -77,13 +78,13 @@ class RouteDownload:
         self._growing.enter_context(self._part_cache.growing(route_of(part.key)))
 
     def add(self, parts: Iterable[Part]) -> None:
-        """The next ones, unless they are known. Raises `ServiceError` if there is no room for one."""
+        """Adds the next parts; known ones are ignored. Raises `ServiceError` if there is no room for one."""
         with self._changed:
             for part in parts:
                 if part.key not in self._files and not self._stop.is_set():
                     self._add(part)
-            if self._feeders is not None:
-                self._feeders.renew()
+            if self._sources is not None:
+                self._sources.renew()
             self._changed.notify_all()
 
     def complete(self) -> None:
@@ -93,10 +94,10 @@ class RouteDownload:
             self._changed.notify_all()
         self._growing.close()
 
-    def run(self, feeders: SourceSelector) -> None:
-        """Returns when it is complete and all parts are whole, or it was stopped. Raises why it cannot be."""
-        self._feeders = feeders
-        ends = [self._start_lane(feeders) for _ in range(LANES)]
+    def run(self, sources: RouteSources) -> None:
+        """Returns once the route is complete and all parts are whole, or it was stopped. Raises what prevents that."""
+        self._sources = sources
+        ends = [self._start_lane(sources) for _ in range(LANES)]
         try:
             waiting = set(ends)
             while waiting:
@@ -104,7 +105,7 @@ class RouteDownload:
                 for end in done:
                     end.result(timeout=0)
                 if waiting:
-                    feeders.check()
+                    sources.check()
         except BaseException:
             self.stop()
             if not self._closed.is_set():  # else `join` waits for them
@@ -142,20 +143,21 @@ class RouteDownload:
             self._turns.append((file, self._last))
             self._last = file
 
-    def _start_lane(self, feeders: SourceSelector) -> "Future[None]":
-        """A daemon: the interpreter's own pools are waited for when it exits, whatever they wait for themselves."""
+    def _start_lane(self, sources: RouteSources) -> "Future[None]":
+        """Starts a daemon thread; the interpreter's own pools would be waited for when it exits."""
         end: Future[None] = Future()
-        lane = threading.Thread(target=self._run_lane, args=(feeders, end), name="courier", daemon=True)
-        with self._changed:  # who joins sees no lane that was not started
+        lane = threading.Thread(target=self._run_lane, args=(sources, end), name="download", daemon=True)
+        with self._changed:  # `join` sees no lane that was not started
             self._lanes.add(lane)
             lane.start()
         return end
 
-    def _run_lane(self, feeders: SourceSelector, end: "Future[None]") -> None:
+    def _run_lane(self, sources: RouteSources, end: "Future[None]") -> None:
+        """A lane's thread."""
         try:
-            while (turn := self._next(feeders)) is not None:
+            while (turn := self._next(sources)) is not None:
                 try:
-                    self._fill(*turn, feeders)
+                    self._fill(*turn, sources)
                 finally:
                     with self._changed:
                         self._active -= 1
@@ -166,49 +168,48 @@ class RouteDownload:
         finally:
             self._lanes.discard(threading.current_thread())
 
-    def _next(self, feeders: SourceSelector) -> Turn | None:
+    def _next(self, sources: RouteSources) -> Turn | None:
         """Waits while more may come; None: there is nothing more to do."""
         while not self._stop.is_set():
             with self._changed:
                 if self._turns:
                     if not self._active:
-                        feeders.rested()
+                        sources.rested()
                     self._active += 1
                     return self._turns.popleft()
                 if self._complete:
                     return None
                 self._changed.wait(WAIT_S)
-            feeders.check()
+            sources.check()
         return None
 
-    def _fill(self, file: PartFile, before: PartFile | None, feeders: SourceSelector) -> None:
-        while before is not None and before.next < len(before.part.chunks) - AHEAD_CHUNKS:
+    def _fill(self, file: PartFile, before: PartFile | None, sources: RouteSources) -> None:
+        while before is not None and before.next < len(before.part.chunks) - OVERLAP_CHUNKS:
             before.wait(before.next, WAIT_S)
-            feeders.check()
+            sources.check()
             if self._stop.is_set():
                 return
         while not file.filling.acquire(timeout=WAIT_S):
-            feeders.check()
+            sources.check()
             if self._stop.is_set():
                 return
         try:
             while not file.whole and not self._stop.is_set():
-                feeders.check()
-                self._draw(file, feeders)
+                sources.check()
+                self._read(file, sources)
         finally:
             file.filling.release()
 
-    def _draw(self, file: PartFile, feeders: SourceSelector) -> None:
-        """From one source, until it ends or another is the first."""
-        source: Source = feeders.first
-        kind = STORE if source.name == STORE else PEER
+    def _read(self, file: PartFile, sources: RouteSources) -> None:
+        """Reads from one source, until it ends or another is to be read from."""
+        source = sources.current(file)
         chunks: Any = source.chunks(file)
         with closing(chunks):
             try:
                 for length in chunks:
-                    self.fetched[kind] += length
-                    self._total[kind] += length
-                    if not feeders.took(source, file, length) or self._stop.is_set():
+                    self.fetched[source.kind] += length
+                    self._total[source.kind] += length
+                    if not sources.took(source, file, length) or self._stop.is_set():
                         return
-            except Left as why:
-                self._closed.wait(feeders.leave(source, why))
+            except SourceFailed as why:
+                self._closed.wait(sources.failed(source, file, why))

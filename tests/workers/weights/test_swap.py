@@ -1,4 +1,4 @@
-"""Promises of the gate, with real engines: a swap is whole, or the engine is known to be spoilt."""
+"""Promises of a swap, with real engines: a swap is whole, or the engine is known to be spoilt."""
 
 from pathlib import Path
 
@@ -36,10 +36,10 @@ def test_after_a_swap_the_live_engine_has_the_digests_of_the_manifest(
     learner: Publications, engine: TransformersEngine
 ) -> None:
     manifest = learner.manifest(learner.publish(0))
-    gate = WeightSwap(engine)
-    gate.swap(manifest, learner.tensors)
+    swap = WeightSwap(engine)
+    swap.swap(manifest, learner.tensors)
     assert holds({info.name: engine.weight(info.name) for info in manifest.tensors}, manifest)
-    assert engine.version == manifest.version and 0 < gate.pause_s < 10
+    assert engine.version == manifest.version and 0 < swap.pause_s < 10
 
 
 def test_what_the_engine_does_not_take_is_a_clear_error_and_the_old_version_serves(

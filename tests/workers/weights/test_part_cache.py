@@ -15,7 +15,7 @@ from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.services.conftest import small_disk  # noqa: F401
 from tests.workers.weights.scene import CHUNK, cargo, part_of
-from workers.weights.peers.part_cache import LOCK, PartCache, PartFile
+from workers.weights.cache.part_cache import LOCK, PartCache, PartFile
 
 MB = 1 << 20
 
@@ -140,7 +140,7 @@ MANY = """
 import os, resource, sys
 from pathlib import Path
 from tests.workers.weights.scene import part_of
-from workers.weights.peers.part_cache import PartCache
+from workers.weights.cache.part_cache import PartCache
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 part_cache = PartCache(Path(sys.argv[1]), 300_000)
 parts = [part_of(number.to_bytes(1000, "big")) for number in range(600)]
@@ -185,7 +185,7 @@ def test_a_part_that_somebody_deleted_is_made_anew(part_cache: PartCache) -> Non
     assert part_cache.open(part_of(data)).memory() == data
 
 
-def test_a_spool_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) -> None:
+def test_a_cache_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "w1"
     folder.mkdir()
     (folder / LOCK).touch()
@@ -200,17 +200,17 @@ def test_a_spool_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) ->
         part_cache.open(part_of(b"something"))
 
 
-def test_two_living_workers_cannot_share_a_spool(part_cache: PartCache) -> None:
+def test_two_living_workers_cannot_share_a_cache(part_cache: PartCache) -> None:
     with pytest.raises(ServiceError, match="belongs to another process that lives"):
         PartCache(part_cache.folder, MB)
 
 
 @pytest.mark.parametrize("name", ["..", "."])
 def test_a_worker_whose_name_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "part cache").mkdir()
+    (tmp_path / "part_cache").mkdir()
     (tmp_path / "precious").write_text("something else")
     with pytest.raises(ServiceError):
-        PartCache(tmp_path / "part cache" / name / ".." if name == "." else tmp_path / "part cache" / name, MB)
+        PartCache(tmp_path / "part_cache" / name / ".." if name == "." else tmp_path / "part_cache" / name, MB)
     assert (tmp_path / "precious").exists()
 
 
@@ -218,15 +218,15 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from tests.workers.weights.scene import part_of
-from workers.weights.peers.part_cache import PartCache
-part cache = PartCache(Path(sys.argv[1]), 1 << 20)
+from workers.weights.cache.part_cache import PartCache
+part_cache = PartCache(Path(sys.argv[1]), 1 << 20)
 part_cache.open(part_of(b"something"))
 print("ready", flush=True)
 time.sleep(60)
 """
 
 
-def test_spools_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+def test_caches_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: Path) -> None:
     names = ("dead", "alive")
     holders = [
         subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / name)], stdout=subprocess.PIPE) for name in names
@@ -246,7 +246,7 @@ def test_spools_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: 
             holder.wait(timeout=10)
 
 
-def test_a_folder_of_others_beside_the_spool_is_never_touched(tmp_path: Path) -> None:
+def test_a_folder_of_others_beside_the_cache_is_never_touched(tmp_path: Path) -> None:
     for lock in ("lock", "LOCK", "000001.part"):
         (tmp_path / f"with {lock}").mkdir()
         (tmp_path / f"with {lock}" / lock).touch()
@@ -256,7 +256,7 @@ def test_a_folder_of_others_beside_the_spool_is_never_touched(tmp_path: Path) ->
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_is_no_spool_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_cache_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     for name in ("lock", "000001.part", "notes.txt"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text("theirs")
@@ -265,7 +265,7 @@ def test_a_folder_that_is_no_spool_is_refused_and_stays_as_it_is(tmp_path: Path)
         assert [path.name for path in (tmp_path / name).iterdir()] == [name]
 
 
-def test_what_others_put_into_a_spool_outlives_it(tmp_path: Path) -> None:
+def test_what_others_put_into_a_cache_outlives_it(tmp_path: Path) -> None:
     for folder in (tmp_path / "dead", tmp_path / "w1"):
         folder.mkdir()
         (folder / LOCK).touch()
@@ -285,8 +285,8 @@ import resource, sys
 from pathlib import Path
 from echo_queue.errors import ServiceError
 from tests.workers.weights.scene import part_of
-from workers.weights.peers.part_cache import PartCache
-part cache = PartCache(Path(sys.argv[1]), 1 << 30)
+from workers.weights.cache.part_cache import PartCache
+part_cache = PartCache(Path(sys.argv[1]), 1 << 30)
 if sys.argv[2] == "quota":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 try:

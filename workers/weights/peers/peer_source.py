@@ -1,7 +1,7 @@
-"""Where chunks come from: another worker, or the store. Each lands them in order, from the first that is missing on.
+"""Another worker as a source: it is asked for a part over HTTP, and lands chunks in order.
 
-- A source is believed in nothing: a chunk counts when `PartFile.write` has compared it, and what else comes (a length
-  that cannot be, fewer bytes, no HTTP) ends the source's turn with a `Left` that says why.
+- A peer is believed in nothing: a chunk counts when `PartFile.write` has compared it, and anything else that comes (a
+  length that cannot be, fewer bytes, no HTTP) ends its turn with a `SourceFailed` that says why.
 - A peer that is silent is asked on another connection how far it is: one that answers is waiting itself, and may go on
   waiting; one that does not is dead, and has cost one deadline.
 """
@@ -9,37 +9,22 @@
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Protocol
 
 from echo_queue.queue import Upstream
-from echo_queue.storage.object_store import ObjectStore, ShortObject, Unreachable
+from workers.weights.cache.part_cache import PartFile
+from workers.weights.cache.sources import BadSource, SourceFailed
 from workers.weights.peers.access import Tokens
 from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
-from workers.weights.peers.part_cache import PartFile
 
+PEER = "peer"
 CONNECT_S = 2.0
-STORE = "store"
 
 
-class Left(Exception):
-    """Why a source is not asked further."""
-
-    bad = False
-    """Whether it served what is not what was published, or no HTTP at all."""
-    unreachable = False
-    """Whether it could not even be connected to."""
+class UnreachablePeer(SourceFailed):
+    """It could not even be connected to."""
 
 
-class Lied(Left):
-    bad = True
-
-
-class Unreached(Left):
-    unreachable = True
-
-
-class Busy(Left):
+class BusyPeer(SourceFailed):
     """It may have time a little later: after `retry_s`, if it said so; else 0."""
 
     def __init__(self, why: str, retry_s: float = 0.0) -> None:
@@ -47,21 +32,10 @@ class Busy(Left):
         self.retry_s = retry_s
 
 
-class Source(Protocol):
-    name: str
-
-    def chunks(self, file: PartFile) -> Iterator[int]:
-        """Lands chunks until the part is whole; yields the bytes of each.
-
-        Yields 0 each time that nothing came for half a deadline and the source is known to live. Raises `Left`.
-        """
-
-    def landed(self, file: PartFile) -> int | None:
-        """The first chunk from `file.next` on that it does not have; None if it does not answer."""
-
-
-class Peer:
+class PeerSource:
     """One upstream as `worker` sees it. Connections are kept; for any number of threads."""
+
+    kind = PEER
 
     def __init__(self, upstream: Upstream, worker: str, tokens: Tokens, deadline_s: float) -> None:
         self.name = upstream.worker
@@ -78,26 +52,27 @@ class Peer:
         wire, answer = self._ask("GET", file, self._deadline_s)
         try:
             if answer.length != part.size - part.start(index):
-                raise Lied(f"{self.name} announced {answer.length} bytes from chunk {index} on")
+                raise BadSource(f"{self.name} announced {answer.length} bytes from chunk {index} on")
             while index < len(part.chunks):
                 chunk = room[: part.length(index)]
                 yield from self._receive(wire, file, index, chunk)
                 if not file.write(index, chunk):
-                    raise Lied(f"{self.name} served a bad chunk: {index} of {part.key}")
+                    raise BadSource(f"{self.name} served a bad chunk: {index} of {part.key}")
                 yield part.length(index)
                 index += 1
             self._idle.append(wire)
             wire = None
         except Gone as error:
-            raise Left(f"{self.name} went away: {error}") from None
+            raise SourceFailed(f"{self.name} went away: {error}") from None
         finally:
             if wire is not None:
                 wire.close()
 
     def landed(self, file: PartFile) -> int | None:
+        """The first chunk from `file.next` on that it does not have; None if it does not answer."""
         try:
             wire, answer = self._ask("HEAD", file, self._deadline_s / 2, fresh=True)
-        except Left:
+        except SourceFailed:
             return None
         wire.close()
         return answer.landed
@@ -115,7 +90,7 @@ class Peer:
             has = self.landed(file)
             overdue_s = overdue_s + half_s if has is not None and has > index else 0.0
             if has is None or overdue_s >= self._deadline_s:
-                raise Left(f"{self.name} is silent")
+                raise SourceFailed(f"{self.name} is silent")
             yield 0
 
     def _ask(self, method: str, file: PartFile, deadline_s: float, fresh: bool = False) -> tuple[Wire, Answer]:
@@ -135,14 +110,14 @@ class Peer:
             except Gone as error:
                 wire.close()
                 if known is None:  # the other side may have closed a connection that was idle
-                    raise Left(f"{self.name} went away: {error}") from None
+                    raise SourceFailed(f"{self.name} went away: {error}") from None
             except Silent:
                 wire.close()
-                raise Left(f"{self.name} did not answer within {deadline_s:g} s") from None
+                raise SourceFailed(f"{self.name} did not answer within {deadline_s:g} s") from None
             except Garbled as error:
                 wire.close()
-                raise Lied(f"{self.name} answered no HTTP of ours: {error}") from None
-            except Left:
+                raise BadSource(f"{self.name} answered no HTTP of ours: {error}") from None
+            except SourceFailed:
                 wire.close()
                 raise
 
@@ -154,9 +129,9 @@ class Peer:
 
     def _good(self, answer: Answer) -> Answer:
         if answer.status == 503:
-            raise Busy(f"{self.name} feeds as many as it can", answer.retry_s)
+            raise BusyPeer(f"{self.name} feeds as many as it can", answer.retry_s)
         if answer.status != 200:
-            raise Left(f"{self.name} answered {answer.status}")
+            raise SourceFailed(f"{self.name} answered {answer.status}")
         return answer
 
     def _connect(self, deadline_s: float) -> Wire:
@@ -165,35 +140,4 @@ class Peer:
             place = (host.strip("[]"), int(port))
             return Wire(socket.create_connection(place, timeout=min(CONNECT_S, deadline_s)))
         except (OSError, ValueError, OverflowError) as error:
-            raise Unreached(f"{self.name} cannot be reached at {self._address}: {error}") from None
-
-
-class Store:
-    """The store itself, when no peer is left or this worker is the first of its region."""
-
-    name = STORE
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def chunks(self, file: PartFile) -> Iterator[int]:
-        part, index = file.part, file.next
-        pieces = self._store.stream(part.key, part.start(index), part.chunk_bytes)
-        try:
-            for piece in pieces:
-                if index == len(part.chunks) or not file.write(index, piece):
-                    raise Lied(f"the store's bytes are not those that were published: chunk {index} of {part.key}")
-                index += 1
-                yield len(piece)
-            if index < len(part.chunks):
-                raise Lied(f"the store's object {part.key} ends at chunk {index}")
-        except ShortObject as error:
-            raise Lied(str(error)) from None
-        except Unreachable as error:
-            raise Left(str(error)) from None
-        finally:
-            with suppress(AttributeError):
-                pieces.close()  # type: ignore[attr-defined]
-
-    def landed(self, file: PartFile) -> int | None:
-        return len(file.part.chunks)
+            raise UnreachablePeer(f"{self.name} cannot be reached at {self._address}: {error}") from None

@@ -18,7 +18,7 @@ from echo_queue.weights.manifest import Route
 from tests.servers.s3 import BUCKET
 from tests.workers.weights.conftest import Site
 from tests.workers.weights.scene import CHUNK, Member, Region, cargo
-from workers.weights.peers import source_selector
+from workers.weights.peers import source_choice
 
 pytestmark = pytest.mark.slow  # the transfers take their seconds
 
@@ -93,7 +93,7 @@ class Fetching(threading.Thread):
 
     def run(self) -> None:
         began = time.monotonic()
-        self.took = self.member.bring(self.route)
+        self.took = self.member.fetch(self.route)
         self.seconds = time.monotonic() - began
 
     def end(self) -> "Fetching":
@@ -110,7 +110,7 @@ def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
     route = region.publish(*datas)
     settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
     head = region.member("a", upload_mbit=RATE_MBIT, **settings)
-    head.bring(route)
+    head.fetch(route)
     relay = start("b", route)
     third, last = region.member("c", **settings), region.member("d", **settings)
     fetching = [Fetching(third, route)]
@@ -152,7 +152,7 @@ def test_a_relay_that_crawls_is_left_for_one_that_is_further(region: Region, sta
     """Its own line is slow, so what is behind it sees no fault of anybody, only that others are further."""
     datas = cargo(CHUNKS, PARTS)
     route = region.publish(*datas)
-    region.member("a", upload_mbit=4 * RATE_MBIT).bring(route)
+    region.member("a", upload_mbit=4 * RATE_MBIT).fetch(route)
     start("b", route, upload_mbit=RATE_MBIT / 10).says("half")
     third = Fetching(region.member("c"), route).end()
     assert third.took == (0, route.size)
@@ -163,7 +163,7 @@ def test_a_relay_that_crawls_is_left_for_one_that_is_further(region: Region, sta
 def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
     region: Region, start: Start, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
-    monkeypatch.setattr(source_selector, "STRANGE_S", 0.5)
+    monkeypatch.setattr(source_choice, "STRANGE_S", 0.5)
     datas = cargo(CHUNKS, PARTS)
     route = region.publish(*datas)
     start("a", route, upload_mbit=RATE_MBIT / 10 if slow else RATE_MBIT).says("whole")
@@ -173,7 +173,7 @@ def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
     second = Fetching(region.member("b"), route).end()
     store, peer = second.took
     assert second.member.holds(route, datas)
-    assert (store > peer) if slow else (store <= source_selector.TASTE_CHUNKS * CHUNK)
+    assert (store > peer) if slow else (store <= source_choice.PROBE_CHUNKS * CHUNK)
     assert second.seconds < 2 * FAIR_S + SLACK_S
 
 
@@ -187,7 +187,7 @@ def test_a_worker_killed_and_started_under_its_name_is_fed_by_who_was_behind_it(
     route = region.publish(*cargo(8))
     first = start("a", route)
     first.says("whole")
-    region.member("b").bring(route)
+    region.member("b").fetch(route)
     first.process.kill()
     first.process.wait(timeout=10)
     again = start("a", route)

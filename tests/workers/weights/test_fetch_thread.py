@@ -1,4 +1,4 @@
-"""What is decoded while it comes: one thread, whatever is asked for how often, and nothing of a way leaves before."""
+"""What is decoded while it comes: one thread, whatever is asked for how often, and nothing of a path leaves before."""
 
 import threading
 import time
@@ -11,8 +11,8 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.workers.weights.scene import cargo, part_of
-from workers.weights.fetch_thread import Fetcher, PendingPart
-from workers.weights.peers.part_cache import PartCache
+from workers.weights.cache.fetch_thread import FetchThread, PendingPart
+from workers.weights.cache.part_cache import PartCache
 
 WAIT_S = 10.0
 SIZE = len(cargo(2)[0])
@@ -26,16 +26,16 @@ class Scene:
         self.datas = [cargo(2)[0] for _ in range(5)]
         self.routes = [_route(number, data) for number, data in enumerate(self.datas)]
         self.may = [threading.Event() for _ in self.datas]
-        self.brought: list[int] = []
+        self.fetched: list[int] = []
         self.threads: set[int] = set()
-        self.fetcher = Fetcher(self._bring, self.part_cache)
+        self.fetch_thread = FetchThread(self._fetch, self.part_cache)
 
     def start(self, *numbers: int) -> list[PendingPart]:
-        return list(self.fetcher.start([self.routes[number] for number in numbers]).values())
+        return list(self.fetch_thread.start([self.routes[number] for number in numbers], WAIT_S).values())
 
-    def _bring(self, route: Route) -> None:
+    def _fetch(self, route: Route, deadline_s: float) -> None:
         number = self.routes.index(route)
-        self.brought.append(number)
+        self.fetched.append(number)
         self.threads.add(threading.get_ident())
         assert self.may[number].wait(WAIT_S)
         (part,) = route.parts
@@ -61,7 +61,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def running() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "intake"]
+    return [thread for thread in threading.enumerate() if thread.name == "fetch"]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -73,39 +73,39 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_who_tries_again_and_again_joins_what_is_on_its_way(scene: Scene) -> None:
     tries = [scene.start(0, 1) for _ in range(20)]
-    until(lambda: scene.brought == [0])
+    until(lambda: scene.fetched == [0])
     assert len(running()) == 1
     for number in (0, 1):
         scene.may[number].set()
     for parts in tries:
         assert [part.memory() for part in parts] == scene.datas[:2]
     until(lambda: not running())
-    assert scene.brought == [0, 1]
+    assert scene.fetched == [0, 1]
 
 
-def test_of_several_ways_only_the_last_waits_and_one_thread_fetches(scene: Scene) -> None:
+def test_of_several_paths_only_the_last_waits_and_one_thread_fetches(scene: Scene) -> None:
     first, after = scene.start(0, 1)
-    until(lambda: scene.brought == [0])
-    (outrun,), last = scene.start(2), scene.start(0)
+    until(lambda: scene.fetched == [0])
+    (superseded,), last = scene.start(2), scene.start(0)
     assert len(running()) == 1
     with pytest.raises(ServiceError, match="another one was asked for"):
-        outrun.memory()
+        superseded.memory()
     scene.may[0].set()
     assert first.memory() == last[0].memory() == scene.datas[0]
     with pytest.raises(ServiceError, match="another one was asked for"):
         after.memory()
     until(lambda: not running())
-    assert scene.brought == [0, 0] and len(scene.threads) == 1
+    assert scene.fetched == [0, 0] and len(scene.threads) == 1
 
 
 def test_what_failed_is_told_and_begun_anew(scene: Scene) -> None:
-    def fail(route: Route) -> None:
+    def fail(route: Route, deadline_s: float) -> None:
         raise ServiceError(Problem("weights", "nobody has it", "wait"))
 
-    fetcher = Fetcher(fail, scene.part_cache)
+    fetch_thread = FetchThread(fail, scene.part_cache)
     for _ in range(3):
         with pytest.raises(ServiceError, match="nobody has it"):
-            fetcher.start(scene.routes[:1])[scene.routes[0].parts[0].key].memory()
+            fetch_thread.start(scene.routes[:1], WAIT_S)[scene.routes[0].parts[0].key].memory()
         until(lambda: not running())
     assert scene.part_cache.bytes == SIZE
     scene.part_cache.most_bytes = SIZE
@@ -113,7 +113,7 @@ def test_what_failed_is_told_and_begun_anew(scene: Scene) -> None:
     assert scene.part_cache.find(scene.routes[0].parts[0].key) is None, "it is not held any more"
 
 
-def test_no_route_of_a_way_makes_room_for_another_of_it(scene: Scene) -> None:
+def test_no_route_of_a_path_makes_room_for_another_of_it(scene: Scene) -> None:
     with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
         scene.start(0, 1, 2, 3)
     for may in scene.may:
