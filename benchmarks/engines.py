@@ -35,7 +35,7 @@ from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
 from echo_queue.records import Tokens, Version
 from workers import engines
-from workers.engines import Key, Request
+from workers.engines import SampleKey, SampleRequest
 
 if TYPE_CHECKING:
     from echo_queue.weights import Manifest
@@ -276,7 +276,7 @@ class Ours:
         return statistics.median(pauses)
 
     def _begin(self, prompts: Sequence[Tokens]) -> None:
-        self._engine.add([Request(Key(TASK, row), prompt, row, NEW) for row, prompt in enumerate(prompts)])
+        self._engine.add([SampleRequest(SampleKey(TASK, row), prompt, row, NEW) for row, prompt in enumerate(prompts)])
 
 
 class BareTransformers:

@@ -28,7 +28,7 @@ from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.source import spell
 from workers import engines
 from workers.assignment import seed_of
-from workers.engines import Engine, Key, Request
+from workers.engines import Engine, SampleKey, SampleRequest
 from workers.prompt_encoder import PromptEncoder
 
 ROOM = 128
@@ -41,7 +41,7 @@ STEPS = 16
 def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epoch: int) -> list[int]:
     """Tokens of the longest sample of each prompt's group."""
     waiting = [
-        Request(Key(str(place), sample), prompt, seed_of(epoch, str(place), sample), limit, NOTHING)
+        SampleRequest(SampleKey(str(place), sample), prompt, seed_of(epoch, str(place), sample), limit, NOTHING)
         for place, prompt in enumerate(prompts)
         for sample in range(samples)
     ]
@@ -61,7 +61,7 @@ def step_s(engine: Engine, prompts: list[Tokens], samples: int, groups: int) -> 
     taken: list[float] = []
     for first in range(0, STEPPED, groups):
         waiting = [
-            Request(Key(str(place), sample), prompts[place], seed_of(0, str(place), sample), STEPS, NOTHING)
+            SampleRequest(SampleKey(str(place), sample), prompts[place], seed_of(0, str(place), sample), STEPS, NOTHING)
             for place in range(first, first + groups)
             for sample in range(samples)
         ]

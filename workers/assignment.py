@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from blake3 import blake3
 
 from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, PromptRow, Sample, Task, Tokens
-from workers.engines import Key, Request
+from workers.engines import SampleKey, SampleRequest
 
 
 @dataclass(eq=False)
@@ -47,13 +47,13 @@ class Assignment:
     def scored(self) -> bool:
         return None not in self.rewards
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[SampleRequest]:
         """Returns the engine's requests for the samples that have not ended."""
         return [self.request(number) for number, sample in enumerate(self.samples) if not sample.finish]
 
-    def request(self, number: int) -> Request:
+    def request(self, number: int) -> SampleRequest:
         seed = seed_of(self.seed, self.id, number, self.task.attempt, self.task.late)
-        return Request(Key(self.id, number), self.prompt, seed, self.limit, self.samples[number])
+        return SampleRequest(SampleKey(self.id, number), self.prompt, seed, self.limit, self.samples[number])
 
     def session_seed(self, number: int) -> int:
         """Returns the environment's seed of a sample, the same on every worker and in every attempt."""

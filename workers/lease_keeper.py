@@ -96,15 +96,15 @@ class LeaseKeeper(threading.Thread):
             raise self._error
 
     def hand_back(self) -> list[str]:
-        """Hands back all tasks that are held, for other workers to go on with; returns their ids."""
+        """Hands back all tasks that are held, for other workers to continue; returns their ids."""
         return self._held.hand_back(partial(self._queue.release, self._worker))
 
     def store_partials(self) -> None:
-        """Stores how far the tasks are, as it was noted last."""
+        """Stores the partial rollouts that were noted last."""
         self._queue.progress(self._worker, self._held.take_partials())
 
     def leave(self) -> None:
-        """Signs this worker off, which holds nothing any more."""
+        """Tells the queue that this worker, which holds no task any more, has left."""
         self._queue.leave(self._worker)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.records import PartialSample, Version
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
-from workers.engines import Engine, Key, Sampling
+from workers.engines import Engine, SampleKey, Sampling
 from workers.engines.transformers import TransformersEngine
 
 torch.set_num_threads(1)
@@ -64,7 +64,7 @@ class Unhurried(Failing):
             self._newer.set()
         super().load(version, tensors)
 
-    def step(self) -> Mapping[Key, PartialSample]:
+    def step(self) -> Mapping[SampleKey, PartialSample]:
         self._newer.wait(0.1)
         return super().step()
 

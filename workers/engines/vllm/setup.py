@@ -1,4 +1,4 @@
-"""Opens vLLM as an in-process engine, with weights that can be renewed in place."""
+"""Opens vLLM in this process, with weights that can be replaced in place."""
 
 import logging
 import os
@@ -19,26 +19,27 @@ ENVIRONMENT = {
     "VLLM_CONFIGURE_LOGGING": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""In this process; the model runner whose sampler can be replaced; our log, not vLLM's own; nobody is told."""
+"""vLLM runs in this process, with the model runner whose sampler can be replaced, without its own log and without
+reporting usage."""
 CPU_BLOCK = 32
-"""Tokens per block of the cache on a CPU, where vLLM's default, 128, would share no short prompt."""
+"""Tokens per block of the cache on a CPU, where with vLLM's default, 128, no short prompt would be shared."""
 CPU_CACHE_BYTES = 4 << 30
-"""The key-value cache takes what all samples need, on a CPU at most so much (VLLM_CPU_KVCACHE_SPACE says otherwise)."""
+"""On a CPU, the key-value cache takes the size that all samples need, at most this (unless VLLM_CPU_KVCACHE_SPACE)."""
 
 
 @dataclass(frozen=True)
-class Room:
-    """For `samples` at once, each of up to `tokens` with its prompt."""
+class Capacity:
+    """Room for `samples` at once, each of up to `tokens` with its prompt."""
 
     samples: int
     tokens: int
     dtype: str
 
 
-def open_vllm(folder: str, room: Room, stats: bool) -> Any:
-    """An `LLMEngine` that serves `folder`, without a tokenizer. Raises `ConfigError` for what vLLM refuses.
+def open_vllm(folder: str, capacity: Capacity, stats: bool) -> Any:
+    """Opens an `LLMEngine` that serves `folder`, without a tokenizer. Raises `ConfigError` if vLLM refuses it.
 
-    `stats`: it keeps its metrics, in prometheus_client's default registry.
+    `stats`: the engine keeps metrics, in prometheus_client's default registry.
     """
     os.environ |= ENVIRONMENT
     logging.getLogger("vllm").setLevel(logging.WARNING)
@@ -49,7 +50,7 @@ def open_vllm(folder: str, room: Room, stats: bool) -> Any:
         fix = 'install it as docs/engines.md says, or set rollout.engine = "transformers"'
         raise ConfigError(Problem("rollout.engine", f"vLLM cannot be imported here: {error}", fix)) from None
     try:
-        config = _configuration(folder, room, stats)
+        config = _configuration(folder, capacity, stats)
         with _plain_weights(tied=config.model_config.hf_text_config.tie_word_embeddings):
             vllm = LLMEngine.from_vllm_config(config, disable_log_stats=not stats)
         _try_out(vllm)
@@ -59,7 +60,7 @@ def open_vllm(folder: str, room: Room, stats: bool) -> Any:
     return vllm
 
 
-def _configuration(folder: str, room: Room, stats: bool) -> Any:
+def _configuration(folder: str, capacity: Capacity, stats: bool) -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
@@ -67,34 +68,34 @@ def _configuration(folder: str, room: Room, stats: bool) -> Any:
     on_cpu = current_platform.is_cpu()
     arguments = EngineArgs(
         model=folder,
-        dtype=room.dtype,
-        max_model_len=room.tokens,
-        max_num_seqs=room.samples,
+        dtype=capacity.dtype,
+        max_model_len=capacity.tokens,
+        max_num_seqs=capacity.samples,
         block_size=CPU_BLOCK if on_cpu else None,
-        enforce_eager=on_cpu,  # compiling takes longer here than a small model runs
+        enforce_eager=on_cpu,  # compiling would take longer than running a small model
         enable_prefix_caching=True,
         async_scheduling=False,  # a step returns its own tokens, and weights change between two
         skip_tokenizer_init=True,
-        generation_config="vllm",  # how to draw is our own affair
+        generation_config="vllm",  # our own sampler draws
         disable_log_stats=not stats,
         use_tqdm_on_load=False,
     )
     config = arguments.create_engine_config(UsageContext.LLM_CLASS)
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
-        config.cache_config.kv_cache_memory_bytes = min(_cache_bytes(config, room), CPU_CACHE_BYTES)
+        config.cache_config.kv_cache_memory_bytes = min(_cache_bytes(config, capacity), CPU_CACHE_BYTES)
     return config
 
 
-def _cache_bytes(config: Any, room: Room) -> int:
-    """Of keys and values for all samples at their longest, in whole blocks, and one block more for each."""
+def _cache_bytes(config: Any, capacity: Capacity) -> int:
+    """Returns the bytes of keys and values for all samples at their longest, in whole blocks, plus one block each."""
     model, parallel = config.model_config, config.parallel_config
     token = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel) * model.get_head_size()
-    blocks = room.samples * (-(-room.tokens // CPU_BLOCK) + 1)
+    blocks = capacity.samples * (-(-capacity.tokens // CPU_BLOCK) + 1)
     return int(blocks * CPU_BLOCK * token * model.dtype.itemsize)
 
 
 def _try_out(vllm: Any) -> None:
-    """One token: only then does it show what vLLM has no kernel for; and the next one comes faster."""
+    """Generates one token: a missing kernel of vLLM shows only then, and the next token comes faster."""
     from vllm import SamplingParams
     from vllm.inputs.engine import tokens_input
 
@@ -109,10 +110,10 @@ def _try_out(vllm: Any) -> None:
 
 @contextmanager
 def _plain_weights(tied: bool) -> Iterator[None]:
-    """On a CPU, vLLM packs the weights of linear layers for its kernels, and new weights would never reach the copies.
+    """Keeps vLLM from packing the weights of linear layers on a CPU: new weights would never reach the packed copies.
 
-    Here they stay what they are, but for their order in memory, which makes them as fast; not so an embedding that is
-    only looked up, unless it is `tied` to the output layer.
+    Only the order of the weights in memory is changed, which makes them as fast. The order of an embedding that is only
+    looked up stays, unless the embedding is `tied` to the output layer.
     """
     from vllm.model_executor.layers import utils
 
@@ -125,15 +126,16 @@ def _plain_weights(tied: bool) -> Iterator[None]:
 
 
 def _keep(tied: bool, layer: Any, remove_weight: bool) -> None:
+    """Replaces vLLM's function that packs a layer's weight."""
     looked_up = type(layer).__name__ == "VocabParallelEmbedding" and not tied
     if layer.weight.ndim == 2 and not looked_up:
         layer.weight.data = layer.weight.data.t().contiguous().t()
-    weight = layer.weight.detach()  # a plain tensor: vLLM's own kind takes a way round through Python at every call
+    weight = layer.weight.detach()  # a plain tensor: vLLM's own class goes through Python at every call
     layer.cpu_linear = lambda x, _, bias: torch.nn.functional.linear(x, weight, bias)
 
 
 def _give_llvmlite_attributes() -> None:
-    """vLLM asks all that is imported for its `__dict__`; llvmlite's library answers every name with a function."""
+    """Gives llvmlite's library a `__dict__`: vLLM asks every module for it, and the library would return a function."""
     ffi: Any = sys.modules.get("llvmlite.binding.ffi")
     if ffi is not None:
         ffi.lib._fntab.setdefault("__dict__", {})
