@@ -1,4 +1,4 @@
-"""The groups that the learner trained last, kept in the run's directory for people to look at.
+"""The groups that the learner trained last, kept in the run's directory for people to read.
 
     groups/SLOT: header (JSON), newline, then the groups' bytes (`group_codec`), one after another
 
