@@ -112,7 +112,7 @@ class PeerExchange(CachingTransport):
             self._leaf(),
             settings.upload_usd_per_gb,
         )
-        joined = self._directory.join(itself, route, avoided, anew=restart)
+        joined = self._directory.join(itself, route, avoided, restart=restart)
         if self._leaving and itself.leaf != "leaving":  # it was asked to leave in between
             self.retire()
         if self._tokens is not None:
