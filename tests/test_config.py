@@ -93,6 +93,13 @@ def test_what_a_watch_for_notices_does_not_use_is_refused(tmp_path: Path, key: s
     assert "rollout.preemption.endpoint" in problems(tmp_path, preemption + 'watch = "aws"\nendpoint = "here"\n')
 
 
+def test_a_shared_folder_is_named_for_the_transport_that_uses_it(tmp_path: Path) -> None:
+    folder = BASE + '[weights]\nfolder = "/dev/shm/parts"\n'
+    assert problems(tmp_path, folder + 'transport = "folder"\n') == {}
+    assert "weights.folder" in problems(tmp_path, folder)
+    assert "weights.transport" in problems(tmp_path, BASE + '[weights]\ntransport = "pigeons"\n')
+
+
 def test_rewards_lie_between_two_bounds(tmp_path: Path) -> None:
     turned = BASE + "[environment]\nreward_min = 1.0\nreward_max = 0.0\n"
     assert "environment.reward_max" in problems(tmp_path, turned)

@@ -430,6 +430,22 @@ MUTATIONS = (
         ("tests/workers/weights/test_growing_routes.py::test_what_is_given_up_leaves_no_part_and_holds_nothing",),
     ),
     Mutation(
+        "a probe proves nothing",
+        "workers leave good peers for ones that are no faster, and read the store that they were to spare",
+        "workers/weights/peers/source_choice.py",
+        "if probe.rate >= 2 * probe.rate_before and view.peers:",
+        "if view.peers:",
+        ("tests/workers/weights/test_source_choice.py::test_a_probe_must_prove_twice_as_fast",),
+    ),
+    Mutation(
+        "every worker of a shared folder reads the store",
+        "a site pays for each part as often as it has workers",
+        "workers/weights/folder.py",
+        "                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "",
+        ("tests/workers/weights/test_folder.py::test_a_part_has_one_claim_at_a_time",),
+    ),
+    Mutation(
         "a difference applied to other weights than its own",
         "a worker whose weights are not those of its version's name goes on from them",
         "echo_queue/weights/reader.py",
