@@ -19,7 +19,7 @@ from echo_queue.submission.length_features import buckets
 from echo_queue.submission.length_limits import limits_of
 from tests.queue.clients import Clients
 from tests.submission.conftest import Site, until
-from tests.submission.test_limits import make_model
+from tests.submission.test_length_limits import make_model
 
 ROWS = [{"prompt": f"prompt {index}", "answer": index} for index in range(950)]
 EXPECTED = {(0, index): PromptRow(f"prompt {index}", {"answer": index}) for index in range(950)}
