@@ -109,7 +109,7 @@ class LearnerQueue(Events):
         return bool(self._caller.call("publish", self._lineage, *words))
 
     def bury_bad_group(self, task_id: bytes, entry: bytes, error: CodecError) -> bool:
-        """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`. False if it has left that entry."""
+        """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`. False if it is not there."""
         words = task_id, entry, error.problems[0].what, error.cause
         moved, *refs = self._caller.call("bury_bad_group", self._lineage, *words)
         self._payloads.discard(filter(None, refs))
