@@ -63,7 +63,7 @@ def test_a_worker_in_quarantine_is_named(queue: Clients) -> None:
     scene = Scene(queue)
     learner_was_heard(queue)
     alive(scene, "worker-1", state="quarantined")
-    assert said(queue)[0] == "worker-1 mistrusts its weights and loads them anew"
+    assert said(queue)[0] == "worker-1 mistrusts its weights and loads them again"
 
 
 def test_a_run_without_workers_says_so(queue: Clients) -> None:
