@@ -32,7 +32,7 @@ class Entry:
 
     @property
     def main(self) -> str | None:
-        """The manifest's own route: the only one without a document. None: the listing alone cannot tell which it is."""
+        """The manifest's own route: the only one without a document. None: the listing does not tell which it is."""
         unsealed = [name for name, route in self.routes.items() if not route.sealed]
         return unsealed[0] if self.manifest and len(unsealed) == 1 else None
 

@@ -36,7 +36,7 @@ def cut(
 
 
 def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview:
-    """Returns the shard in a verified part: `stored` itself, or its plaintext. Raises `ServiceError` for a wrong key."""
+    """Returns the shard in a verified part: `stored`, or its plaintext. Raises `ServiceError` for a wrong key."""
     if not part.salt:
         return stored
     if chunk_key is None:

@@ -127,7 +127,7 @@ class Announcement:
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "Announcement":
-        """Decodes a document. Raises `Damaged` if it is not a whole announcement, `ServiceError` for an unknown format."""
+        """Decodes a document. Raises `Damaged` if it is no whole announcement, `ServiceError` for an unknown format."""
         return _decode(body, where, "part", _announcement_of)
 
 

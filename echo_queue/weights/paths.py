@@ -1,4 +1,4 @@
-"""Finds the cheapest path to a version: the fewest bytes and, among equals, the fewest routes. No store is read here."""
+"""Finds the cheapest path to a version: the fewest bytes and, among equals, the fewest routes. It reads no store."""
 
 import heapq
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Publishes versions: stores parts while later ones are being encoded, and the signed manifest last and once.
 
-- Readers see a version whole or not at all. Publishing a version again with the same tensors changes nothing; with other
-  tensors it raises `FencedError`, because only another learner can have published the first ones.
+- Readers see a version whole or not at all. Publishing a version again with the same tensors changes nothing;
+  with other tensors it raises `FencedError`, because only another learner can have published the first ones.
 - A version's own route is the delta from the version published before, unless that is hardly smaller than an anchor.
   `further` adds deltas that span several publications, aligned like a skip list, and anchors.
 - Parts of a version's own route are announced as they are stored, except for the first version of a lineage, whose
@@ -116,8 +116,8 @@ class WeightPublisher:
         return Published(version, key, digest(envelope))
 
     def further(self, version: Version, hurried: Hurried = lambda: False) -> list[Route]:
-        """Stores further routes to `version`, which was published last, and returns them: those that are due, and deltas
-        only if they are smaller than the routes that exist.
+        """Stores and returns further routes to `version`, which was published last: those that are due, deltas only if
+        they are smaller than the routes that exist.
 
         Once `hurried` says that the next version waits, deltas are left out, and anchors are put off.
         """
@@ -201,7 +201,7 @@ class WeightPublisher:
         return own is not None and self._anchor is not None and own < SPARSE * self._anchor[1]
 
     def _extra(self, base: Publication | None, here: Publication) -> Route | None:
-        """Stores a route beside the manifest's own, with a signed document of its own; None if it is not worth its bytes."""
+        """Stores a route beside the manifest's own, with its own signed document; None if it is not worth its bytes."""
         tensors: Mapping[str, Tensor] = {}
         limit = math.inf
         if base is not None and self._anchor is not None:

@@ -29,11 +29,11 @@ def expendable(
 ) -> list[Version]:
     """Returns the published `versions` that no role can need once `newest` is published, oldest first.
 
-    `versions`: True if the version has an anchor. Workers fetch only the version that is latest when they check, and may
-    be slow to finish: the `keep` newest stay. A task within the bound `s` may need any version down to `newest` − s: those
-    stay too, and so do those that are `leased`. Every version that a path to one of them may lead over also stays: all
-    back to the newest anchored one but one, since a slow worker may have started from that. Versions newer than `newest`
-    are never returned.
+    `versions`: True if the version has an anchor. Workers fetch only the version that is latest when they check, and
+    may be slow to finish: the `keep` newest stay. A worker within `s` updates may still be asked for any version down
+    to `newest` − s: those stay too, and so do those that are `leased`. Every version that a path to one of them may
+    lead over also stays: all back to the newest anchored one but one, since a slow worker may have started from that.
+    Versions newer than `newest` are never returned.
     """
     ours = sorted(version for version in versions if version <= newest)
     needed = {version for version in ours if version in leased} | set(ours[max(0, len(ours) - keep) :])

@@ -52,7 +52,7 @@ class Signer:
 
     @classmethod
     def kept_at(cls, path: Path) -> "Signer":
-        """Reads the key in `path`, which is made there the first time; if several processes make it at once, one wins."""
+        """Reads the key in `path`, made there the first time; if several processes make it at once, one wins."""
         try:
             if not path.exists():
                 _make(path)

@@ -21,7 +21,8 @@ def part(number: int) -> Part:
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_uploads_that_end_in_any_order_are_told_of_in_theirs(order: tuple[int, ...]) -> None:
     told: list[tuple[int, Part]] = []
-    stored, uploads = OrderedAnnouncements(lambda place, part: told.append((place, part))), [Future[None]() for _ in order]
+    stored = OrderedAnnouncements(lambda place, part: told.append((place, part)))
+    uploads = [Future[None]() for _ in order]
     for number, upload in enumerate(uploads):
         stored.follow(part(number), upload)
     for place, number in enumerate(order):
