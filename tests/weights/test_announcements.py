@@ -9,7 +9,7 @@ import torch
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement
-from echo_queue.weights.announcements import InOrder
+from echo_queue.weights.announcements import OrderedAnnouncements
 from echo_queue.weights.manifest import Part
 from tests.weights.scene import VERIFIER, drifted, history, manifest_of, model, weight_publisher
 
@@ -21,7 +21,8 @@ def part(number: int) -> Part:
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_uploads_that_end_in_any_order_are_told_of_in_theirs(order: tuple[int, ...]) -> None:
     told: list[tuple[int, Part]] = []
-    stored, uploads = InOrder(lambda place, part: told.append((place, part))), [Future[None]() for _ in order]
+    stored = OrderedAnnouncements(lambda place, part: told.append((place, part)))
+    uploads = [Future[None]() for _ in order]
     for number, upload in enumerate(uploads):
         stored.follow(part(number), upload)
     for place, number in enumerate(order):
@@ -33,7 +34,7 @@ def test_uploads_that_end_in_any_order_are_told_of_in_theirs(order: tuple[int, .
 
 def test_of_a_single_part_nothing_is_told_until_another_follows() -> None:
     told: list[int] = []
-    stored, upload = InOrder(lambda place, part: told.append(place)), Future[None]()
+    stored, upload = OrderedAnnouncements(lambda place, part: told.append(place)), Future[None]()
     stored.follow(part(0), upload)
     upload.set_result(None)
     assert told == []
@@ -43,7 +44,7 @@ def test_of_a_single_part_nothing_is_told_until_another_follows() -> None:
 
 def test_nothing_is_told_of_what_was_not_stored_nor_of_what_comes_after() -> None:
     told: list[int] = []
-    stored, uploads = InOrder(lambda place, part: told.append(place)), [Future[None]() for _ in range(3)]
+    stored, uploads = OrderedAnnouncements(lambda place, part: told.append(place)), [Future[None]() for _ in range(3)]
     for number, upload in enumerate(uploads):
         stored.follow(part(number), upload)
     uploads[0].set_result(None)

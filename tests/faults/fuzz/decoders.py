@@ -48,7 +48,7 @@ from learner.recovery import checkpoint
 from tests.faults.fuzz import delta_shards
 from workers.environments import child
 from workers.weights.peers import http1
-from workers.weights.peers.access import Refused, Tokens
+from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled
 
 CAP_BYTES = 1 << 20
@@ -400,7 +400,7 @@ JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800
 
 # What peers say to each other -----------------------------------------------------------------------------------------
 
-TOKENS = Tokens(b"secret", lambda: 1_700_000_000.0)
+TOKENS = PeerAuth(b"secret", lambda: 1_700_000_000.0)
 PATH = http1.path_of("weights/0001/00000007/full/" + "ab" * 16 + ".part", 3)
 MINTED = TOKENS.mint("w2", "w1", PATH)
 

@@ -401,8 +401,8 @@ MUTATIONS = (
         "parts announced in any order",
         "workers fetch parts that are not there yet, and prefetch nothing more of their version",
         "echo_queue/weights/announcements.py",
-        "while len(self._parts) > 1 and self._told in self._stored:",
-        "while self._told < len(self._stored):",
+        "while len(self._parts) > 1 and self._announced in self._stored:",
+        "while self._announced < len(self._stored):",
         ("tests/weights/test_announcements.py::test_uploads_that_end_in_any_order_are_told_of_in_theirs",),
     ),
     Mutation(

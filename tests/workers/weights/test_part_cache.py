@@ -201,7 +201,7 @@ def test_a_cache_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) ->
 
 
 def test_two_living_workers_cannot_share_a_cache(part_cache: PartCache) -> None:
-    with pytest.raises(ServiceError, match="belongs to another process that lives"):
+    with pytest.raises(ServiceError, match="belongs to another process that is running"):
         PartCache(part_cache.folder, MB)
 
 
