@@ -142,7 +142,7 @@ def test_a_finished_run_lets_its_workers_go(stage: Begin, folder: Path) -> None:
     worker = run.worker("w1")
     run.drain(1)
     run.queue.finish(run.lineage, force=True)
-    worker.join(timeout=20)
+    worker.join(timeout=120)
     assert not worker.is_alive() and not run.errors
 
 
@@ -156,7 +156,7 @@ def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(stage: Begin,
     assert all(group.oldest == 0 for group in run.drain(2))
     run.queue.publish(run.lineage, Published(Version(run.lineage, 2), "weights/nowhere", "0" * 64))
     run.queue.advance(run.lineage, 2, 2, 1.0)
-    worker.join(timeout=30)
+    worker.join(timeout=120)
     (error,) = run.errors
     assert isinstance(error, DeadlineError)
     assert "or newer did not arrive within 3 s" in str(error) and "weights/nowhere" in str(error)
@@ -173,7 +173,7 @@ def test_a_worker_far_away_gets_its_base_model_from_the_store(stage: Begin, fold
 def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(stage: Begin, folder: Path) -> None:
     run = stage(environment={"kind": "function", "function": "nowhere_at_all:f"})
     run.begin(QUESTIONS[:1], tensors_of(folder))
-    run.worker("w1").join(timeout=30)
+    run.worker("w1").join(timeout=120)
     (error,) = run.errors
     assert isinstance(error, ConfigError)
     assert run.status().in_flight == 0
@@ -192,7 +192,7 @@ def test_sigterm_hands_back_what_cannot_be_finished(stage: Begin, tmp_path: Path
     worker = run.process("w1")
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
     os.kill(worker.pid, signal.SIGTERM)
-    assert worker.wait(timeout=20) == 0
+    assert worker.wait(timeout=120) == 0
     assert run.queue.reclaim().released == 2
     assert run.queue.audit().ok
 
@@ -206,7 +206,7 @@ def test_sigterm_ends_a_worker_whose_environment_hangs(stage: Begin, folder: Pat
         lambda: any(one.heartbeat and one.heartbeat.state == "scoring" for one in run.status().workers), "scoring"
     )
     os.kill(worker.pid, signal.SIGTERM)
-    assert worker.wait(timeout=20) == 0
+    assert worker.wait(timeout=120) == 0
     assert run.queue.reclaim().released == 1
 
 
@@ -251,7 +251,7 @@ def test_another_worker_goes_on_where_one_was_taken_away(stage: Begin, tmp_path:
     run.until(lambda: generating(run), "tokens")
     run.until(lambda: run.queue.client.hlen(run.queue.keys.partials) == 2, "partial rollouts of both")
     os.kill(taken.pid, end)
-    assert taken.wait(timeout=20) == (0 if end == signal.SIGTERM else -9)
+    assert taken.wait(timeout=120) == (0 if end == signal.SIGTERM else -9)
     partials = stored(run)
     assert len(partials) == 2 and all(len(one.tokens) > 10 for begun in partials.values() for one in begun.samples)
     run.worker("w2")

@@ -15,7 +15,7 @@ from workers.held_leases import HeldLeases
 from workers.shutdown import LEAST_S, Shutdown, ShutdownThread, on_signals
 
 Begin = Callable[..., Stage]
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 @dataclass(frozen=True)

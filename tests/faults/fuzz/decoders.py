@@ -285,7 +285,7 @@ def _look_at(route: Route) -> None:
 def _look_at_part(part: Part, version: Version) -> None:
     """It lies nowhere but in its version's folder, and its chunks fill it."""
     place = place_of(part.key)
-    assert place is not None and place.version == version and f"/{place.way}/" in part.key
+    assert place is not None and place.version == version and f"/{place.route}/" in part.key
     assert sum(part.length(index) for index in range(len(part.chunks))) == part.size
     assert all(part.length(index) > 0 for index in range(len(part.chunks)))
 

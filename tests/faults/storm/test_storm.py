@@ -106,7 +106,7 @@ def test_a_service_that_was_away_for_celery_is_listed_and_no_complaint() -> None
     assert all(surprise in report for surprise in FORESEEN)
 
 
-@pytest.mark.parametrize("idle", [{"ways": Counter(anchors=3)}, {"bytes": Counter(store=3)}], ids=["ways", "bytes"])
+@pytest.mark.parametrize("idle", [{"routes": Counter(anchors=3)}, {"bytes": Counter(store=3)}], ids=["routes", "bytes"])
 def test_a_long_storm_without_differences_or_peers_shows_too_little(
     idle: dict[str, Counter[str]], tmp_path: Path
 ) -> None:
