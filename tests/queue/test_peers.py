@@ -1,4 +1,4 @@
-"""Who feeds whom: one chain per route and region, one head, leaves at its sides, nobody in a circle."""
+"""The peer exchange has one chain per route and region, one head, leaves at its sides, and no circle of workers."""
 
 import itertools
 from collections.abc import Collection
