@@ -5,7 +5,7 @@
 - Models: Qwen3 architecture with random weights in float32, of 0.6 M (the quick start's) and 30 M parameters.
 - Samples come in groups of 16 of a prompt of 12 to 28 tokens; all of them end at 64 tokens. Each engine has a process
   of its own, with one thread; ours and the bare one take turns, and the best of some runs counts.
-- A swap is all that stands between two steps: the gate with its load and its probes, 32 samples being under way.
+- A swap is all that stands between two steps: the swap with its load and its probes, 32 samples being under way.
 
     python -m benchmarks.engines [--json] [--repeats 5] [--engines transformers vllm] [--models 0.6M 30M]
 """
@@ -35,7 +35,7 @@ from benchmarks.verdict import print_verdict
 from echo_queue.config import Config
 from echo_queue.records import Tokens, Version
 from workers import engines
-from workers.engines import Key, Request
+from workers.engines import SampleKey, SampleRequest
 
 if TYPE_CHECKING:
     from echo_queue.weights import Manifest
@@ -266,17 +266,17 @@ class Ours:
         from workers.weights.swap import WeightSwap
 
         tensors = {name: parameter.detach() for name, parameter in other.named_parameters()}
-        gate, pauses = WeightSwap(self._engine), []
+        swap, pauses = WeightSwap(self._engine), []
         self._begin(prompts(other.config.vocab_size, 32))
         for number in range(1, SWAPS + 1):
             self._engine.step()
-            gate.swap(_manifest(number, tensors), tensors)
-            pauses.append(1000 * gate.pause_s)
+            swap.swap(_manifest(number, tensors), tensors)
+            pauses.append(1000 * swap.pause_s)
         self._engine.abort([TASK])
         return statistics.median(pauses)
 
     def _begin(self, prompts: Sequence[Tokens]) -> None:
-        self._engine.add([Request(Key(TASK, row), prompt, row, NEW) for row, prompt in enumerate(prompts)])
+        self._engine.add([SampleRequest(SampleKey(TASK, row), prompt, row, NEW) for row, prompt in enumerate(prompts)])
 
 
 class BareTransformers:

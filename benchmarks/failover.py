@@ -18,14 +18,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import redis
 
 from benchmarks.queue import group
 from benchmarks.verdict import print_verdict
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
+from echo_queue.queue import (
+    Caller,
+    Chunk,
+    LearnerQueue,
+    Operator,
+    Outcome,
+    PromptSet,
+    RunRules,
+    SubmitterQueue,
+    WorkerQueue,
+)
 from echo_queue.queue.caller import Replicas
+from echo_queue.queue.keys import Keys
 from echo_queue.records import Group, PromptShard, Published, Task, Version
-from tests.faults.replicated import Replicated
+from tests.faults.servers.replicated import Replicated
 
 PROMPTS = 100_000
 LEASE = 8
@@ -64,7 +76,7 @@ class Figures:
 class Worker(threading.Thread):
     """Leases and completes until `stopping`; `acknowledged` are the ids whose completion was answered."""
 
-    def __init__(self, queue: Queue, name: str, template: Group, stopping: threading.Event) -> None:
+    def __init__(self, queue: WorkerQueue, name: str, template: Group, stopping: threading.Event) -> None:
         super().__init__(name=name, daemon=True)
         self.acknowledged: list[str] = []
         self.moves = 0
@@ -89,14 +101,14 @@ class Worker(threading.Thread):
 class Admitting(threading.Thread):
     """Backlog → tasks, as the learner's housekeeper does, until `stopping`."""
 
-    def __init__(self, queue: Queue, stopping: threading.Event) -> None:
+    def __init__(self, operator: Operator, stopping: threading.Event) -> None:
         super().__init__(daemon=True)
-        self._queue, self._stopping = queue, stopping
+        self._operator, self._stopping = operator, stopping
 
     def run(self) -> None:
         while not self._stopping.wait(ADMIT_EVERY_S):
             with suppress(ServiceError):
-                self._queue.admit()
+                self._operator.admit()
 
 
 def play(
@@ -104,17 +116,17 @@ def play(
 ) -> Round:
     """One life of a master, and what its successor knows of it."""
     with Replicated(directory, program) as pair:
-        queue = Queue(pair.client(), "run", deadline_s=30.0)
-        queue.configure(RunRules(s=PROMPTS, batch=1000, pace=False))
-        queue.publish(0, Published(Version(0, 0), "manifest", "digest"))
-        queue.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, PROMPTS)])
-        queue.submit("set", 0, PromptShard("shard", 0, PROMPTS))
+        caller = Caller(pair.client(), "run", 30.0)
+        Operator(caller).configure(RunRules(s=PROMPTS, batch=1000, pace=False))
+        LearnerQueue(caller).publish(Published(Version(0, 0), "manifest", "digest"))
+        SubmitterQueue(caller).declare(PromptSet("set", "benchmark"), [Chunk(0, 0, PROMPTS)])
+        SubmitterQueue(caller).submit("set", 0, PromptShard("shard", 0, PROMPTS))
         stopping, template = threading.Event(), group(_task(), np.random.default_rng(0))
         crew = [
-            Worker(Queue(pair.master.client(), "run", deadline_s=DEADLINE_S, replicas=replicas), *rest)
+            Worker(WorkerQueue(Caller(pair.master.client(), "run", DEADLINE_S, replicas)), *rest)
             for rest in ((f"w{number}", template, stopping) for number in range(workers))
         ]
-        admitting = Admitting(Queue(pair.master.client(), "run", deadline_s=DEADLINE_S), stopping)
+        admitting = Admitting(Operator(Caller(pair.master.client(), "run", DEADLINE_S)), stopping)
         for thread in (*crew, admitting):
             thread.start()
         time.sleep(well_s / 4)
@@ -127,16 +139,21 @@ def play(
         pair.fail_over()
         for thread in (*crew, admitting):
             thread.join(60)
-        survivor = Queue(pair.client(), "run", deadline_s=30.0)
+        survivor = pair.client()
         acknowledged = [task for worker in crew for task in worker.acknowledged]
-        return Round(rate, len(acknowledged), _unknown(survivor, acknowledged), survivor.audit().ok)
+        return Round(
+            rate,
+            len(acknowledged),
+            _unknown(survivor, acknowledged),
+            Operator(Caller(survivor, "run", 30.0)).audit().ok,
+        )
 
 
-def _unknown(survivor: Queue, acknowledged: list[str]) -> int:
+def _unknown(survivor: "redis.Redis", acknowledged: list[str]) -> int:
     """How many of these completions the survivor has no trace of."""
     known = 0
     for at in range(0, len(acknowledged), HMGET):
-        places: Any = survivor.client.hmget(survivor.keys.open, acknowledged[at : at + HMGET])
+        places: Any = survivor.hmget(Keys("run").open, acknowledged[at : at + HMGET])
         known += sum(place is not None and place.startswith(b"replay") for place in places)
     return len(acknowledged) - known
 

@@ -27,7 +27,17 @@ import orjson
 import redis
 
 from benchmarks.verdict import conclude
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules
+from echo_queue.queue import (
+    Admin,
+    Caller,
+    Chunk,
+    LearnerQueue,
+    Operator,
+    PromptSet,
+    RunRules,
+    SubmitterQueue,
+    WorkerQueue,
+)
 from echo_queue.records import Group, PromptShard, Published, Sample, Span, Task, Version
 from echo_queue.services.redis_server import RedisServer
 
@@ -113,7 +123,7 @@ class Worker:
     """`slots`: how many groups it may hold, by those that it holds."""
 
     name: str
-    queue: Queue
+    queue: WorkerQueue
     trace: Trace
     slots: Callable[[Sequence[Running]], int]
     running: list[Running] = field(default_factory=list)
@@ -176,7 +186,7 @@ def slots_beside(longest: float, window: Lengths, steps_s: Sequence[float]) -> i
 class Trainer:
     """Trains nothing, in `train_s`."""
 
-    def __init__(self, queue: Queue, train_s: float) -> None:
+    def __init__(self, queue: LearnerQueue, train_s: float) -> None:
         self._queue = queue
         self._train_s = train_s
         self._hand: list[str] = []
@@ -188,19 +198,19 @@ class Trainer:
     def look(self, now_s: float) -> None:
         """Begins an update as soon as there is a batch."""
         if self.ends_s == float("inf"):
-            self._hand += [one.task for one in self._queue.drain(self.version.lineage, BATCH - len(self._hand)).groups]
+            self._hand += [one.task for one in self._queue.drain(BATCH - len(self._hand)).groups]
             if len(self._hand) == BATCH:
                 self.ends_s = now_s + self._train_s
 
     def update(self) -> None:
         self.version = self.version._replace(number=self.version.number + 1)
-        self._queue.advance(self.version.lineage, self.version.number, len(self._hand), 8.0)
-        self._queue.commit(self.version.lineage, f"{self.version}", self._hand)
+        self._queue.advance(self.version.number, len(self._hand), 8.0)
+        self._queue.commit(f"{self.version}", self._hand)
         self._hand, self.ends_s = [], float("inf")
         self._publish()
 
     def _publish(self) -> None:
-        self._queue.publish(self.version.lineage, Published(self.version, "manifest", "digest"))
+        self._queue.publish(Published(self.version, "manifest", "digest"))
 
 
 # A run ----------------------------------------------------------------------------------------------------------------
@@ -214,16 +224,17 @@ class Measured:
 
 
 def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> Measured:
-    queue, size = Queue(client, name), len(trace.now)
+    caller, size = Caller(client, name), len(trace.now)
+    operator, submitter, queue = Operator(caller), SubmitterQueue(caller), WorkerQueue(caller)
     rules = RunRules(s, BATCH, lease_ms=600_000, pace=False, longest_first=order != "plain")
-    queue.configure(replace(rules, s=0))
+    operator.configure(replace(rules, s=0))
     epochs = 1 if order in ("plain", "bucket") else 2
-    queue.declare(PromptSet("p", "a trace", epochs=epochs), [Chunk(0, 0, size)])
-    queue.submit("p", 0, PromptShard("none", 0, size), trace.buckets if order == "bucket" else b"")
-    trainer = Trainer(queue, trace.train_s)
+    submitter.declare(PromptSet("p", "a trace", epochs=epochs), [Chunk(0, 0, size)])
+    submitter.submit("p", 0, PromptShard("none", 0, size), trace.buckets if order == "bucket" else b"")
+    trainer = Trainer(LearnerQueue(caller), trace.train_s)
     if epochs == 2:  # the first passes in no time
         teach(queue, trainer, trace.now if order == "told" else trace.before)
-    queue.configure(rules)
+    operator.configure(rules)
     began = trainer.version.number
 
     def slots(running: Sequence[Running]) -> int:
@@ -234,10 +245,10 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
         return slots_beside(longest, trace.before[first : first + BATCH * (1 + s)], trace.steps_s)
 
     crew = [Worker(f"w{number}", queue, trace, slots) for number in range(WORKERS)]
-    return timed(trainer, crew, began + len(trace.batches), queue)
+    return timed(trainer, crew, began + len(trace.batches), operator)
 
 
-def teach(queue: Queue, trainer: Trainer, lengths: Lengths) -> None:
+def teach(queue: WorkerQueue, trainer: Trainer, lengths: Lengths) -> None:
     """The first epoch."""
     for _ in range(len(lengths) // BATCH):
         tasks = queue.lease("teacher", trainer.version, BATCH).tasks
@@ -246,7 +257,7 @@ def teach(queue: Queue, trainer: Trainer, lengths: Lengths) -> None:
         trainer.update()
 
 
-def timed(trainer: Trainer, crew: Sequence[Worker], last: int, queue: Queue) -> Measured:
+def timed(trainer: Trainer, crew: Sequence[Worker], last: int, operator: Operator) -> Measured:
     """Until the learner has made version `last`."""
     now_s = trained_s = 0.0
     while trainer.version.number < last:
@@ -256,7 +267,7 @@ def timed(trainer: Trainer, crew: Sequence[Worker], last: int, queue: Queue) -> 
         trainer.look(now_s)
         passes_s = min(trainer.ends_s - now_s, *(worker.ends_s for worker in crew))
         if passes_s == float("inf"):
-            raise RuntimeError(f"nobody has anything to do: {queue.status()}")
+            raise RuntimeError(f"nobody has anything to do: {operator.status()}")
         for worker in crew:
             worker.pass_time(passes_s)
             worker.complete()
@@ -264,7 +275,7 @@ def timed(trainer: Trainer, crew: Sequence[Worker], last: int, queue: Queue) -> 
         now_s += passes_s
         if trainer.ends_s <= now_s:
             trainer.update()
-    counts = queue.status().counts
+    counts = operator.status().counts
     sent_back = sum(counts.get(cause, 0) for cause in ("cancelled", "late", "late_completion"))
     return Measured(now_s, now_s - trained_s, sent_back)
 
@@ -327,7 +338,7 @@ def main() -> int:
         server.start()
         try:
             with server.client() as client:
-                Queue(client, "install").install()
+                Admin(Caller(client, "install")).install()
                 client.config_set("appendfsync", "no")  # by their clock nobody waits for a disk
                 rows = list(measure(client))
         finally:

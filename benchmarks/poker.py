@@ -27,7 +27,7 @@ from echo_queue.records import PromptRow
 from echo_queue.submission.sources.poker import Hand
 from echo_queue.submission.sources.poker.deals import PokerSource
 from learner.base_model.task import task_of
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 
 HELD_OUT_SEED_OFFSET = 200_000_000
 """From the run's own seed; the warm-up's deals lie half as far."""
@@ -64,7 +64,7 @@ class Gain:
 def play(folder: Path, config: Config, deals: PokerSource, hands: int, sampled: bool) -> list[tuple[float, bool]]:
     """The chips of each hand, and whether the model gave it up by a move that is none."""
     torch.manual_seed(config.run.seed)
-    prompts = Prompts.open(str(folder), config.model.max_prompt_tokens)
+    prompts = PromptEncoder.open(str(folder), config.model.max_prompt_tokens)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     results: list[tuple[float, bool]] = []
     for first in range(0, hands, BATCH):
@@ -79,7 +79,7 @@ def play(folder: Path, config: Config, deals: PokerSource, hands: int, sampled: 
 class _Seat:
     """One hand: the token ids of its text so far, as a worker would have them."""
 
-    def __init__(self, hand: Hand, prompts: Prompts) -> None:
+    def __init__(self, hand: Hand, prompts: PromptEncoder) -> None:
         self._hand, self._prompts = hand, prompts
         self._row = PromptRow(hand.prompt, {})
         self.ids: list[int] = prompts.encode(self._row).tolist()
@@ -96,7 +96,7 @@ class _Seat:
             self.chips = answer
 
 
-def _moves(model: Any, prompts: Prompts, seats: list[_Seat], config: Config, sampled: bool) -> list[list[int]]:
+def _moves(model: Any, prompts: PromptEncoder, seats: list[_Seat], config: Config, sampled: bool) -> list[list[int]]:
     """The next move of each, as token ids up to the one that ends it."""
     width = max(len(seat.ids) for seat in seats)
     ids = torch.tensor([[0] * (width - len(seat.ids)) + seat.ids for seat in seats])

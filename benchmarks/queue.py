@@ -20,7 +20,17 @@ import numpy as np
 import redis
 
 from benchmarks.verdict import print_verdict
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, library
+from echo_queue.queue import (
+    Caller,
+    Chunk,
+    LearnerQueue,
+    Operator,
+    PromptSet,
+    RunRules,
+    SubmitterQueue,
+    WorkerQueue,
+    library,
+)
 from echo_queue.records import Group, PromptShard, Published, Sample, Span, Task, Version
 from echo_queue.records.group_codec import encode
 from echo_queue.services.redis_server import RedisServer
@@ -60,21 +70,23 @@ def group(task: Task, rng: np.random.Generator) -> Group:
 
 def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, lease: int) -> float:
     """Seconds to take every group through the queue; `templates` are the tasks' groups in order."""
-    queue, total = Queue(client, run), len(templates)
-    queue.configure(RunRules(s=total // batch, batch=batch, pace=False))
-    queue.publish(0, Published(Version(0, 0), "manifest", "digest"))
-    queue.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, total)])
+    caller, total = Caller(client, run), len(templates)
+    operator, submitter = Operator(caller), SubmitterQueue(caller)
+    worker, learner = WorkerQueue(caller), LearnerQueue(caller)
+    operator.configure(RunRules(s=total // batch, batch=batch, pace=False))
+    learner.publish(Published(Version(0, 0), "manifest", "digest"))
+    submitter.declare(PromptSet("set", "benchmark"), [Chunk(0, 0, total)])
     begun = time.perf_counter()
-    queue.submit("set", 0, PromptShard("shard", 0, total))
+    submitter.submit("set", 0, PromptShard("shard", 0, total))
     for at in range(0, total, batch):
         for first in range(at, at + batch, lease):
-            tasks = queue.lease("worker-1", Version(0, 0), lease).tasks
-            queue.complete("worker-1", templates[first : first + len(tasks)])
-        drained = queue.drain(0, batch)
-        queue.advance(0, at // batch + 1, batch, 1.0)
-        queue.commit(0, str(at), [group.task for group in drained.groups])
+            tasks = worker.lease("worker-1", Version(0, 0), lease).tasks
+            worker.complete("worker-1", templates[first : first + len(tasks)])
+        drained = learner.drain(batch)
+        learner.advance(at // batch + 1, batch, 1.0)
+        learner.commit(str(at), [group.task for group in drained.groups])
     took = time.perf_counter() - begun
-    audit = queue.audit()
+    audit = operator.audit()
     if not audit.ok or audit.trained != total:
         raise SystemExit(f"the benchmark lost groups: {audit}")
     return took

@@ -28,8 +28,8 @@ from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.source import spell
 from workers import engines
 from workers.assignment import seed_of
-from workers.engines import Engine, Key, Request
-from workers.prompt_encoder import Prompts
+from workers.engines import Engine, SampleKey, SampleRequest
+from workers.prompt_encoder import PromptEncoder
 
 ROOM = 128
 """Samples in the engine at once."""
@@ -41,7 +41,7 @@ STEPS = 16
 def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epoch: int) -> list[int]:
     """Tokens of the longest sample of each prompt's group."""
     waiting = [
-        Request(Key(str(place), sample), prompt, seed_of(epoch, str(place), sample), limit, NOTHING)
+        SampleRequest(SampleKey(str(place), sample), prompt, seed_of(epoch, str(place), sample), limit, NOTHING)
         for place, prompt in enumerate(prompts)
         for sample in range(samples)
     ]
@@ -61,7 +61,7 @@ def step_s(engine: Engine, prompts: list[Tokens], samples: int, groups: int) -> 
     taken: list[float] = []
     for first in range(0, STEPPED, groups):
         waiting = [
-            Request(Key(str(place), sample), prompts[place], seed_of(0, str(place), sample), STEPS, NOTHING)
+            SampleRequest(SampleKey(str(place), sample), prompts[place], seed_of(0, str(place), sample), STEPS, NOTHING)
             for place in range(first, first + groups)
             for sample in range(samples)
         ]
@@ -89,7 +89,7 @@ def main() -> int:
     arguments = parser.parse_args()
     config = load(arguments.config)
     torch.set_num_threads(config.worker_threads)
-    reader = Prompts.open(config.base_model, config.model.max_prompt_tokens)
+    reader = PromptEncoder.open(config.base_model, config.model.max_prompt_tokens)
     engine = engines.create(config, config.base_model, Version(0, 0), reader.stop_tokens)
     rows, limit = first_rows(config, arguments.prompts), config.model.max_new_tokens
     prompts = [reader.encode(row) for row in rows]

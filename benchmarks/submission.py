@@ -31,7 +31,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_redis
 from echo_queue.connections.endpoints import CELERY_PREFIX
-from echo_queue.queue import Queue, RunRules
+from echo_queue.queue import Caller, Operator, RunRules, SubmitterQueue
 from echo_queue.services.serving import Services
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def write_prompts(path: Path, count: int) -> None:
 
 def ours(config: Config, path: Path, source: Path, prompts: int) -> tuple[float, float, float, float]:
     """Seconds to the first and to all prompts; peak megabytes of the submitter and of the Celery processes."""
-    queue = Queue(connect_redis(config, "admin"), config.run.name)
+    caller = Caller(connect_redis(config, "admin"), config.run.name)
+    submitter_queue = SubmitterQueue(caller)
     with _celery("echo_queue.submission", path) as celery:
         begun = time.monotonic()
         command = [sys.executable, "-m", "echo_queue.cli", "submit", str(path), str(source)]
@@ -91,7 +92,7 @@ def ours(config: Config, path: Path, source: Path, prompts: int) -> tuple[float,
         first_s, peak_mb = 0.0, 0.0
         while submitter.poll() is None:
             peak_mb = max(peak_mb, _peak_mb(submitter.pid))
-            arrival = queue.submission_counts(config.prompts.set)
+            arrival = submitter_queue.submission_counts(config.prompts.set)
             if arrival and arrival.count and not first_s:
                 first_s = time.monotonic() - begun
             if arrival and arrival.settled:
@@ -102,7 +103,7 @@ def ours(config: Config, path: Path, source: Path, prompts: int) -> tuple[float,
         celery_mb = max(map(_peak_mb, _processes_of(celery.pid)))
         if submitter.wait(timeout=DEADLINE_S) != 0:
             raise SystemExit("submitting failed")
-    audit = queue.audit()
+    audit = Operator(caller).audit()
     if not audit.ok or audit.submitted != prompts:
         raise SystemExit(f"the benchmark lost prompts: {audit}")
     return first_s, all_s, peak_mb, celery_mb
@@ -171,7 +172,7 @@ def _services(directory: Path) -> Iterator[Path]:
     services.start()
     try:
         with connect_redis(config, "admin") as client:
-            Queue(client, config.run.name).configure(RunRules(s=4, batch=16))
+            Operator(Caller(client, config.run.name)).configure(RunRules(s=4, batch=16))
         yield path
     finally:
         services.stop()

@@ -1,4 +1,4 @@
-"""`python -m learner CONFIG`: the learner of a run. SIGTERM: the current update is finished and checkpointed."""
+"""`python -m learner CONFIG` runs the learner. On SIGTERM it finishes and checkpoints the current update."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ from echo_queue.errors import EchoQueueError, SetBackError
 from echo_queue.launch.problems import print_problems
 
 AGAIN = 1
-"""Exit code that asks to be started again; 2 says that somebody must act."""
+"""Exit code that asks the supervisor to start the learner again; 2 says that a person must act."""
 
 
 def main() -> int:
@@ -20,17 +20,18 @@ def main() -> int:
     parser.add_argument("config", type=Path, help="the run's TOML file")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    leaving = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: leaving.set())
+        signal.signal(number, lambda *_: stop.set())
     try:
         config = load(arguments.config)
-        from transformers.utils.logging import disable_progress_bar  # only now: torch takes seconds to import
+        # Imported only now: torch takes seconds.
+        from transformers.utils.logging import disable_progress_bar
 
         from learner.train import train
 
         disable_progress_bar()
-        train(config, leaving)
+        train(config, stop)
     except SetBackError as error:
         print_problems(error.problems)
         return AGAIN

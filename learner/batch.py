@@ -1,10 +1,10 @@
-"""Groups of an update → micro-batches of at most so many padded tokens, as tensors.
+"""Cuts the groups of an update into micro-batches: tensors of a bounded number of padded tokens.
 
-- Each sample that is trained lies in exactly one micro-batch; neighbours have similar lengths.
-- What an environment wrote into a sample is read and never learned: its tokens are inputs, not targets, and count in
-  nothing but the room that they take.
-- A prompt is held once per micro-batch, however many of its samples are there.
-- Groups come vetted (`echo_queue.records.validation`): nothing is checked here again.
+- Each sample that is trained lies in exactly one micro-batch; samples in a micro-batch have similar lengths.
+- An observation, written into a sample by its environment, is read and never learned: its tokens are inputs, not
+  targets, and count only towards the size of the micro-batch.
+- A prompt is held once per micro-batch, however many of its samples are in it.
+- Groups are already validated (`echo_queue.records.validation`): nothing is checked here again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class SampleRow:
     """One sample to train: T tokens, their behaviour log-probabilities, which of them the model drew (all [T]), and the
     sample's advantage."""
 
@@ -35,49 +35,49 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Samples of one prompt ([P] tokens)."""
+class PromptSamples:
+    """Samples of one prompt ([P] tokens): a group, or the part of it that fits into one micro-batch."""
 
     prompt: Tokens
-    rows: tuple[Row, ...]
+    rows: tuple[SampleRow, ...]
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one update trains. `tokens`, those that the model drew, normalises its loss."""
+    """The samples that one update trains. `tokens` counts those that the model drew; it normalises the loss."""
 
-    parts: tuple[Rows, ...]
+    groups: tuple[PromptSamples, ...]
     tokens: int
     zero_variance_groups: int
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the L tokens of a micro-batch belong: N prompts of at most P shared tokens, R samples of at most T.
+    """Indices of the L packed tokens of a micro-batch: N prompts of at most P shared tokens, R samples of at most T.
 
-    Attention is the one place that needs rectangles; these indices cut them out of the packed tokens and put the
-    results back. Padding points at token 0 and is masked.
+    Only attention needs rectangles; these indices cut them out of the packed tokens and put the results back. Padding
+    points at token 0 and is masked.
     """
 
     shared: int
     """Tokens of prompts; the samples' K tokens follow them"""
     prompts: Tensor
     """[N, P] indices into L, padded on the right"""
-    prompt_places: Tensor
+    prompt_positions: Tensor
     """[shared] flat indices into [N, P] of the tokens, in their packed order"""
     queries: Tensor
     """[R, T] indices into L"""
     keys: Tensor
     """[R, P + T] indices into L: a sample's prompt, then the sample itself"""
     mask: Tensor
-    """[R, 1, T, P + T] true where a query may look"""
-    sample_places: Tensor
+    """[R, 1, T, P + T] true where a query may attend"""
+    sample_positions: Tensor
     """[K] flat indices into [R, T]"""
 
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """L tokens without padding: every prompt once, but for its last token, then the inputs of every sample.
+    """L tokens without padding: every prompt once, without its last token, then the inputs of every sample.
 
     A sample's inputs are its prompt's last token and its completion without the last, so that the output at each of
     them predicts one of the completion's tokens; K of those were drawn by the model.
@@ -101,25 +101,26 @@ class MicroBatch:
 def prepare(
     groups: Sequence[Group], advantage: Literal["std", "mean"], zero_variance: Literal["skip", "keep"]
 ) -> Update:
-    """Advantages of each group, and the tokens that normalise the loss.
+    """Computes the advantages of each group, and the number of tokens that normalises the loss.
 
-    A group whose rewards are all equal has no advantage: "skip" leaves it out of the loss and of its token
-    count, "keep" lets it count.
+    A group whose rewards are all equal has no advantage: "skip" leaves it out of the loss and of its token count,
+    "keep" counts its tokens.
     """
-    parts, flat = [], 0
+    prepared, zero_variance_groups = [], 0
     for group in groups:
         rewards = torch.tensor([sample.reward for sample in group.samples], dtype=torch.float32)
         if equal := bool((rewards == rewards[0]).all()):
-            flat += 1
+            zero_variance_groups += 1
             if zero_variance == "skip":
                 continue
         advantages = torch.zeros_like(rewards) if equal else group_advantages(rewards, advantage)
         rows = (
-            Row(sample.tokens, sample.logprobs, _sampled(sample), float(a))
+            SampleRow(sample.tokens, sample.logprobs, _sampled(sample), float(a))
             for sample, a in zip(group.samples, advantages, strict=True)
         )
-        parts.append(Rows(group.prompt, tuple(rows)))
-    return Update(tuple(parts), sum(int(row.sampled.sum()) for part in parts for row in part.rows), flat)
+        prepared.append(PromptSamples(group.prompt, tuple(rows)))
+    tokens = sum(int(row.sampled.sum()) for samples in prepared for row in samples.rows)
+    return Update(tuple(prepared), tokens, zero_variance_groups)
 
 
 def _sampled(sample: Sample) -> Mask:
@@ -131,56 +132,56 @@ def _sampled(sample: Sample) -> Mask:
 
 def micro_batches(update: Update, micro_tokens: int) -> Iterator[MicroBatch]:
     """Cuts an update into micro-batches of at most `micro_tokens` padded tokens, or of one sample each."""
-    held: list[Rows] = []
-    for piece in _pieces(update.parts, micro_tokens):
-        if held and _padded([*held, piece]) > micro_tokens:
-            yield _collate(held)
-            held = []
-        held.append(piece)
-    if held:
-        yield _collate(held)
+    chosen: list[PromptSamples] = []
+    for piece in _pieces(update.groups, micro_tokens):
+        if chosen and _padded_tokens([*chosen, piece]) > micro_tokens:
+            yield _collate(chosen)
+            chosen = []
+        chosen.append(piece)
+    if chosen:
+        yield _collate(chosen)
 
 
-def _pieces(parts: Sequence[Rows], micro_tokens: int) -> Iterator[Rows]:
-    """Longest first; a prompt's samples stay together unless they are too many tokens for one micro-batch."""
-    for part in sorted(parts, key=lambda part: max(len(row.tokens) for row in part.rows), reverse=True):
-        rows = sorted(part.rows, key=lambda row: len(row.tokens), reverse=True)
+def _pieces(groups: Sequence[PromptSamples], micro_tokens: int) -> Iterator[PromptSamples]:
+    """Yields the longest first. A prompt's samples stay together unless they have too many tokens for a micro-batch."""
+    for group in sorted(groups, key=lambda group: max(len(row.tokens) for row in group.rows), reverse=True):
+        rows = sorted(group.rows, key=lambda row: len(row.tokens), reverse=True)
         while rows:
-            room = micro_tokens - len(part.prompt) + 1
+            room = micro_tokens - len(group.prompt) + 1
             count = max(1, room // len(rows[0].tokens))
-            yield Rows(part.prompt, tuple(rows[:count]))
+            yield PromptSamples(group.prompt, tuple(rows[:count]))
             rows = rows[count:]
 
 
-def _padded(parts: Sequence[Rows]) -> int:
-    prompt = max(len(part.prompt) for part in parts) - 1
-    completion = max(len(row.tokens) for part in parts for row in part.rows)
-    return len(parts) * prompt + sum(len(part.rows) for part in parts) * completion
+def _padded_tokens(pieces: Sequence[PromptSamples]) -> int:
+    prompt = max(len(piece.prompt) for piece in pieces) - 1
+    completion = max(len(row.tokens) for piece in pieces for row in piece.rows)
+    return len(pieces) * prompt + sum(len(piece.rows) for piece in pieces) * completion
 
 
-def _collate(parts: Sequence[Rows]) -> MicroBatch:
-    rows = [row for part in parts for row in part.rows]
-    prompt_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
-    shared = np.array([len(part.prompt) - 1 for part in parts])
+def _collate(pieces: Sequence[PromptSamples]) -> MicroBatch:
+    rows = [row for piece in pieces for row in piece.rows]
+    prompt_of = np.repeat(np.arange(len(pieces)), [len(piece.rows) for piece in pieces])
+    shared = np.array([len(piece.prompt) - 1 for piece in pieces])
     lengths = np.array([len(row.tokens) for row in rows])
     sampled = np.concatenate([row.sampled for row in rows])
     prompts, in_prompt = _rectangle(shared, first=0)
     samples, in_sample = _rectangle(lengths, first=int(shared.sum()))
-    inputs = [np.append(part.prompt[-1:], row.tokens[:-1]) for part in parts for row in part.rows]
+    inputs = [np.append(piece.prompt[-1:], row.tokens[:-1]) for piece in pieces for row in piece.rows]
     visible = np.concatenate([in_prompt[prompt_of], in_sample], axis=1)
-    places = np.arange(samples.shape[1])
-    causal = np.arange(-prompts.shape[1], samples.shape[1]) <= places[:, None]
+    steps = np.arange(samples.shape[1])
+    causal = np.arange(-prompts.shape[1], samples.shape[1]) <= steps[:, None]
     return MicroBatch(
-        tokens=_integers([*(part.prompt[:-1] for part in parts), *inputs]),
-        positions=_integers([*map(np.arange, shared), *(shared[prompt_of, None] + places)[in_sample][None]]),
+        tokens=_integers([*(piece.prompt[:-1] for piece in pieces), *inputs]),
+        positions=_integers([*map(np.arange, shared), *(shared[prompt_of, None] + steps)[in_sample][None]]),
         packing=Packing(
             shared=int(shared.sum()),
             prompts=torch.from_numpy(prompts),
-            prompt_places=torch.from_numpy(np.flatnonzero(in_prompt)),
+            prompt_positions=torch.from_numpy(np.flatnonzero(in_prompt)),
             queries=torch.from_numpy(samples),
             keys=torch.from_numpy(np.concatenate([prompts[prompt_of], samples], axis=1)),
             mask=torch.from_numpy(visible[:, None, None, :] & causal),
-            sample_places=torch.from_numpy(np.flatnonzero(in_sample)),
+            sample_positions=torch.from_numpy(np.flatnonzero(in_sample)),
         ),
         outputs=_integers([shared.sum() + np.flatnonzero(sampled)]),
         targets=_integers([row.tokens[row.sampled] for row in rows]),
@@ -190,7 +191,7 @@ def _collate(parts: Sequence[Rows]) -> MicroBatch:
 
 
 def _rectangle(lengths: Counts, first: int) -> tuple[Counts, Mask]:
-    """Sequences that lie end to end from `first`, as rows: their indices (0 in padding), and which are real."""
+    """Returns sequences that lie end to end from `first` as rows: their indices (0 in padding), and which are real."""
     width = np.arange(lengths.max())
     starts = first + np.cumsum(lengths) - lengths
     real = width < lengths[:, None]

@@ -1,6 +1,7 @@
-"""The thread that keeps a run tidy while the learner computes: expired leases, admission, what workers serve, orphans.
+"""The learner's housekeeper: a thread that expires leases, admits tasks, observes the workers and removes orphans.
 
-It has a connection of its own. An outage is logged once and waited out; ending the run is the learner's decision.
+It runs while the learner computes and has a connection of its own. An outage is logged once and waited out: only the
+learner decides to end the run.
 """
 
 import logging
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue, Status
+from echo_queue.queue import Caller, Operator, Status
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.storage.object_store import ObjectStore
 
@@ -23,12 +24,12 @@ CLOSE_S = 5.0
 
 
 class Housekeeper(threading.Thread):
-    """`observe` is shown the queue's status after each sweep."""
+    """`observe` is called with the queue's status after each sweep, in this thread."""
 
-    def __init__(self, queue: Queue, store: ObjectStore, lease_s: float, observe: Callable[[Status], None]) -> None:
+    def __init__(self, caller: Caller, store: ObjectStore, lease_s: float, observe: Callable[[Status], None]) -> None:
         super().__init__(name="housekeeper", daemon=True)
-        self._queue = queue
-        self._sweeper = Sweeper(queue, store)
+        self._operator = Operator(caller)
+        self._sweeper = Sweeper(caller, store)
         self._orphans_due = time.monotonic() + ORPHANS_EVERY_S
         self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
         self._observe = observe
@@ -46,16 +47,16 @@ class Housekeeper(threading.Thread):
                 trouble = str(error)
 
     def close(self) -> None:
-        """A sweep under way may be waiting for Redis: then it is left behind."""
+        """Ends the thread; a sweep that waits for Redis longer than `CLOSE_S` is left behind."""
         self._closed.set()
         self.join(CLOSE_S)
 
     def _sweep(self) -> None:
-        swept = self._queue.reclaim()
+        swept = self._operator.reclaim()
         if swept.expired or swept.dead:
             log.warning("%d leases expired, %d tasks died", swept.expired, swept.dead)
-        self._queue.admit()
-        self._observe(self._queue.status())
+        self._operator.admit()
+        self._observe(self._operator.status())
         if time.monotonic() > self._orphans_due:
             self._sweeper.sweep()
             self._orphans_due = time.monotonic() + ORPHANS_EVERY_S

@@ -1,4 +1,4 @@
-"""What one update leaves in `metrics.jsonl` and in the log."""
+"""The record that an update leaves in `metrics.jsonl` and in the log."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ SENT_BACK = ("late", "abandoned", "cancelled")
 
 
 class Seconds(NamedTuple):
-    """Of one update, in order: keeping what the one before had learned, gathering groups, learning."""
+    """Durations around one update, in order: saving the results of the one before, waiting for groups, training."""
 
     save: float
     wait: float
@@ -29,7 +29,7 @@ class Seconds(NamedTuple):
 def describe(
     version: Version,
     groups: Sequence[Group],
-    learned: UpdateResult,
+    result: UpdateResult,
     seconds: Seconds,
     *,
     window: float,
@@ -37,13 +37,16 @@ def describe(
     stored: Mapping[str, int],
     status: Status,
 ) -> UpdateMetrics:
-    """The record of the update that made `version` of `groups`; also one line of log. `stored`: bytes by kind."""
+    """Describes the update that trained `groups` into `version`, and logs one line about it.
+
+    `stored`: weight bytes stored so far, by kind ("anchor", "delta"). `t_bcast_s`: T_bcast, smoothed.
+    """
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples]
     tokens = sum(len(sample.tokens) for sample in samples)
     lags = Counter(version.number - 1 - group.oldest for group in groups)
-    sums = learned.sums
-    beats = [worker.heartbeat for worker in status.workers if worker.heartbeat is not None]
+    sums = result.sums
+    heartbeats = [worker.heartbeat for worker in status.workers if worker.heartbeat is not None]
     metrics = UpdateMetrics(
         time_s=time.time(),
         lineage=version.lineage,
@@ -54,13 +57,13 @@ def describe(
         samples=len(samples),
         tokens=tokens,
         lags={str(lag): count for lag, count in sorted(lags.items())},
-        zero_variance_groups=learned.zero_variance_groups,
+        zero_variance_groups=result.zero_variance_groups,
         loss=sums.mean(sums.loss),
-        grad_norm=learned.grad_norm,
+        grad_norm=result.grad_norm,
         clip_fraction=sums.mean(sums.clipped),
         kl_behaviour=sums.mean(sums.kl_behaviour),
         entropy=sums.mean(sums.entropy),
-        lr=learned.lr,
+        lr=result.lr,
         wait_s=seconds.wait,
         train_s=seconds.train,
         save_s=seconds.save,
@@ -71,15 +74,20 @@ def describe(
         mixed_groups=sum(group.oldest < group.newest for group in groups),
         t_bcast_s=t_bcast_s,
         token_lag=version.number - 1 - sum(sample.version_sum for sample in samples) / tokens,
-        store_bytes=sum(heartbeat.store_bytes for heartbeat in beats),
-        peer_bytes=sum(heartbeat.peer_bytes for heartbeat in beats),
+        store_bytes=sum(heartbeat.store_bytes for heartbeat in heartbeats),
+        peer_bytes=sum(heartbeat.peer_bytes for heartbeat in heartbeats),
         anchor_bytes=stored["anchor"],
         delta_bytes=stored["delta"],
-        arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in beats)]),
-        pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in beats)]),
+        arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in heartbeats)]),
+        pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in heartbeats)]),
     )
     log.info(
         "update %d: reward %.3f, lags %s (tokens %.2f), waited %.2f s, trained %.2f s",
-        *(version.number, metrics.reward_mean, metrics.lags, metrics.token_lag, seconds.wait, seconds.train),
+        version.number,
+        metrics.reward_mean,
+        metrics.lags,
+        metrics.token_lag,
+        seconds.wait,
+        seconds.train,
     )
     return metrics

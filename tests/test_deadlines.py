@@ -3,20 +3,21 @@
 import ast
 from collections.abc import Iterator
 
-from tests.faults.outside import qualified
-from tests.faults.points import files, receiver, tree_of
+from tests.faults.crash_points.points import files, receiver, tree_of
+from tests.faults.crash_points.unguarded_io import qualified
 
 ALLOWED = {
-    "learner/publication/publish_thread.py:Publisher._next": "its own thread, idle until something is handed over",
+    "learner/publication/publish_thread.py:PublishThread._next": "its own thread, idle until something is handed over",
     "learner/publication/announcer.py:Announcer.run": "its own thread, idle until something is handed over",
-    "learner/train.py:Learner.run": "`Publisher.wait` has a deadline of its own",
-    "learner/train.py:Learner._finish": "likewise",
+    "learner/publication/weight_broadcast.py:WeightBroadcast.wait": "`PublishThread.wait` has a deadline of its own",
+    "learner/train.py:TrainingLoop.run": "likewise",
+    "learner/train.py:TrainingLoop._finish": "likewise",
     "workers/completer.py:GroupCompleter._next": "its own thread, idle until something is handed over",
     "workers/shutdown.py:ShutdownThread.run": "a thread that is idle until the worker is asked to leave",
-    "workers/shutdown.py:_act": "a thread that is idle until a signal comes",
+    "workers/shutdown.py:_run_actions": "a thread that is idle until a signal comes",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
     "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
-    "workers/environments/verifiers.py:Conversation._go_on": "in the scorer's child, whose time its parent limits",
+    "workers/environments/verifiers.py:Conversation._run_to_turn": "in the scorer's child, which its parent limits",
     "workers/environments/verifiers.py:Conversation._score": "likewise; its rollout is over",
     "workers/weights/peers/server.py:PeerServer._accept": "its listener has a timeout",
     "workers/weights/peers/server.py:PeerServer._answer": "it does not wait",
@@ -24,7 +25,7 @@ ALLOWED = {
     "workers/weights/peers/http1.py:Wire.receive": "likewise",
     "workers/weights/peers/http1.py:Wire.ended": "it does not wait",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
-    "echo_queue/weights/reader.py:bring": "parts of it, each with the store's deadline",
+    "echo_queue/weights/reader.py:fetch_parts": "parts of it, each with the store's deadline",
     "echo_queue/weights/publisher.py:WeightPublisher._upload": "likewise",
 }
 """File and function → why a call in it may have no timeout of its own."""

@@ -1,10 +1,16 @@
 """The shape of the code: rooms, in which order they may know one another, and how wide they may be."""
 
 import ast
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
+
+from echo_queue import queue
+from echo_queue.queue.caller import Caller, Client
 
 ROOT = Path(__file__).parent.parent
 FLOORS = (
@@ -22,6 +28,10 @@ FLOORS = (
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 MOST_FOLDERS = 12
 MOST_FILES = 6
+MOST_PUBLIC = 20
+CLIENTS = tuple(one for _, one in inspect.getmembers(queue, inspect.isclass) if issubclass(one, Client))
+HANDLES = (*(client.__name__ for client in CLIENTS), "Caller", "Payloads")
+"""What a role is given to speak to the queue: it calls their methods, and neither sets nor reaches through the rest."""
 
 
 def modules(package: str) -> Iterator[Path]:
@@ -88,6 +98,25 @@ def test_workers_and_learner_meet_only_in_echo_queue(package: str, forbidden: st
     assert not guilty
 
 
+@pytest.mark.parametrize("module", ["worker.py", "rollout_loop.py"])
+def test_the_worker_knows_weights_by_one_class(module: str) -> None:
+    names = {dotted for dotted in imports(ROOT / "workers" / module) if dotted.startswith("workers.weights")}
+    assert names == {"workers.weights", "workers.weights.WeightSync"}
+
+
+def test_only_the_registry_names_a_transport() -> None:
+    """What stages and swaps versions works with any of them."""
+    inside = ("workers.weights.peers", "workers.weights.folder", "workers.weights.cache")
+    guilty = {
+        module.name: dotted
+        for module in (ROOT / "workers" / "weights").glob("*.py")
+        if module.name != "folder.py"
+        for dotted in imports(module)
+        if dotted.startswith(inside)
+    }
+    assert not guilty
+
+
 def test_torch_is_imported_by_weights_alone() -> None:
     """A submitter or a monitor installs none."""
     guilty = [
@@ -96,3 +125,116 @@ def test_torch_is_imported_by_weights_alone() -> None:
         if "weights" not in module.parts and any(dotted.partition(".")[0] == "torch" for dotted in imports(module))
     ]
     assert not guilty
+
+
+def test_there_are_clients() -> None:
+    names = {client.__name__ for client in CLIENTS}
+    assert {"WorkerQueue", "LearnerQueue", "SubmitterQueue", "Operator", "Monitor", "PeerDirectory"} <= names
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.__name__)
+def test_a_client_has_few_public_methods_and_keeps_what_it_holds_to_itself(client: type[Client]) -> None:
+    public = [name for name in dir(client) if not name.startswith("_") and name != "ROLE"]
+    assert len(public) <= MOST_PUBLIC, public
+    assert all(name.startswith("_") for name in vars(client(Caller(redis.Redis(), "run"))))
+
+
+@pytest.mark.parametrize("package", ["echo_queue", "workers", "learner", "benchmarks"])
+def test_nobody_sets_an_attribute_of_a_client_or_reaches_through_one(package: str) -> None:
+    guilty = {
+        f"{module.relative_to(ROOT)}:{line}": what
+        for module in modules(package)
+        if not module.is_relative_to(ROOT / "echo_queue" / "queue")
+        for line, what in intrusions(ast.parse(module.read_text(encoding="utf-8")))
+    }
+    assert not guilty
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "queue.deadline_s = 1",
+        "queue.limits: object = 1",
+        "self._queue.payloads.validator = 1",
+        "store.deadline_s = queue.deadline_s = 1",
+        "host = queue.client.connection_pool",
+        "queue.client.get(key)",
+        "queue._caller",
+        "self._queue.keys['open']",
+        "made.client.get(key)",
+        "both.keys.open",
+        "setattr(queue, 'deadline_s', 1)",
+        "again.client.get(key)",
+        "WorkerQueue(caller).caller.deadline_s",
+    ],
+)
+def test_an_intrusion_is_seen(line: str) -> None:
+    assert list(intrusions(ast.parse(GIVEN + line)))
+
+
+@pytest.mark.parametrize(
+    "line", ["queue.lease(name).tasks", "hand(self._queue.release)", "queue.run == run", "config.queue.lease_s + 1"]
+)
+def test_a_call_is_no_intrusion(line: str) -> None:
+    assert not list(intrusions(ast.parse(GIVEN + line)))
+
+
+GIVEN = """
+def begin(self, queue: WorkerQueue, other: "LearnerQueue | None") -> None:
+    self._queue = queue
+made = Monitor.connect(config)
+one, both = 1, Operator(caller)
+again = made
+"""
+
+
+def intrusions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Where this code sets an attribute of a client, reaches through one, or uses what is private."""
+    names, parents = handles(tree), {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="setattr"), args=[held, *_]) if last(held) in names:
+                yield node.lineno, ast.unparse(node)
+            case ast.Attribute(value=held, attr=member) if last(held) in names or made(held):
+                reached = isinstance(parents[node], ast.Attribute | ast.Subscript)
+                if reached or member.startswith("_") or not isinstance(node.ctx, ast.Load):
+                    yield node.lineno, ast.unparse(node)
+
+
+def handles(tree: ast.Module) -> set[str]:
+    """Names under which clients go in this code: by annotation, by construction, and by being given another name."""
+    names = {
+        last(node.target) if isinstance(node, ast.AnnAssign) else node.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None
+        if set(re.findall(r"\w+", ast.unparse(node.annotation))) & set(HANDLES)
+    }
+    pairs = [pair for node in ast.walk(tree) if isinstance(node, ast.Assign) for pair in assigned(node)]
+    while more := {last(name) for name, value in pairs if made(value) or last(value) in names} - names - {""}:
+        names |= more
+    return names - {""}
+
+
+def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    for target in node.targets:
+        match target, node.value:
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                yield from zip(targets, values, strict=True)
+            case _:
+                yield target, node.value
+
+
+def made(value: ast.expr) -> bool:
+    """Whether this is a call of a client's class, or of one of its class methods."""
+    match value:
+        case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
+            return name in HANDLES
+    return False
+
+
+def last(expression: ast.expr) -> str:
+    """`_queue` of `self._queue`; empty for what has no name."""
+    match expression:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""

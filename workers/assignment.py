@@ -1,28 +1,31 @@
-"""A task under way: what it takes to generate and score it, and how far its samples are."""
+"""A leased task in progress: everything needed to generate and score it, and how far its samples are."""
 
 from dataclasses import dataclass, field, replace
 
 from blake3 import blake3
 
 from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, PromptRow, Sample, Task, Tokens
-from workers.engines import Key, Request
+from workers.engines import SampleKey, SampleRequest
 
 
 @dataclass(eq=False)
 class Assignment:
-    """`lineage`: of the newest weights used. `samples`, `rewards`: by the sample's number, as far as they are known."""
+    """A leased task with its samples. `lineage`: that of the newest weights used.
+
+    `samples` and `rewards` are indexed by the sample's number; a reward is None until it is known.
+    """
 
     task: Task
     row: PromptRow
     prompt: Tokens
     seed: int
-    """Of the run: its samples' and sessions' seeds are derived from it."""
+    """The run's seed, from which the seeds of samples and sessions are derived."""
     limit: int
-    """Tokens of a sample."""
+    """The most tokens of a sample."""
     samples: list[PartialSample]
     lineage: int = 0
     begun_s: float = 0.0
-    """When its first sample was begun here, by the monotonic clock."""
+    """When this worker began its first sample (monotonic clock)."""
     rewards: list[float | None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -44,31 +47,31 @@ class Assignment:
     def scored(self) -> bool:
         return None not in self.rewards
 
-    def requests(self) -> list[Request]:
-        """For an engine: the samples that are under way."""
+    def requests(self) -> list[SampleRequest]:
+        """Returns the engine's requests for the samples that have not ended."""
         return [self.request(number) for number, sample in enumerate(self.samples) if not sample.finish]
 
-    def request(self, number: int) -> Request:
+    def request(self, number: int) -> SampleRequest:
         seed = seed_of(self.seed, self.id, number, self.task.attempt, self.task.late)
-        return Request(Key(self.id, number), self.prompt, seed, self.limit, self.samples[number])
+        return SampleRequest(SampleKey(self.id, number), self.prompt, seed, self.limit, self.samples[number])
 
     def session_seed(self, number: int) -> int:
-        """Of the environment's side: the same wherever and however often the task is tried."""
+        """Returns the environment's seed of a sample, the same on every worker and in every attempt."""
         return seed_of(self.seed, self.id, number, "session")
 
     def oldest(self, serving: int) -> int:
-        """Version of its oldest token; `serving` if it has none."""
+        """Returns the version of the oldest token; `serving` if there is no token yet."""
         return min((span.version for sample in self.samples for span in sample.spans), default=serving)
 
-    def anew(self) -> "Assignment":
-        """The same without anything that was generated. Others may still be busy with this one."""
+    def from_scratch(self) -> "Assignment":
+        """Returns a copy without anything that was generated. Other threads may still be busy with this one."""
         return replace(self, samples=[NOTHING] * len(self.samples), lineage=0)
 
     def partials(self) -> PartialGroup:
         return PartialGroup(self.id, self.lineage, tuple(self.samples))
 
     def group(self, worker: str) -> Group:
-        """Of samples that have all ended and been scored."""
+        """Returns the finished group. All samples must have ended and been scored."""
         return Group(
             task=self.id,
             set=self.task.set,
@@ -95,6 +98,6 @@ def _sample(partial_sample: PartialSample, reward: float | None) -> Sample:
 
 
 def seed_of(run: int, task: str, *words: object) -> int:
-    """63 bits: others for each run, task and words."""
+    """Returns a seed of 63 bits, a different one for each run, task and words."""
     digest = blake3(" ".join(map(str, (run, task, *words))).encode()).digest(8)
     return int.from_bytes(digest, "little") >> 1

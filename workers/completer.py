@@ -1,10 +1,11 @@
-"""What becomes of a sample once the engine has ended it: an answer of its environment, or a reward; then its group's
-completion. A thread of its own, so that the engine goes on meanwhile.
+"""The thread that scores samples once the engine has ended them, and completes their groups.
 
-- Every assignment handed over is completed or failed, unless it is no longer held, or `close` comes first.
-- In an interactive environment an ended sample may go on: the observation is appended, and the sample comes back
-  through `returned`, for the thread that generates.
-- What stops it is raised by `check` in the main thread.
+It is a thread of its own, so that the engine goes on generating meanwhile.
+
+- Every assignment submitted is completed or failed, unless it is no longer held or `close` comes first.
+- In an interactive environment an ended sample may continue: the observation is appended, and the sample returns to the
+  rollout loop through `returned`.
+- An error of this thread is raised by `check` in the main thread.
 """
 
 import logging
@@ -17,77 +18,88 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from echo_queue.config import Config
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome, WorkerQueue
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
 from workers.environments import Answers, Turn
 from workers.environments.scorer import Scorer, ScoringError
 from workers.held_leases import HeldLeases
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 
 log = logging.getLogger(__name__)
 
 ANY_TOKEN = 1 << 31
+"""A vocabulary larger than any: the token ids come from the engine, so there is nothing to check."""
 SEND_AFTER_S = 1.0
-"""Scored groups wait for others at most so long."""
+"""Scored groups wait at most so long for others, to be sent in one call."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ended:
-    """Sample `number` of an assignment has ended, and stands in it."""
+class EndedSample:
+    """Sample `number` of an assignment, which has ended."""
 
     assignment: Assignment
     number: int
 
 
 class GroupCompleter(threading.Thread):
+    """Takes ended samples from the rollout loop (`submit`) and completes their groups in the queue."""
+
     def __init__(
-        self, config: Config, worker: str, queue: Queue, *, scorer: Scorer, prompts: Prompts, held: HeldLeases
+        self,
+        config: Config,
+        worker: str,
+        queue: WorkerQueue,
+        *,
+        scorer: Scorer,
+        prompts: PromptEncoder,
+        held: HeldLeases,
     ) -> None:
-        super().__init__(name="finishing", daemon=True)
-        self.returned: SimpleQueue[Ended] = SimpleQueue()
-        """Samples that go on after an observation."""
+        super().__init__(name="group completer", daemon=True)
+        self.returned: SimpleQueue[EndedSample] = SimpleQueue()
+        """Samples that continue after an observation; the rollout loop takes them from here."""
         self.accepted = 0
-        """Groups that the queue accepted."""
+        """Number of groups that the queue accepted."""
         self._worker = worker
         self._queue = queue
         self._scorer = scorer
         self._prompts = prompts
         self._held = held
-        self._limits = validation.GroupLimits.of(config, ANY_TOKEN)  # the vocabulary is the engine's own affair
-        self._inbox: SimpleQueue[Ended | None] = SimpleQueue()
-        self._dealt = 0
-        self._handed = 0
+        self._limits = validation.GroupLimits.of(config, ANY_TOKEN)
+        self._inbox: SimpleQueue[EndedSample | None] = SimpleQueue()
+        self._done = 0
+        self._submitted = 0
         self._error: Exception | None = None
 
     @property
     def waiting(self) -> int:
-        """Samples handed over that it has not yet dealt with."""
-        return self._handed - self._dealt
+        """The number of samples submitted and not yet dealt with."""
+        return self._submitted - self._done
 
-    def take(self, assignment: Assignment, number: int) -> None:
-        self._handed += 1
-        self._inbox.put(Ended(assignment, number))
+    def submit(self, assignment: Assignment, number: int) -> None:
+        """Main thread: hands over sample `number`, which has ended."""
+        self._submitted += 1
+        self._inbox.put(EndedSample(assignment, number))
 
     def check(self) -> None:
-        """Raises what stopped it, if anything did."""
+        """Raises the error that stopped this thread, if any."""
         if self._error is not None:
             raise self._error
 
     def close(self, within_s: float) -> None:
-        """Ends after what it is at, or is left behind when that takes too long."""
+        """Ends the thread after the samples in progress; leaves it behind if that takes longer than `within_s`."""
         self._inbox.put(None)
         self.join(timeout=within_s)
 
     def run(self) -> None:
         try:
             while (batch := self._next()) is not None:
-                self._finish(batch)
+                self._complete(batch)
         except Exception as error:
             self._error = error
 
-    def _next(self) -> list[Ended] | None:
-        """All that is there, once there is something; None at the end."""
+    def _next(self) -> list[EndedSample] | None:
+        """Waits for a sample and returns all that were submitted; None at the end."""
         batch = [self._inbox.get()]
         while True:
             try:
@@ -96,20 +108,20 @@ class GroupCompleter(threading.Thread):
                 break
         return None if None in batch else [one for one in batch if one is not None]
 
-    def _finish(self, batch: Sequence[Ended]) -> None:
+    def _complete(self, batch: Sequence[EndedSample]) -> None:
         scored: list[Group] = []
         sent = time.monotonic()
         for one in batch:
-            if (group := self._deal_with(one)) is not None:
+            if (group := self._score(one)) is not None:
                 scored.append(group)
             if time.monotonic() - sent > SEND_AFTER_S:
                 self._send(scored)
                 scored, sent = [], time.monotonic()
         self._send(scored)
-        self._dealt += len(batch)
+        self._done += len(batch)
 
-    def _deal_with(self, ended: Ended) -> Group | None:
-        """Its group, if that is whole now. A reason why it never can be costs the task an attempt."""
+    def _score(self, ended: EndedSample) -> Group | None:
+        """Scores the sample; returns its group if that is whole now. An error costs the task an attempt."""
         assignment = ended.assignment
         if not self._held.holds(assignment.id):
             return None
@@ -128,13 +140,13 @@ class GroupCompleter(threading.Thread):
         return group
 
     def _interact(self, assignment: Assignment, number: int) -> None:
-        """The environment's answer to what the model wrote last: an observation, or the reward."""
+        """Appends the environment's observation to the sample, or sets its reward."""
         partial_sample = assignment.samples[number]
         turn = Turn(
             prompt=assignment.row.prompt,
             columns=assignment.row.columns,
             seed=assignment.session_seed(number),
-            completions=[self._prompts.decode(part.tolist()) for part in written(partial_sample)],
+            completions=[self._prompts.decode(part.tolist()) for part in model_turns(partial_sample)],
             last=partial_sample.finish == "length",
         )
         reply = self._scorer.reply(turn)
@@ -142,12 +154,11 @@ class GroupCompleter(threading.Thread):
             assignment.rewards[number] = reply.reward
             return
         observed = self._prompts.observe(assignment.row, reply.observation)
-        assignment.samples[number] = observing(partial_sample, observed, assignment.limit)
-        ended = Ended(assignment, number)
+        assignment.samples[number] = with_observation(partial_sample, observed, assignment.limit)
         if assignment.samples[number].finish:
             self._interact(assignment, number)
         else:
-            self.returned.put(ended)
+            self.returned.put(EndedSample(assignment, number))
 
     def _answers(self, assignment: Assignment) -> Answers:
         tokens = [sample.tokens.tolist() for sample in assignment.samples]
@@ -164,11 +175,15 @@ class GroupCompleter(threading.Thread):
         self.accepted += outcomes.count(Outcome.accepted)
         for group, outcome in zip(groups, outcomes, strict=True):
             if outcome is not Outcome.accepted:
-                log.info("task %s came %s, generated by version %d", group.task, outcome, group.oldest)
+                log.info(
+                    "the group of task %s was not accepted: %s (oldest version %d)", group.task, outcome, group.oldest
+                )
 
     def _fail(self, assignment: Assignment, reason: str) -> None:
-        """Its samples are of no use any more. What was handed back meanwhile costs no attempt: an environment that hung
-        ends with the worker."""
+        """Fails the task, whose samples are of no use any more.
+
+        A task that was handed back meanwhile costs no attempt: an environment that hung ends with the worker.
+        """
         if not self._held.drop([assignment.id]):
             return
         self._queue.fail(self._worker, assignment.id, reason)
@@ -176,15 +191,15 @@ class GroupCompleter(threading.Thread):
         log.warning("task %s failed, attempt %d: %s", assignment.id, assignment.task.attempt + 1, last)
 
 
-def written(partial_sample: PartialSample) -> list[Tokens]:
-    """What the model wrote, turn by turn: the token ids between observations, none after one that ends the partial."""
+def model_turns(partial_sample: PartialSample) -> list[Tokens]:
+    """Returns the model's turns: the token ids between observations, none after an observation that ends the sample."""
     starts = [0, *(observed.end for observed in partial_sample.observed)]
     ends = [*(observed.start for observed in partial_sample.observed), len(partial_sample.tokens)]
     return [partial_sample.tokens[start:end] for start, end in zip(starts, ends, strict=True) if start < end]
 
 
-def observing(partial_sample: PartialSample, tokens: Tokens, limit: int) -> PartialSample:
-    """`partial_sample` after an observation of `tokens`, which ends it by its length if it leaves the model no room."""
+def with_observation(partial_sample: PartialSample, tokens: Tokens, limit: int) -> PartialSample:
+    """Appends an observation of `tokens`. It ends the sample by its length if it leaves the model no room."""
     tokens = tokens[: limit - len(partial_sample.tokens)]
     start, end = len(partial_sample.tokens), len(partial_sample.tokens) + len(tokens)
     return replace(

@@ -1,8 +1,7 @@
-"""The tasks that this worker answers for, from lease to completion; every thread may ask and tell.
+"""The leases that this worker holds, from lease to completion. Every thread may use it.
 
-- A task is held until it was completed, failed, handed back or lost: after that, what becomes of its samples no longer
-  matters.
-- Who generates looks whether it still holds a task, and takes what it does not out of the engine.
+- A task is held until it is completed, failed, handed back or lost. Its samples are of no use after that.
+- The rollout loop checks which tasks are still held, and takes all others out of the engine.
 """
 
 import threading
@@ -12,7 +11,10 @@ from echo_queue.records import PartialGroup, Task
 
 
 class HeldLeases:
-    """`turn`: for who renews all leases or hands them back; one that renews meanwhile would undo the other's work."""
+    """The leases by task id. `turn` is the lock of a thread that renews all leases or hands them back.
+
+    Without it, a renewal in between would take back leases that are being handed back.
+    """
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
@@ -23,19 +25,19 @@ class HeldLeases:
     def __len__(self) -> int:
         return len(self._versions)
 
-    def take(self, tasks: Iterable[Task], version: int) -> None:
-        """They were leased; weights of `version` are to begin them."""
+    def add(self, tasks: Iterable[Task], version: int) -> None:
+        """Holds tasks that were leased; weights of `version` will begin them."""
         with self._lock:
             self._versions.update((task.id, version) for task in tasks)
 
-    def date(self, task: str, version: int) -> None:
-        """The oldest token of `task` is of `version`."""
+    def set_version(self, task: str, version: int) -> None:
+        """Notes that the oldest token of `task` is of `version`."""
         with self._lock:
             if task in self._versions:
                 self._versions[task] = version
 
     def versions(self) -> dict[str, int]:
-        """Task id → version of its oldest token, or of the weights that are to begin it."""
+        """Maps task ids to the version of the oldest token, or of the weights that will begin the task."""
         with self._lock:
             return dict(self._versions)
 
@@ -46,7 +48,7 @@ class HeldLeases:
         return task in self._versions
 
     def hand_back(self, release: Callable[[list[str]], object]) -> list[str]:
-        """All of them, by `release`; no renewal comes between. Returns their ids."""
+        """Hands all tasks back by `release`, with no renewal in between. Returns their ids."""
         with self.turn:
             held = self.ids()
             if held:
@@ -55,15 +57,15 @@ class HeldLeases:
             return held
 
     def drop(self, tasks: Collection[str]) -> list[str]:
-        """They were completed, failed, handed back or lost. Returns those that were held until now."""
+        """Drops tasks that were completed, failed, handed back or lost. Returns those that were held until now."""
         with self._lock:
             return [task for task in tasks if self._versions.pop(task, None) is not None]
 
-    def note(self, partials: Sequence[PartialGroup]) -> None:
-        """How far tasks are; replaces what was noted before."""
+    def note_partials(self, partials: Sequence[PartialGroup]) -> None:
+        """Notes the newest partial rollouts; they replace those noted before."""
         self._partials = partials
 
     def take_partials(self) -> list[PartialGroup]:
-        """What was noted since the last call, of tasks that are still held."""
+        """Returns the partial rollouts noted since the last call, of tasks that are still held."""
         partials, self._partials = self._partials, ()
         return [one for one in partials if self.holds(one.task)]

@@ -1,9 +1,9 @@
-"""Keeps a worker's leases, stores how far its tasks are, and shows it to the others, while its main thread generates.
+"""The thread that renews a worker's leases, stores its partial rollouts and sends its heartbeats.
 
-- Every heartbeat renews all leases held and says what the worker does and how fast.
-- A task that was cancelled or taken over is dropped from what is held.
-- Its version is what was loaded whole, not what is being loaded, and is told as soon as it changes.
-- A heart that fails stops the worker: `check` raises its error in the main thread.
+- Every turn renews all leases held, then sends a heartbeat that says what the worker does and how fast.
+- A task that was cancelled or taken over is dropped from the leases held.
+- The version in a heartbeat is loaded whole, never one that is being loaded, and is sent as soon as it changes.
+- An error of this thread stops the worker: `check` raises it in the main thread.
 """
 
 import logging
@@ -11,9 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from echo_queue.queue import Heartbeat, Queue
+from echo_queue.queue import Heartbeat, WorkerQueue
 from echo_queue.records import Published, Version
 from workers.engines import Engine
 from workers.held_leases import HeldLeases
@@ -22,11 +23,11 @@ log = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 10.0
 CLOSE_S = 2.0
-"""Longest wait for a beat under way: one that comes after the worker has deregistered would list it again."""
+"""Longest wait for a heartbeat in progress: one that arrived after the worker had left would list it again."""
 
 
 class Serving(NamedTuple):
-    """The weights that generate, when they were published (0: unknown), and for how long generation stood for them."""
+    """The version that generates, when it was published (0: unknown), and how long generation paused to load it."""
 
     version: Version
     published_ms: int = 0
@@ -34,12 +35,12 @@ class Serving(NamedTuple):
 
 
 class LeaseKeeper(threading.Thread):
-    """`accepted`: groups that the queue accepted so far. `fetched`: bytes of weights that have come so far, by their
-    source ("store", "peer"). Others count both."""
+    """`accepted` returns the groups that the queue has accepted so far. `fetched`: weight bytes fetched so far, by
+    source; all but those from the "store" came from other workers. Other threads count both."""
 
     def __init__(
         self,
-        queue: Queue,
+        queue: WorkerQueue,
         worker: str,
         engine: Engine,
         held: HeldLeases,
@@ -48,7 +49,7 @@ class LeaseKeeper(threading.Thread):
         accepted: Callable[[], int],
         fetched: Mapping[str, int],
     ) -> None:
-        super().__init__(name="heart", daemon=True)
+        super().__init__(name="lease keeper", daemon=True)
         self.state = "starting"
         self._held = held
         self._accepted = accepted
@@ -59,7 +60,7 @@ class LeaseKeeper(threading.Thread):
         self._past: deque[tuple[float, int, int]] = deque([(time.monotonic(), engine.sampled, 0)])
         self._error: Exception | None = None
         self._fetched = fetched
-        self._serving = self._told = Serving(engine.version)
+        self._serving = self._reported = Serving(engine.version)
         self._joined = False
         self._wake = threading.Event()
         self._closed = False
@@ -72,28 +73,42 @@ class LeaseKeeper(threading.Thread):
                 if self._closed:
                     return
                 serving = self._serving
-                self._queue.heartbeat(self._worker, self._beat(serving), self._every_s)
-                self._told = serving
+                self._queue.heartbeat(self._worker, self._heartbeat(serving), self._every_s)
+                self._reported = serving
             except Exception as error:
                 self._error = error
                 return
             self._wake.wait(self._every_s)
 
     def serve(self, published: Published, pause_s: float) -> None:
-        """The engine has these weights now, whole, after a pause; the others hear of it at once.
+        """Main thread: sends a heartbeat at once that names the version which the engine has loaded whole.
 
-        How long they took to come here is told of all but the first: before that there was no worker.
+        The heartbeat also says when that version was published, except for the first: there was no worker before that.
+        `pause_s`: for how long generation paused to load it.
         """
         self._serving = Serving(published.version, published.ms if self._joined else 0, pause_s)
         self._joined = True
         self._wake.set()
 
     def check(self) -> None:
-        """Raises what stopped the heart, if anything did."""
+        """Raises the error that stopped this thread, if any."""
         if self._error is not None:
             raise self._error
 
+    def hand_back(self) -> list[str]:
+        """Hands back all tasks that are held, for other workers to continue; returns their ids."""
+        return self._held.hand_back(partial(self._queue.release, self._worker))
+
+    def store_partials(self) -> None:
+        """Stores the partial rollouts that were noted last."""
+        self._queue.progress(self._worker, self._held.take_partials())
+
+    def leave(self) -> None:
+        """Tells the queue that this worker, which holds no task any more, has left."""
+        self._queue.leave(self._worker)
+
     def close(self) -> None:
+        """Ends the thread after a heartbeat in progress, for which it waits at most `CLOSE_S`."""
         self._closed = True
         self._wake.set()
         self.join(timeout=CLOSE_S)
@@ -103,11 +118,12 @@ class LeaseKeeper(threading.Thread):
             lost = self._queue.renew(self._worker, self._held.versions())
         if partials := self._held.take_partials():
             lost += self._queue.progress(self._worker, partials)
-        if still_held := self._held.drop(lost):  # the other threads may have finished some meanwhile
+        if still_held := self._held.drop(lost):  # other threads may have finished some meanwhile
             log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
 
-    def _beat(self, serving: Serving) -> Heartbeat:
+    def _heartbeat(self, serving: Serving) -> Heartbeat:
         now, sampled, accepted = time.monotonic(), self._engine.sampled, self._accepted()
+        fetched_bytes, store_bytes = sum(self._fetched.values()), self._fetched.get("store", 0)
         while len(self._past) > 1 and now - self._past[0][0] > RATE_WINDOW_S:
             self._past.popleft()
         then, sampled_then, accepted_then = self._past[0]
@@ -120,8 +136,8 @@ class LeaseKeeper(threading.Thread):
             tokens_per_s=(sampled - sampled_then) / passed_s,
             groups_per_s=(accepted - accepted_then) / passed_s,
             groups=accepted,
-            published_ms=0 if serving is self._told else serving.published_ms,
+            published_ms=0 if serving is self._reported else serving.published_ms,
             pause_ms=1000 * serving.pause_s,
-            store_bytes=self._fetched.get("store", 0),
-            peer_bytes=self._fetched.get("peer", 0),
+            store_bytes=store_bytes,
+            peer_bytes=max(0, fetched_bytes - store_bytes),
         )

@@ -1,9 +1,9 @@
-"""Leases tasks as there is room for them, and makes them ready to generate, while generation goes on.
+"""The thread that leases tasks as there is room for them, and reads their prompts, while generation goes on.
 
-- What was leased is held before anyone else hears of it, so that whoever leaves hands it back.
+- A leased task is held before any other thread learns of it, so that a shutdown hands it back.
 - Never more is leased than there was room for at the last `exchange`.
-- A task that cannot be made ready, since its prompt cannot be had, costs it an attempt with the reason.
-- No work for `queue.stall_deadline_s` with nothing in hand is an error that says what was waited for.
+- A task whose prompt cannot be read loses an attempt, with the reason.
+- Finding no work for `queue.stall_deadline_s` while holding no task is an error that says what was waited for.
 """
 
 import logging
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError
-from echo_queue.queue import Lease, Queue, diagnosis
+from echo_queue.queue import Lease, WorkerQueue, diagnosis
 from echo_queue.records import NOTHING, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
 from workers.assignment import Assignment
 from workers.held_leases import HeldLeases
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 
 log = logging.getLogger(__name__)
 
@@ -30,30 +30,31 @@ WORK = ("admitted", "advanced", "published", "resumed", "returned", "revived", "
 
 @dataclass(frozen=True, eq=False)
 class LeasedTasks:
-    """Assignments that weights of `needed` or newer may generate; None: those that were served may."""
+    """Assignments that weights of `needed` or newer may generate; None: those that were served at the lease."""
 
     assignments: list[Assignment]
     needed: Version | None
 
 
 class TaskLeaser(threading.Thread):
-    """`serving`: the version that generates now. `wake` is set when there is something to `exchange`."""
+    """`serving` returns the version that generates now."""
 
     def __init__(
         self,
         config: Config,
         worker: str,
-        queue: Queue,
+        queue: WorkerQueue,
         *,
-        prompts: Prompts,
+        prompts: PromptEncoder,
         shards: ShardReader,
         held: HeldLeases,
         serving: Callable[[], Version],
-        wake: threading.Event,
     ) -> None:
-        super().__init__(name="leasing", daemon=True)
+        super().__init__(name="task leaser", daemon=True)
         self.finished = False
-        """The run is: there will be no more tasks."""
+        """True once the run is finished: there will be no more tasks."""
+        self.wake = threading.Event()
+        """Set when there is something to `exchange`."""
         self._config = config
         self._worker = worker
         self._queue = queue
@@ -61,17 +62,19 @@ class TaskLeaser(threading.Thread):
         self._shards = shards
         self._held = held
         self._serving = serving
-        self._wake = wake
         self._room = 0
         self._leased: list[LeasedTasks] = []
         self._lock = threading.Lock()
-        self._turn = threading.Lock()
+        self._lease_lock = threading.Lock()
         self._wanted = threading.Event()
         self._error: Exception | None = None
         self._closed = False
 
     def exchange(self, room: int) -> list[LeasedTasks]:
-        """What was leased since the last call. If that is nothing, up to `room` groups are wanted from now on."""
+        """Main thread: returns the tasks leased since the last call.
+
+        If there are none, the thread leases up to `room` groups from now on.
+        """
         with self._lock:
             leased, self._leased = self._leased, []
             self._room = 0 if leased else room
@@ -80,19 +83,19 @@ class TaskLeaser(threading.Thread):
         return leased
 
     def check(self) -> None:
-        """Raises what stopped it, if anything did."""
+        """Raises the error that stopped this thread, if any."""
         if self._error is not None:
             raise self._error
 
     def forget(self) -> None:
-        """Leases nothing until the next `exchange`, nor gives out what was leased."""
+        """Main thread: drops what was leased and not exchanged; leases nothing until the next `exchange`."""
         with self._lock:
             self._room = 0
-        with self._turn, self._lock:
+        with self._lease_lock, self._lock:
             self._leased = []
 
     def close(self) -> None:
-        """Whatever it has leased is held when this returns."""
+        """Ends the thread. Every task that it has leased is in `held` when this returns."""
         self._closed = True
         self._wanted.set()
         self.forget()
@@ -106,38 +109,39 @@ class TaskLeaser(threading.Thread):
                     self._wanted.clear()
                     moved = time.monotonic()
                     continue
-                with self._turn:
+                with self._lease_lock:
                     lease = self._lease(0 if self._closed else self._room)
                 if lease is not None and lease.finished:
                     self.finished = True
                     return
                 if lease is not None and not lease.tasks:
-                    before, cursor = cursor, self._queue.wait(cursor, IDLE_S, WORK)
+                    before, cursor = cursor, self._queue.wait_for_event(cursor, IDLE_S, WORK)
                     moved = time.monotonic() if cursor != before or self._held else moved
                     if time.monotonic() - moved > self._config.queue.stall_deadline_s:
                         self._give_up(lease, time.monotonic() - moved)
         except Exception as error:
             self._error = error
         finally:
-            self._wake.set()
+            self.wake.set()
 
     def _lease(self, room: int) -> Lease | None:
-        """None if there is no room any more."""
+        """Leases and prepares up to `room` tasks; returns None if there is no room any more."""
         if not room:
             return None
         serving = self._serving()
         lease = self._queue.lease(self._worker, serving, room)
         if lease.tasks:
             needed = weights_needed(lease, serving, refresh=self._config.rollout.mode in ("pull", "sync"))
-            self._held.take(lease.tasks, (needed or serving).number)
-            made = [one for task in lease.tasks if (one := self._assign(task, lease)) is not None]
+            self._held.add(lease.tasks, (needed or serving).number)
+            assignments = [one for task in lease.tasks if (one := self._assign(task, lease)) is not None]
             with self._lock:
-                self._leased.append(LeasedTasks(made, needed))
+                self._leased.append(LeasedTasks(assignments, needed))
                 self._room = 0
-            self._wake.set()
+            self.wake.set()
         return lease
 
     def _assign(self, task: Task, lease: Lease) -> Assignment | None:
+        """Reads the task's prompt and partial rollout; fails the task and returns None if the prompt cannot be read."""
         try:
             row = self._shards.row(task)
             prompt = self._prompts.encode(row)
@@ -150,18 +154,24 @@ class TaskLeaser(threading.Thread):
         samples = partials.samples if partials else [NOTHING] * config.rollout.group_size
         lineage = partials.lineage if partials else 0
         return Assignment(
-            *(task, row, prompt), config.run.seed, config.model.max_new_tokens, samples=list(samples), lineage=lineage
+            task,
+            row,
+            prompt,
+            config.run.seed,
+            config.model.max_new_tokens,
+            samples=list(samples),
+            lineage=lineage,
         )
 
     def _give_up(self, lease: Lease, still_s: float) -> None:
-        fix = "`echo-queue status` says who holds the run up; or raise queue.stall_deadline_s"
+        fix = "`echo-queue status` says which role holds the run up; or raise queue.stall_deadline_s"
         raise DeadlineError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), fix))
 
 
 def weights_needed(lease: Lease, serving: Version, refresh: bool = False) -> Version | None:
-    """The oldest weights that may generate all tasks of a lease; None if those that are served may.
+    """Returns the oldest version that may generate all tasks of a lease; None if the version served now may.
 
-    `refresh`: none but the newest may.
+    `refresh`: only the newest version may.
     """
     if lease.published is None:
         return None

@@ -9,13 +9,10 @@
 """
 
 import logging
-import threading
 import time
-from functools import partial
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue
 from workers.assignment import Assignment
 from workers.completer import GroupCompleter
 from workers.engines import Engine
@@ -24,83 +21,74 @@ from workers.held_leases import HeldLeases
 from workers.lease_keeper import LeaseKeeper
 from workers.leaser import LeasedTasks, TaskLeaser
 from workers.shutdown import Shutdown
-from workers.weights.swap import WeightSwap
-from workers.weights.updater import WeightUpdater
-from workers.weights.watcher import WeightWatcher
+from workers.weights import WeightSync
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-"""Without anything to generate, whether there is something new is looked at so often."""
+"""The pause between checks for new work while nothing is generated."""
 ROOM_SHARE = 4
 """Groups join once there is room for 1/4 of those that run: each joining has its price."""
 FINISH_SHARE = 0.4
-"""Of the time in which to leave: for what is being scored."""
+"""The share of the grace period that is left for groups being scored."""
 
 
-class Rollout:
+class RolloutLoop:
     """The loop. Once `leaving` is set, `run` returns soon."""
 
     def __init__(
         self,
-        *,
         config: Config,
-        name: str,
-        queue: Queue,
+        *,
         engine: Engine,
         scorer: Scorer,
         held: HeldLeases,
-        leasing: TaskLeaser,
-        finishing: GroupCompleter,
+        leaser: TaskLeaser,
+        completer: GroupCompleter,
         lease_keeper: LeaseKeeper,
+        weights: WeightSync,
         leaving: Shutdown,
-        follower: WeightWatcher,
-        gate: WeightSwap,
-        wake: threading.Event,
     ) -> None:
         self._config = config
-        self._name = name
-        self._queue = queue
         self._engine = engine
         self._scorer = scorer
         self._held = held
-        self._leasing = leasing
-        self._finishing = finishing
+        self._leaser = leaser
+        self._completer = completer
         self._lease_keeper = lease_keeper
+        self._weights = weights
         self._leaving = leaving
-        self._wake = wake
         self._in_flight = config.rollout.mode == "in-flight"
         self._most = most_groups(config)
-        self._swapping = WeightUpdater(
-            *(config, follower, gate), lease_keeper=lease_keeper, leaving=leaving, hand_back=self._hand_back
-        )
         self._generating: dict[str, Assignment] = {}
         self._scoring: dict[str, Assignment] = {}
         self._pending: list[LeasedTasks] = []
         self._noted_s = time.monotonic()
 
     def run(self) -> None:
+        self._weights.start(on_swap=self._lease_keeper.serve, on_quarantine=self._quarantine)
         self._scorer.wait_ready()
-        self._swapping.catch_up(self._queue, self._engine.version)
-        self._leasing.start()
-        self._finishing.start()
+        self._lease_keeper.state = "fetching"
+        self._weights.catch_up()
+        self._leaser.start()
+        self._completer.start()
         try:
-            while not self._leaving.is_set() and not self._leasing.finished:
+            while not self._leaving.is_set() and not self._leaser.finished:
                 self._turn()
         except EchoQueueError:
-            self._leasing.close()
+            self._leaser.close()
             self._hand_back()
             raise
-        if self._leasing.finished:
+        if self._leaser.finished:
             log.info("the run is finished")
         self._leave()
 
     def _turn(self) -> None:
-        for part in (self._lease_keeper, self._leasing, self._finishing, self._swapping):
+        for part in (self._lease_keeper, self._leaser, self._completer, self._weights):
             part.check()
         self._take_weights()
         self._drop_lost()
-        self._pending += self._leasing.exchange(self._room())
+        self._pending += self._leaser.exchange(self._room())
         self._begin()
         self._go_on()
         if time.monotonic() - self._noted_s > self._config.rollout.progress_s:
@@ -109,16 +97,16 @@ class Rollout:
             self._lease_keeper.state = "generating"
             self._step()
         else:
-            self._lease_keeper.state = "scoring" if self._finishing.waiting else "idle"
+            self._lease_keeper.state = "scoring" if self._completer.waiting else "idle"
             if self._leaving.resting and not self._held:
                 self._leaving.leave("nothing is left to do, and nothing more is leased")
-            self._wake.wait(POLL_S)
-            self._wake.clear()
+            self._leaser.wake.wait(POLL_S)
+            self._leaser.wake.clear()
 
     def _room(self) -> int:
-        """For so many groups more; 0 while it is not worth it, or others come first."""
-        busy = self._pending or self._finishing.waiting > self._most * self._config.rollout.group_size
-        drains = self._swapping.waits and not self._in_flight
+        """How many groups more may be leased; 0 while it is not worth it, or others come first."""
+        busy = self._pending or self._completer.waiting > self._most * self._config.rollout.group_size
+        drains = self._weights.waiting and not self._in_flight
         if busy or drains or self._leaving.resting:
             return 0
         room = self._most - len(self._generating)
@@ -127,23 +115,24 @@ class Rollout:
     def _take_weights(self) -> None:
         before = self._engine.version
         if self._in_flight or not self._generating:
-            self._swapping.take()
+            self._weights.take()
         needed = self._pending[0].needed if self._pending else None
         if needed is not None and self._engine.version < needed and not self._generating:
-            self._swapping.refresh(needed)
+            self._lease_keeper.state = "fetching"
+            self._weights.refresh(needed)
         if self._generating and self._engine.version.lineage != before.lineage:
-            self._begin_anew()
+            self._begin_from_scratch()
 
-    def _begin_anew(self) -> None:
-        """Nobody here knows whether the weights that generated these are ancestors of today's."""
-        log.info("%d groups begin anew, with the weights of another lineage", len(self._generating))
+    def _begin_from_scratch(self) -> None:
+        """Restarts all groups: only the queue knows whether the weights of their tokens are ancestors of today's."""
+        log.info("%d groups begin from scratch, with the weights of another lineage", len(self._generating))
         self._engine.abort(list(self._generating))
         for task, assignment in self._generating.items():
-            self._generating[task] = assignment.anew()
+            self._generating[task] = assignment.from_scratch()
             self._add(self._generating[task])
 
     def _begin(self) -> None:
-        """What waited for weights that are served now."""
+        """Begins the pending tasks whose weights are served now."""
         while self._pending:
             needed = self._pending[0].needed
             if needed is not None and self._engine.version < needed:
@@ -155,16 +144,16 @@ class Rollout:
                     self._add(assignment)
 
     def _go_on(self) -> None:
-        """Samples to which the environment has answered."""
-        while not self._finishing.returned.empty():
-            ended = self._finishing.returned.get_nowait()
+        """Continues the samples to which the environment has answered."""
+        while not self._completer.returned.empty():
+            ended = self._completer.returned.get_nowait()
             if self._generating.get(ended.assignment.id) is ended.assignment:
                 self._engine.add([ended.assignment.request(ended.number)])
 
     def _add(self, assignment: Assignment) -> None:
         version = self._engine.version
         assignment.begun_s = time.monotonic()
-        self._held.date(assignment.id, assignment.oldest(version.number))
+        self._held.set_version(assignment.id, assignment.oldest(version.number))
         if requests := assignment.requests():
             assignment.lineage = version.lineage
             self._engine.add(requests)
@@ -180,45 +169,49 @@ class Rollout:
                 self._end(assignment, key.sample)
 
     def _end(self, assignment: Assignment, number: int) -> None:
-        """One by one where the environment may answer, else group by group."""
+        """Submits ended samples for scoring: one by one where the environment may answer, else group by group."""
         if self._scorer.interactive:
-            self._finishing.take(assignment, number)
+            self._completer.submit(assignment, number)
         elif assignment.ended and assignment.id in self._generating:
             del self._generating[assignment.id]
             self._scoring[assignment.id] = assignment
-            self._finishing.take(assignment, number)
+            self._completer.submit(assignment, number)
 
     def _drop_lost(self) -> None:
-        """Takes out what others have now, and what a completion or a failure has settled."""
+        """Drops groups whose lease another worker holds now, or that a completion or a failure has settled."""
         for assignments in (self._generating, self._scoring):
             for task in [task for task in assignments if not self._held.holds(task)]:
                 self._engine.abort([task])
                 del assignments[task]
 
     def _note(self, grown_s: float) -> None:
-        """How far the groups are that were begun so long ago, for the heart to store."""
+        """Notes the partials of groups begun at least `grown_s` ago, for the lease keeper to store."""
         self._noted_s = time.monotonic()
         begun = [*self._generating.values(), *self._scoring.values()]
         grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
         for key, partial_sample in self._engine.partials([one.id for one in grown]).items():
             self._generating[key.task].samples[key.sample] = partial_sample
-        self._held.note([one.partials() for one in grown if one.begun])
+        self._held.note_partials([one.partials() for one in grown if one.begun])
 
     def _leave(self) -> None:
-        """With nothing lost: what is being scored is completed, the rest is stored and handed back."""
-        self._leasing.close()
-        self._note(grown_s=0.0)  # stored by the heart while the environment takes its time
-        self._finishing.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
+        """Graceful exit: finishes scoring, stores partials, and hands back the remaining tasks."""
+        self._leaser.close()
+        self._note(grown_s=0.0)  # stored by the lease keeper while the environment takes its time
+        self._completer.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
         self._note(grown_s=0.0)
         self._lease_keeper.close()
-        self._queue.progress(self._name, self._held.take_partials())
+        self._lease_keeper.store_partials()
         self._hand_back()
-        self._queue.leave(self._name)
+        self._lease_keeper.leave()
+
+    def _quarantine(self) -> None:
+        self._lease_keeper.state = "quarantined"
+        self._hand_back()
 
     def _hand_back(self) -> None:
-        """All tasks, whether they were begun or not; what they are, is gone here."""
-        self._leasing.forget()
-        if held := self._held.hand_back(partial(self._queue.release, self._name)):
+        """Hands back all tasks, begun or not, and forgets them here."""
+        self._leaser.forget()
+        if held := self._lease_keeper.hand_back():
             log.info("handed back %d tasks", len(held))
         self._engine.abort(list(self._generating))
         for given_up in (self._generating, self._scoring, self._pending):
@@ -226,7 +219,7 @@ class Rollout:
 
 
 def most_groups(config: Config) -> int:
-    """At S = 0 there is one batch to lease at a time: this machine's workers share it."""
+    """Returns the most groups to generate at a time. At S = 0 this machine's workers share the only batch to lease."""
     share = -(-config.learner.batch_groups // config.rollout.workers)
     most = config.rollout.concurrent_groups
     return min(most, share) if config.staleness.s == 0 else most

@@ -21,7 +21,7 @@ from benchmarks.fleet.trace import Trace
 from echo_queue.config import Config, Preemption
 from echo_queue.config.loading import load
 from echo_queue.records import PartialSample, Version
-from workers.engines import Key, Request, Sampling
+from workers.engines import SampleKey, SampleRequest, Sampling
 from workers.engines.transformers import TransformersEngine
 from workers.environments.scorer import Scorer
 from workers.preemption import watch
@@ -43,17 +43,17 @@ class Paced(TransformersEngine):
         with (plan.counts / name).open("r+b") as file:
             self._count = mmap.mmap(file.fileno(), COUNT.size)
 
-    def add(self, requests: Sequence[Request]) -> None:
+    def add(self, requests: Sequence[SampleRequest]) -> None:
         super().add([request._replace(limit=self._length(request.key)) for request in requests])
 
-    def step(self) -> Mapping[Key, PartialSample]:
+    def step(self) -> Mapping[SampleKey, PartialSample]:
         due = time.monotonic() + self._step_s
         ended = super().step()
         COUNT.pack_into(self._count, 0, self.sampled)
         time.sleep(max(0.0, due - time.monotonic()))
         return {key: replace(partial_sample, finish="stop") for key, partial_sample in ended.items()}
 
-    def _length(self, key: Key) -> int:
+    def _length(self, key: SampleKey) -> int:
         return self._trace.lengths(int(key.task.rpartition("/")[2]))[key.sample]
 
 

@@ -1,4 +1,4 @@
-"""The baselines' client: a node that reads every part from one source and checks every chunk, as the couriers do."""
+"""The baselines' client: a node that reads every part from one source and checks every chunk, as workers do."""
 
 import http.client
 from collections.abc import Iterator, Sequence

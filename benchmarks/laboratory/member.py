@@ -1,4 +1,4 @@
-"""A worker as far as weights are concerned: part cache, courier and heartbeat, built as the product builds them."""
+"""A worker as far as weights are concerned: part cache, peer exchange and heartbeat, built as in the product."""
 
 import threading
 import time
@@ -7,40 +7,55 @@ from pathlib import Path
 
 from benchmarks.laboratory.saying import say
 from echo_queue.config import Weights
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller, PeerDirectory, WorkerQueue
 from echo_queue.queue.types import Heartbeat, RunKeys
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.signatures import SignatureVerifier
-from workers.weights import watcher
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.cache.transport import FetchedRoute
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
-from workers.weights.peers.exchange import Brought, PeerExchange
-from workers.weights.peers.part_cache import PartCache
+from workers.weights.peers.exchange import PeerExchange
 from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
+from workers.weights.watcher import WeightWatcher
 
 SECRET = b"laboratory"
-SPOOL_BYTES = 8 << 30
+CACHE_BYTES = 8 << 30
 BEAT_S = 1.0
 DEADLINE_S = 300.0
 LOOK_S = 0.005
 
 
+class NotingExchange(PeerExchange):
+    """Notes what was fetched, and when the last route was whole."""
+
+    noted: list[tuple[Route, FetchedRoute]]
+    arrived_s = 0.0
+
+    def fetch_route(self, route: Route, deadline_s: float) -> FetchedRoute:
+        fetched = super().fetch_route(route, deadline_s)
+        self.noted.append((route, fetched))
+        self.arrived_s = time.monotonic()
+        return fetched
+
+
 class Member:
     """Worker `name` of the queue's run, with its part cache in `folder`."""
 
-    def __init__(self, name: str, queue: Queue, store: ObjectStore, folder: Path, settings: Weights) -> None:
+    def __init__(self, name: str, caller: Caller, store: ObjectStore, folder: Path, settings: Weights) -> None:
         self._name = name
-        self.queue = queue
+        self.queue = WorkerQueue(caller)
         self.queue.heartbeat(name, Heartbeat("laboratory", Version(0, 0), "ready"), BEAT_S)
         threading.Thread(target=self._beat, daemon=True).start()
-        self.part_cache = PartCache(folder, SPOOL_BYTES)
-        self.exchange = PeerExchange(queue, store, self.part_cache, name, settings, secret=SECRET)
+        self.part_cache = PartCache(folder, CACHE_BYTES)
+        self.exchange = NotingExchange(PeerDirectory(caller), store, self.part_cache, name, settings, secret=SECRET)
+        self.exchange.noted = []
 
-    def bring(self, route: Route) -> Brought:
-        return self.exchange.bring(route, DEADLINE_S)
+    def fetch(self, route: Route) -> FetchedRoute:
+        return self.exchange.fetch_route(route, DEADLINE_S)
 
     def parts(self, route: Route) -> Sequence[memoryview]:
         return [self.part_cache.open(part).memory() for part in route.parts]
@@ -59,30 +74,27 @@ class Member:
 
 
 class WatchingNode:
-    """Fetches and stages published versions by the product's own intake: the cheapest way from what it has."""
+    """Fetches and stages published versions by the product's own means: the cheapest path from what it has."""
 
     def __init__(self, member: Member, store: ObjectStore) -> None:
         self._member, self._store, self._stage = member, store, Stage()
-        self._routes: list[Route] = []
-        self._store_bytes = 0
-        self._arrived_s = 0.0
 
     def serve(self, published: Published, public_key: str) -> None:
-        intake = self._intake(self._pinned(public_key))
-        self._routes.clear()
-        arrived = intake.bring(published)
+        fetcher = self._fetcher(self._pinned(public_key))
+        self._member.exchange.noted.clear()
+        fetched = fetcher.fetch(published)
         self._stage.hold()
         try:
-            intake.apply(arrived)
+            fetcher.apply(fetched)
         finally:
             self._stage.release()
-        self._say(self._stage.have == (arrived.manifest.version, arrived.manifest.root))
+        self._say(self._stage.have == (fetched.manifest.version, fetched.manifest.root))
 
     def follow(self, public_key: str) -> None:
         """From now on by itself, as a worker does: what is announced is prefetched, what is published is staged."""
         pinned = self._pinned(public_key)
-        ahead = Prefetcher(self._member.queue, pinned.verifier, self._stage, self._member.exchange, DEADLINE_S)
-        watcher.WeightWatcher(self._member.queue, self._intake(pinned), None, ahead.follow).start()
+        prefetcher = Prefetcher(self._member.queue, pinned.verifier, self._stage, self._member.exchange, DEADLINE_S)
+        WeightWatcher(self._member.queue, self._fetcher(pinned), None, prefetcher.update).start()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -96,19 +108,13 @@ class WatchingNode:
             time.sleep(LOOK_S)
 
     def _say(self, staged: bool) -> None:
-        sizes = {route.name: route.size for route in self._routes}
-        say("serving", arrived_s=self._arrived_s, routes=sizes, staged=staged, store_bytes=self._store_bytes)
+        noted = self._member.exchange.noted
+        sizes = {route.name: route.size for route, _ in noted}
+        store_bytes = sum(fetched.store_bytes for _, fetched in noted)
+        say("serving", arrived_s=self._member.exchange.arrived_s, routes=sizes, staged=staged, store_bytes=store_bytes)
 
     def _pinned(self, public_key: str) -> PinnedKey:
         return PinnedKey(SignatureVerifier(public_key), RunKeys(public_key, SECRET, bytes(32)), self._member.queue)
 
-    def _intake(self, pinned: PinnedKey) -> VersionFetcher:
-        way = self._member.exchange.make_way
-        return VersionFetcher(
-            self._store, pinned, self._stage, bring=self._bring, part_cache=self._member.part_cache, make_way=way
-        )
-
-    def _bring(self, route: Route) -> None:
-        self._store_bytes += self._member.bring(route).store_bytes
-        self._routes.append(route)
-        self._arrived_s = time.monotonic()
+    def _fetcher(self, pinned: PinnedKey) -> VersionFetcher:
+        return VersionFetcher(self._store, pinned, self._stage, self._member.exchange, DEADLINE_S)

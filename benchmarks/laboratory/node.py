@@ -1,6 +1,6 @@
 """One node of the laboratory, a process of its own: `python -m benchmarks.laboratory.node SPEC`, started by `crew`.
 
-Says "ready", then does what each line on its input tells it. "bring": it says when "half" of a route's chunks are here,
+Says "ready", then does what each line on its input tells it. "fetch": it says when "half" of a route's chunks are here,
 "whole" once all are, verified, and after that the digests of what lies in its folder. "serve": it fetches and stages a
 published version, as a worker does, and says "serving". "follow": it does so by itself with each version from now on.
 """
@@ -25,7 +25,7 @@ from benchmarks.laboratory.member import Member, WatchingNode
 from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, client, endpoint
 from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
@@ -36,10 +36,10 @@ FLIP_EVERY = 4
 
 @dataclass(frozen=True)
 class Spec:
-    """`source`: the store alone, one web server at `origin` (the star), or the project's own couriers."""
+    """`source`: the store alone, one web server at `origin` (the star), or the project's own peer exchange."""
 
     name: str
-    source: Literal["store", "star", "courier"]
+    source: Literal["store", "star", "peers"]
     run: str
     origin: str
     address: str
@@ -49,17 +49,17 @@ class Spec:
     region: str = "default"
     corrupts: bool = False
     serves: bool = False
-    """It will stage what it brings, for which a worker has its libraries loaded."""
+    """It will stage what it fetches, for which a worker has its libraries loaded."""
 
 
 @dataclass(frozen=True)
-class Brought:
+class Fetched:
     store_bytes: int
     peer_bytes: int
     parts: Sequence[memoryview]
 
 
-Bring = Callable[[Route, Callable[[], None]], Brought]
+Fetch = Callable[[Route, Callable[[], None]], Fetched]
 """Fetches a route; calls the second when half of it is here, if it knows."""
 
 
@@ -72,61 +72,61 @@ def main() -> None:
     if spec.serves:
         importlib.import_module("torch")
     store = ObjectStore(endpoint(spec.origin), spec.run)
-    if spec.source == "courier":
+    if spec.source == "peers":
         member = member_of(spec, store)
-        bring, follower = by_courier(member), WatchingNode(member, store)
+        fetch, watcher = by_peers(member), WatchingNode(member, store)
     else:
-        bring, follower = by_baseline(spec, store), None
+        fetch, watcher = by_baseline(spec, store), None
     say("ready")
     for line in sys.stdin:
         order = orjson.loads(line)
-        if order["do"] == "bring":
-            carry_out(bring, Route.decode(order["route"].encode(), spec.name))
-        elif order["do"] == "follow" and follower is not None:
-            follower.follow(order["key"])
-        elif follower is not None:
-            follower.serve(Published(Version(*order["version"]), order["manifest"], order["digest"]), order["key"])
+        if order["do"] == "fetch":
+            carry_out(fetch, Route.decode(order["route"].encode(), spec.name))
+        elif order["do"] == "follow" and watcher is not None:
+            watcher.follow(order["key"])
+        elif watcher is not None:
+            watcher.serve(Published(Version(*order["version"]), order["manifest"], order["digest"]), order["key"])
 
 
-def carry_out(bring: Bring, route: Route) -> None:
+def carry_out(fetch: Fetch, route: Route) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF)
     say("begun")
-    brought = bring(route, lambda: say("half"))
+    fetched = fetch(route, lambda: say("half"))
     at_s, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
-    figures = {"store_bytes": brought.store_bytes, "peer_bytes": brought.peer_bytes}
+    figures = {"store_bytes": fetched.store_bytes, "peer_bytes": fetched.peer_bytes}
     say("whole", at_s, cpu_s=cpu_s, rss_mb=used.ru_maxrss / 1024, **figures)
-    say("digests", digests=[blake3(part).hexdigest() for part in brought.parts])
+    say("digests", digests=[blake3(part).hexdigest() for part in fetched.parts])
 
 
-def by_baseline(spec: Spec, store: ObjectStore) -> Bring:
+def by_baseline(spec: Spec, store: ObjectStore) -> Fetch:
     folder = Path(spec.folder)
     folder.mkdir(parents=True)
 
-    def bring(route: Route, half: Callable[[], None]) -> Brought:
+    def fetch(route: Route, half: Callable[[], None]) -> Fetched:
         if spec.source == "store":
             baseline.from_store(store, route.parts, folder)
         else:
             baseline.from_peer(spec.origin, PLAIN_PORT, f"{BUCKET}/{spec.run}", route.parts, folder)
         parts = [memoryview((folder / Path(part.key).name).read_bytes()) for part in route.parts]
         from_store, from_peer = (route.size, 0) if spec.source == "store" else (0, route.size)
-        return Brought(from_store, from_peer, parts)
+        return Fetched(from_store, from_peer, parts)
 
-    return bring
+    return fetch
 
 
 def member_of(spec: Spec, store: ObjectStore) -> Member:
     settings = Weights(region=spec.region, peer_host=spec.address, chunk_deadline_s=spec.chunk_deadline_s)
-    return Member(spec.name, Queue(client(Path(spec.redis)), spec.run), store, Path(spec.folder), settings)
+    return Member(spec.name, Caller(client(Path(spec.redis)), spec.run), store, Path(spec.folder), settings)
 
 
-def by_courier(member: Member) -> Bring:
-    def bring(route: Route, half: Callable[[], None]) -> Brought:
+def by_peers(member: Member) -> Fetch:
+    def fetch(route: Route, half: Callable[[], None]) -> Fetched:
         threading.Thread(target=member.at_half, args=(route, half), daemon=True).start()
-        brought = member.bring(route)
-        return Brought(brought.store_bytes, brought.peer_bytes, member.parts(route))
+        fetched = member.fetch(route)
+        return Fetched(fetched.store_bytes, fetched.peer_bytes, member.parts(route))
 
-    return bring
+    return fetch
 
 
 def corrupt() -> None:

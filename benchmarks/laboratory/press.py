@@ -18,7 +18,7 @@ import torch
 from benchmarks.laboratory.origin import client, endpoint
 from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
-from echo_queue.queue import Queue
+from echo_queue.queue import Caller, LearnerQueue
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.publisher import WeightPublisher
@@ -51,7 +51,7 @@ def main() -> None:
     spec = Spec(**orjson.loads(Path(sys.argv[1]).read_bytes()))
     torch.set_num_threads(1)
     signer = Signer.generate()
-    queue = Queue(client(Path(spec.redis)), spec.run) if spec.redis else None
+    queue = LearnerQueue(Caller(client(Path(spec.redis)), spec.run)) if spec.redis else None
     announcer = _announcer(queue) if queue is not None and spec.announces else None
     weight_publisher = WeightPublisher(
         ObjectStore(endpoint(spec.origin), spec.run),
@@ -71,7 +71,7 @@ def main() -> None:
             published = weight_publisher.publish(Version(lineage, number), tensors, "bfloat16")
             size = weight_publisher.stored.total() - before
             if queue is not None:
-                queue.publish(lineage, published)
+                queue.publish(published)
             pointed_s = time.monotonic()
             further = weight_publisher.further(published.version) if queue is None else []
         say(
@@ -86,7 +86,7 @@ def main() -> None:
         )
 
 
-def _announcer(queue: Queue) -> Announcer:
+def _announcer(queue: LearnerQueue) -> Announcer:
     announcer = Announcer(queue)
     announcer.start()
     return announcer

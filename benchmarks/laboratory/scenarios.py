@@ -32,10 +32,10 @@ WARM_SHARE = 0.5
 """Of the usual bytes: enough to measure rates by."""
 
 
-def plain(lab: Laboratory, peers: int, rounds: int, source: str = "courier") -> Series:
-    """Nothing goes wrong. `source`: "courier", or a baseline: "store", "star"."""
+def plain(lab: Laboratory, peers: int, rounds: int, source: str = "peers") -> Series:
+    """Nothing goes wrong. `source`: "peers", or a baseline: "store", "star"."""
     outcomes = [lab.broadcast(Plan(lab.names[:peers], source)) for _ in range(rounds)]
-    what = {"courier": "peers", "store": "store only", "star": "star"}[source]
+    what = {"peers": "peers", "store": "store only", "star": "star"}[source]
     return series(what, outcomes, lab.size, lab.bound_s)
 
 
@@ -70,8 +70,8 @@ def slow(lab: Laboratory, peers: int, rounds: int, known: bool) -> Series:
             with lab.crew(run, plan) as nodes:
                 if known:
                     earlier = lab.upload(run, 0, WARM_SHARE)
-                    lab.bring(earlier, nodes, replace(plan, event=lambda run, nodes: ()))
-                outcomes.append(lab.bring(lab.upload(run), nodes, plan))
+                    lab.fetch(earlier, nodes, replace(plan, event=lambda run, nodes: ()))
+                outcomes.append(lab.fetch(lab.upload(run), nodes, plan))
     finally:
         lab.network.shape(names[0], lab.mbit, lab.mbit)
     what = f"slow peer ({'known' if known else 'unknown'})"

@@ -17,14 +17,14 @@ from benchmarks.laboratory.crew import PRESS, Node
 from benchmarks.laboratory.figures import Arrival, Outcome
 from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
-from echo_queue.queue import Queue, RunRules
+from echo_queue.queue import Caller, Operator, RunRules
 
 ORIGIN, LEARNER = "origin", "learner"
 READY_S = 30.0
 DIGESTS_S = 60.0
 SPARE_S = 60.0
 CHUNK_DEADLINE_S = 5.0
-"""Of a courier: what a silent peer costs. The product's own default."""
+"""What a silent peer costs. The product's own default."""
 
 Nodes = Mapping[str, Node]
 Event = Callable[[str, Nodes], Collection[str]]
@@ -40,7 +40,7 @@ class Plan:
     """`special`: settings of some nodes, which differ from the usual ones. `first`: who is told before all others."""
 
     names: tuple[str, ...]
-    source: str = "courier"
+    source: str = "peers"
     special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     first: str = ""
     event: Event = nothing
@@ -84,13 +84,13 @@ class Laboratory:
         """A run that the queue knows."""
         run = f"run{next(self._runs)}"
         with origin.client(self.redis) as redis:
-            Queue(redis, run).configure(RunRules(s=1, batch=1))
+            Operator(Caller(redis, run)).configure(RunRules(s=1, batch=1))
         return run
 
     def broadcast(self, plan: Plan) -> Outcome:
         run = self.new_run()
         with self.crew(run, plan) as nodes:
-            return self.bring(self.upload(run), nodes, plan)
+            return self.fetch(self.upload(run), nodes, plan)
 
     def upload(self, run: str, number: int = 1, share: float = 1.0) -> Cargo:
         """A version of that share of the laboratory's usual bytes, in the store."""
@@ -127,16 +127,16 @@ class Laboratory:
             weight_publisher.kill()
             shutil.rmtree(folder)
 
-    def bring(self, load: Cargo, nodes: Nodes, plan: Plan) -> Outcome:
-        """Tells all of `nodes` to bring that route, and waits for those that are not lost."""
+    def fetch(self, load: Cargo, nodes: Nodes, plan: Plan) -> Outcome:
+        """Tells all of `nodes` to fetch that route, and waits for those that are not lost."""
         order = load.route.encode().decode()
         if plan.first:
-            nodes[plan.first].tell("bring", route=order)
+            nodes[plan.first].tell("fetch", route=order)
             nodes[plan.first].hear("begun", READY_S)
         sent, began = self.network.sent_bytes(ORIGIN), machine.now()
         for name, node in nodes.items():
             if name != plan.first:
-                node.tell("bring", route=order)
+                node.tell("fetch", route=order)
         lost = plan.event(load.route.run, nodes)
         deadline_s = SPARE_S + 2 * len(nodes) * self.bound_s
         awaited = [node for name, node in nodes.items() if name not in lost]

@@ -9,7 +9,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Audit, Queue
+from echo_queue.queue import Audit, Operator
 from echo_queue.reporting import results
 
 REVIVE_MAX = 10_000
@@ -45,7 +45,7 @@ def sentence(found: Audit) -> str:
 
 def bury(config: Config, task: str, reason: str) -> None:
     """Gives a task up. Raises `EchoQueueError` for one that cannot be given up now."""
-    if not Queue.connect(config, "learner", connect_store(config, "learner")).bury(task, reason):
+    if not Operator.connect(config, connect_store(config, "learner")).bury(task, reason):
         what = "cannot be buried: it is trained, dead, at the learner, or was never admitted"
         raise EchoQueueError(Problem(task, what, "see `echo-queue status` for the tasks that there are"))
     Console(highlight=False).print(f"{task} is dead: {reason}")
@@ -53,9 +53,9 @@ def bury(config: Config, task: str, reason: str) -> None:
 
 def revive(config: Config, tasks: list[str]) -> None:
     """Revives the named dead tasks, or all of them if none is named."""
-    queue = Queue.connect(config, "learner")
-    named = tasks or [task.id for task in queue.dead(REVIVE_MAX)]
+    operator = Operator.connect(config)
+    named = tasks or [task.id for task in operator.dead(REVIVE_MAX)]
     if named:
         results.reopen(config)
-    count = queue.revive(named)
+    count = operator.revive(named)
     Console(highlight=False).print(f"{count:,} of {len(named):,} dead tasks revived")

@@ -14,7 +14,7 @@ from echo_queue.cli.output import print_json
 from echo_queue.cli.transcript import Transcript, Words, draw, transcript
 from echo_queue.config import Config
 from echo_queue.errors import Problem, PromptError
-from echo_queue.queue import Queue
+from echo_queue.queue import Monitor
 from echo_queue.records import Group, PartialSample, Sample, Tokens
 from echo_queue.reporting.samples import TrainedGroups
 
@@ -54,12 +54,12 @@ def _trained(config: Config, task: str | None) -> FoundGroup | None:
     return None if kept is None else _of_group(kept.group, f"trained, in the update that made {kept.version}")
 
 
-def _queued(queue: Queue, task: str | None) -> FoundGroup | None:
-    if group := queue.waiting(task):
+def _queued(queue: Monitor, task: str | None) -> FoundGroup | None:
+    if group := queue.group_in_replay(task):
         return _of_group(group, "complete, and not trained yet")
     if task is None:
         return None
-    if partials := queue.begun(task):
+    if partials := queue.partial_group(task):
         return FoundGroup(task, "in progress; its worker has stored so far", None, partials.samples)
     for dead in queue.dead(limit=DEAD_MAX):
         if dead.id == task:

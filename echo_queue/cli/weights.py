@@ -15,15 +15,14 @@ from echo_queue import failpoints, weights
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.connections.secrets import Role
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.problems import print_problems
-from echo_queue.queue import Queue, RunKeys
+from echo_queue.queue import Caller, Monitor, RunKeys, TrustedWeights
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.manifest import Manifest, Route, base_of, digest, manifest_key, route_key
-from echo_queue.weights.reader import bring, open_manifest
+from echo_queue.weights.reader import fetch_parts, open_manifest
 from echo_queue.weights.retention import doomed, remove
 from echo_queue.weights.signatures import SignatureVerifier, key_id
 
@@ -34,13 +33,12 @@ class StoredWeights:
 
     config: Config
     store: ObjectStore
-    queue: Queue
+    queue: TrustedWeights
 
     @classmethod
-    def of(cls, config: Config, role: Role = "worker") -> "StoredWeights":
-        """Connects as `role`. Raises `ServiceError`."""
-        store = connect_store(config, role)
-        return cls(config, store, Queue.connect(config, role, store))
+    def of(cls, config: Config) -> "StoredWeights":
+        """Connects as a worker. Raises `ServiceError`."""
+        return cls(config, connect_store(config, "worker"), TrustedWeights(Caller.connect(config, "worker")))
 
     def keys(self) -> RunKeys:
         """Returns the keys of the run. Raises `ServiceError` if they are missing or are not the configured ones."""
@@ -83,21 +81,21 @@ def ls(config: Config, *, as_json: bool) -> None:
     table = Table("version", "published", "MiB", "routes", box=None, pad_edge=False)
     for version, entry in entries.items():
         state = "latest" if version == latest else "yes" if entry.manifest else "unfinished"
-        size = sum(folder.size for folder in entry.ways.values())
+        size = sum(folder.size for folder in entry.routes.values())
         table.add_row(str(version), state, f"{size / 2**20:,.1f}", ", ".join(_routes(entry)))
     console = Console(highlight=False)
     console.print(table if entries else "no version is published")
 
 
 def _routes(entry: Entry) -> Iterator[str]:
-    for name, folder in entry.ways.items():
+    for name, folder in entry.routes.items():
         base = base_of(name)
         text = f"{'whole' if base is None else f'from {base}'} {folder.size / 2**20:,.1f}"
         yield text if folder.sealed or name == entry.main else f"{text} (unfinished?)"
 
 
 def _document(entry: Entry, latest: Version | None) -> dict[str, object]:
-    routes = {name: {"bytes": folder.size, "main": name == entry.main} for name, folder in entry.ways.items()}
+    routes = {name: {"bytes": folder.size, "main": name == entry.main} for name, folder in entry.routes.items()}
     version = entry.version
     return {"version": str(version), "published": entry.manifest, "latest": version == latest, "routes": routes}
 
@@ -130,7 +128,7 @@ def verify(config: Config, name: str) -> int:
     console = Console(highlight=False)
     checks: list[tuple[str, Callable[[], None]]] = [
         (route, lambda name=route: _check_route(stored, manifest, name))  # type: ignore[misc]
-        for route in catalogue(stored.store, manifest.version.lineage)[manifest.version].ways
+        for route in catalogue(stored.store, manifest.version.lineage)[manifest.version].routes
     ]
     checks.append((f"{len(manifest.tensors)} tensors, from an anchor", lambda: _check_tensors(stored, manifest)))
     failures = [problem for what, check in checks for problem in _report(console, what, check)]
@@ -157,7 +155,7 @@ def _check_route(stored: StoredWeights, manifest: Manifest, name: str) -> None:
         if (route.version, route.base, route.root) != (version, base, manifest.root):
             what = "leads to another version than its name says"
             raise weights.Damaged(Problem(key, what, "find out who else writes to the store"))
-    for _ in bring(stored.store, route):
+    for _ in fetch_parts(stored.store, route):
         pass
 
 
@@ -188,14 +186,15 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
 
 def gc(config: Config, *, dry_run: bool) -> None:
     """Removes the versions that the learner would remove next, and those that dead learners left unfinished."""
-    stored = StoredWeights.of(config, "learner")
-    status, newest = stored.queue.status(), stored.latest().version
+    caller = Caller.connect(config, "learner")
+    stored = StoredWeights(config, connect_store(config, "learner"), TrustedWeights(caller))
+    status, newest = Monitor(caller).status(), stored.latest().version
     served = {worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None}
     entries = doomed(stored.store, newest, status.rules.s, served)
     keys = [key for entry in entries for key in entry.keys]
     if not dry_run:
         remove(stored.store, keys)
-    size = sum(folder.size for entry in entries for folder in entry.ways.values())
+    size = sum(folder.size for entry in entries for folder in entry.routes.values())
     verb = "would be removed" if dry_run else "removed"
     names = ", ".join(str(entry.version) for entry in entries) or "none"
     Console(highlight=False, soft_wrap=True).print(f"versions {verb}: {names} ({size / 2**20:,.1f} MiB)")

@@ -51,6 +51,9 @@ def contradictions(config: Config) -> Iterator[Problem]:
         yield Problem(
             "weights.skips", f"{config.weights.skips} is not in ascending order", "write each once, the smallest first"
         )
+    if config.weights.folder is not None and config.weights.transport != "folder":
+        what = f'is not used by weights.transport = "{config.weights.transport}"'
+        yield Problem("weights.folder", what, 'set weights.transport = "folder", or leave it out')
     if config.model.init.heads % config.model.init.kv_heads:
         yield Problem("model.init.kv_heads", "does not divide model.init.heads", "choose a divisor")
     if config.model.init.head_dim % 2:

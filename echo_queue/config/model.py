@@ -309,6 +309,9 @@ class Weights(Section):
     """Encrypts published weights (AES-256-GCM), so that the store and the workers' part caches hold only ciphertext."""
     public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Worker: the only key whose signatures it accepts. Default: the key that Redis names when the worker joins."""
+    transport: Literal["peers", "folder"] = "peers"
+    """How workers share what one of them has fetched. With `peers` they pass it on to one another; with `folder` they
+    keep it in a folder that all of them see."""
     peers: bool = True
     """Workers pass chunks on to one another, so that the store is read once per region."""
     region: Name = "default"
@@ -325,6 +328,11 @@ class Weights(Section):
     """Worker: price of data sent to its peers."""
     store_usd_per_gb: float = Field(default=0.0, ge=0)
     """Worker: price of data read from the store."""
+    folder: Path | None = None
+    """Worker, transport `folder`: folder in which the workers of a site share parts, on NFS or in `/dev/shm`. The first
+    worker that needs a part reads it from the store and puts it there. Default: `shared_parts` in `run.dir`."""
+    folder_max_bytes: Positive = 68_719_476_736
+    """Worker, transport `folder`: size of that folder. Beyond it, the parts used least recently are removed."""
     cache_dir: Path | None = None
     """Worker: folder of its part cache, from which it serves its peers. Default: `part_cache` in `run.dir`."""
     cache_max_bytes: Positive = 68_719_476_736

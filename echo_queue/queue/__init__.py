@@ -1,6 +1,17 @@
-"""The queue of a run: every state in Redis, every change one atomic move, one identity over all of them."""
+"""The queue of a run: all its state is in Redis, every change is one atomic move, and one identity covers all states.
 
-from echo_queue.queue.client import Queue
+There is a client for each role, with one method for each move that the role's Redis user may make (`acl.py`). The moves
+themselves are the Redis Functions of `library/`.
+"""
+
+from echo_queue.queue.caller import Caller
+from echo_queue.queue.learner import LearnerQueue
+from echo_queue.queue.monitor import Monitor
+from echo_queue.queue.operator import Admin, Operator
+from echo_queue.queue.payloads import Payloads
+from echo_queue.queue.peers import PeerDirectory
+from echo_queue.queue.published import PublishedWeights, TrustedWeights
+from echo_queue.queue.submitter import SubmitterQueue
 from echo_queue.queue.types import (
     Announced,
     Audit,
@@ -26,10 +37,13 @@ from echo_queue.queue.types import (
     Upstream,
     WorkerStatus,
 )
+from echo_queue.queue.worker import WorkerQueue
 
 __all__ = [
+    "Admin",
     "Announced",
     "Audit",
+    "Caller",
     "Chunk",
     "DeadTask",
     "Drained",
@@ -37,12 +51,17 @@ __all__ = [
     "Heartbeat",
     "Joined",
     "LatestWeights",
+    "LearnerQueue",
     "Lease",
+    "Monitor",
+    "Operator",
     "Order",
     "Outcome",
+    "Payloads",
     "Peer",
+    "PeerDirectory",
     "PromptSet",
-    "Queue",
+    "PublishedWeights",
     "Reclaimed",
     "Resumed",
     "RunKeys",
@@ -50,6 +69,9 @@ __all__ = [
     "Status",
     "SubmissionCounts",
     "SubmissionStatus",
+    "SubmitterQueue",
+    "TrustedWeights",
     "Upstream",
+    "WorkerQueue",
     "WorkerStatus",
 ]

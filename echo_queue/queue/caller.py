@@ -1,17 +1,19 @@
-"""How a move reaches the server: one jittered retry loop with a deadline around idempotent functions.
+"""Sends moves to the server: one jittered retry loop with a deadline around idempotent functions.
 
-- With `Replicas`, a move counts only once that many replicas hold it: a server that fails over to one of them has it.
-- Only failures that a later try may cure are retried: a lost connection, a server that is loading, failing over,
-  full or not writable for now. Every move may be sent again after a lost reply; that is what makes this safe.
-- Everything else is one clear error: `FencedError` for a learner that was taken over, `SetBackError` for one whose
-  moves the server has forgotten, `ServiceError` otherwise.
+- `Caller` is the connection of one role to one run; all clients of that role may share it. `Client` is the base class
+  of these clients.
+- With `Replicas`, a move counts only once that many replicas hold it. A fail-over to one of them then keeps the move.
+- Only failures that a later try may cure are retried: a lost connection, and a server that is loading, failing over,
+  full or not writable for now. This is safe because every move may be sent again after a lost reply.
+- Every other failure is one clear error: `FencedError` for a learner that was taken over, `SetBackError` for a learner
+  whose moves the server has forgotten, and `ServiceError` otherwise.
 """
 
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import redis
 from redis.exceptions import (
@@ -25,14 +27,20 @@ from redis.exceptions import (
 from echo_queue import failpoints
 from echo_queue.errors import FencedError, Problem, ServiceError, SetBackError
 from echo_queue.queue import library
+from echo_queue.queue.keys import Keys
 
+if TYPE_CHECKING:
+    from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
+
+DEADLINE_S = 60.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many replicas must hold a move before it counts, and how long each try waits for them."""
+    """The number of replicas that must hold a move before it counts, and how long each try waits for them."""
 
     count: int = 0
     wait_ms: int = 1000
@@ -47,7 +55,7 @@ class TooFewReplicas(redis.RedisError):
 
 PASSING = (
     TooFewReplicas,
-    redis.ConnectionError,  # also while it loads its data
+    redis.ConnectionError,  # also raised while the server loads its data
     redis.TimeoutError,
     redis.ReadOnlyError,
     redis.OutOfMemoryError,
@@ -58,47 +66,76 @@ PASSING = (
 )
 PASSING_CODES = ("NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
-"""How Valkey and Redis 7.0 say that a function did what its caller may not."""
+"""The errors of Valkey and of Redis 7.0 for a function that did something its caller has no right to."""
 
 FIXES = {
     "MISCONF": "Redis cannot write to its disk: free space there",
-    "EQNORUN": "start `echo-queue services` or the learner first: they write the run's rules",
-    "EQREFUSED": "this worker is broken, or of another release",
-    "EQSET": "submit it under another name, or as it was declared",
+    "EQNORUN": "start `echo-queue services` or the learner first: they write the run rules",
+    "EQREFUSED": "this worker is broken, or of another release; restart it with the release of the services",
+    "EQSET": "submit the set under another name, or exactly as it was declared",
 }
-REFUSED = "this role's user may not do that; docs/operations.md lists the rights of each"
+REFUSED = "this role's Redis user may not do that; docs/rights.md lists the rights of each"
 PASSWORD = "check the user's name and its password"
 FULL = "Redis is at maxmemory: raise it, or lower staleness.s or learner.batch_groups; the learner still drains it"
 AWAY = "is it running and reachable from here?"
 MISSING = "Function not found"
 INSTALL = "run `echo-queue services`, which loads them"
-BEHIND = "look at its replicas (`redis-cli info replication`), or lower redis.wait_replicas"
+BEHIND = "check its replicas (`redis-cli info replication`), or lower redis.wait_replicas"
 
 
 class Caller:
-    """Sends commands of one run. `deadline_s` bounds how long a passing failure is waited out."""
+    """Sends the commands of run `run`. `deadline_s`: how long passing failures are retried before the call fails."""
 
-    def __init__(self, client: "redis.Redis", where: str, deadline_s: float, replicas: Replicas) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        run: str,
+        deadline_s: float = DEADLINE_S,
+        replicas: Replicas = NO_REPLICAS,
+    ) -> None:
         self.client = client
-        self.where = where
+        self.run = run
+        self.keys = Keys(run)
+        self.where = f"queue of run {run}"
         self.deadline_s = deadline_s
         self.replicas = replicas
 
-    def move(
-        self, step: str, prefix: str, calls: Sequence[Sequence[Any]], about: object = None, *, optional: bool = False
-    ) -> list[Any]:
-        """The answers of these functions of run `prefix`, in one round trip. Each call: a name and its arguments.
+    @classmethod
+    def connect(cls, config: "Config", role: "Role", deadline_s: float = DEADLINE_S) -> Self:
+        """Returns a tested connection to the configured run, as the Redis user of `role`."""
+        from echo_queue.connections.connect import connect_redis
 
-        `optional`: a full server is not waited for; its `redis.OutOfMemoryError` is the answer then.
+        replicas = Replicas(config.redis.wait_replicas, config.redis.wait_ms)
+        return cls(connect_redis(config, role), config.run.name, deadline_s, replicas)
+
+    def within(self, deadline_s: float) -> "Caller":
+        """Returns a caller on the same connection with another deadline."""
+        return Caller(self.client, self.run, deadline_s, self.replicas)
+
+    def call(self, move: str, *args: Any) -> Any:
+        """Calls one function and returns its answer."""
+        return self.move(move, [(move, *args)], args)[0]
+
+    def ask(self, question: str) -> Any:
+        """Calls a read-only function, as a monitor may, and returns its answer."""
+        return self.persist(question, lambda: self.client.fcall_ro(f"eq1_{question}", 1, self.keys.prefix))
+
+    def move(
+        self, step: str, calls: Sequence[Sequence[Any]], about: object = None, *, optional: bool = False
+    ) -> list[Any]:
+        """Calls these functions in one round trip and returns their answers. Each call: a name and its arguments.
+
+        `optional`: a full server is not retried; its `redis.OutOfMemoryError` is then the answer.
         """
+        prefix = self.keys.prefix
 
         def send() -> list[Any]:
             pipe = self.client.pipeline(transaction=False)
             for name, *args in calls:
                 pipe.fcall(f"eq1_{name}", 1, prefix, *args)
             if self.replicas.count:
-                # Valkey's WAIT heeds only what this very connection has written, and a move that was made already
-                # writes nothing: with a write of its own it waits for everything before.
+                # Valkey's WAIT regards only writes of this very connection, and a move that was made already writes
+                # nothing. A write of its own makes WAIT cover everything before it.
                 pipe.fcall("eq1_confirm", 1, prefix)
                 pipe.wait(self.replicas.count, self.replicas.wait_ms)
             replies = pipe.execute(raise_on_error=False)
@@ -107,7 +144,7 @@ class Caller:
         return list(self.persist(step, send, about))
 
     def _confirmed(self, replies: list[Any]) -> list[Any]:
-        """What the calls answered, if enough replicas hold it."""
+        """Returns the calls' answers; raises `TooFewReplicas` if fewer replicas than required hold the move."""
         if not self.replicas.count:
             return replies
         *answered, _, held = replies
@@ -116,9 +153,9 @@ class Caller:
         return answered
 
     def persist(self, step: str, send: Callable[[], Any], about: object = None) -> Any:
-        """The answer of `send`, which may run several times. Raises as this module's docstring says.
+        """Runs `send`, several times if need be, and returns its answer. Raises as this module's docstring states.
 
-        `step` and `about` name it at the door (`echo_queue.failpoints`).
+        `step` and `about` name the call at the failpoint (`echo_queue.failpoints`).
         """
         return failpoints.step(step, lambda: self._repeat(send), about)
 
@@ -168,8 +205,25 @@ class Caller:
         raise ServiceError(Problem(self.where, what, fix)) from None
 
 
+class Client:
+    """The base class of a role's clients of one run.
+
+    `ROLE`: a Redis user that has the rights for all methods of the class (`acl.py`).
+    """
+
+    ROLE: ClassVar["Role"]
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        return self._caller.run
+
+
 def _passing(error: redis.RedisError) -> bool:
-    if isinstance(error, redis.AuthenticationError):  # a kind of ConnectionError, but one that stays
+    if isinstance(error, redis.AuthenticationError):  # a subclass of ConnectionError, but no later try cures it
         return False
     return isinstance(error, PASSING) or str(error).startswith(PASSING_CODES)
 
@@ -189,7 +243,7 @@ def _fix(error: redis.RedisError) -> str | None:
 
 
 def answers(replies: list[Any], spared: tuple[type[Exception], ...] = ()) -> list[Any]:
-    """The replies of a pipeline, raising the first that is an error, unless it is `spared`."""
+    """Returns the replies of a pipeline; raises the first that is an error, unless its type is in `spared`."""
     for reply in replies:
         if isinstance(reply, Exception) and not isinstance(reply, spared):
             raise reply

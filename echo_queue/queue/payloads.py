@@ -1,33 +1,45 @@
-"""Where the bytes of a group lie: in its replay entry, or in object storage when they are many.
+"""Stores the bytes of groups and partial rollouts: in Redis, or in object storage if they are large.
 
-- Stored under its task and the hash of its content before its completion is told, removed after it is trained or
-  refused: a crash in between leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
-- Read back only if the entry's plain fields say the same as the bytes, and what vetting there is finds nothing: a
-  worker is not believed twice. Nothing outside `replay/` is ever read or removed on a worker's word.
+- A group is stored under its task and the hash of its content before its completion is reported, and removed after it
+  is trained or refused. A crash in between leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
+- A worker stores the partial rollouts of a task under the task's and its own name, over its earlier ones, so that a
+  long task leaves only one object. If the worker stored a newer one and could not report it, the digest shows that, and
+  only tokens are lost.
+- Both are read back only if they agree with what the worker reported to the queue, and if the reader's own checks
+  (`validator`, `limits`) pass. No worker's report is trusted unchecked, and nothing outside `replay/` is ever removed
+  because of one.
 """
 
 import hashlib
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import blake3
+from blake3 import blake3
 
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.records import Group
-from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError, decode
-from echo_queue.records.validation import BadGroup, GroupValidator
+from echo_queue.queue.entries import COMPLETE_WORDS, UNCHECKED_WORDS, entry_of, told_of
+from echo_queue.queue.types import StoredPartial
+from echo_queue.records import Group, PartialGroup, group_codec, partial_codec
+from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
+from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator, check_partials
+
+if TYPE_CHECKING:
+    from echo_queue.config import Config
 
 log = logging.getLogger(__name__)
 
-PREFIX = "replay/"
-REFERENCE = re.compile(rf"{PREFIX}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
-"""SHA-1 of the task's id, which the server's Lua can check, and BLAKE3 of the content."""
+INLINE_MAX_BYTES = 1 << 20
+REPLAY, PARTIALS = "replay/", "partials/"
+GROUP_REFERENCE = re.compile(rf"{REPLAY}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
+"""The folder is the SHA-1 of the task's id, which the server's Lua can check; the name is the content's BLAKE3."""
+PARTIALS_REFERENCE = re.compile(rf"({PARTIALS}[0-9a-f]{{40}}/[0-9a-f]{{40}}) ([0-9a-f]{{64}})")
+"""The key holds the SHA-1 of the task's id and of the worker's name; the content's BLAKE3 follows."""
 
 
 class PayloadStore(Protocol):
-    """What is needed of `echo_queue.storage.object_store.ObjectStore`."""
+    """The methods of `echo_queue.storage.object_store.ObjectStore` that payloads need."""
 
     def put(self, key: str, data: bytes) -> object: ...
     def get(self, key: str, most_bytes: int | None = None) -> bytes: ...
@@ -35,105 +47,182 @@ class PayloadStore(Protocol):
 
 
 class Payloads:
-    """Payloads above `inline_max_bytes` go to `store`; without one, all stay in the stream. None is above `max_bytes`.
+    """Encodes, stores, reads and checks payloads.
 
-    `validator`: a learner's; without it only the bytes and the entry are compared.
+    Payloads above `inline_max_bytes` go to `store`; without a store, all stay in Redis. No payload is above
+    `max_bytes`. `validator`: the learner's; without it, only a group's bytes and its entry are compared. `limits`: the
+    limits that partial rollouts must respect, besides their form, before a worker continues them.
     """
 
-    def __init__(self, store: PayloadStore | None, inline_max_bytes: int, max_bytes: int = GROUP_MAX_BYTES) -> None:
-        self.store = store
-        self.inline_max_bytes = inline_max_bytes
-        self.max_bytes = max_bytes
-        self.validator: GroupValidator | None = None
+    def __init__(
+        self,
+        store: PayloadStore | None = None,
+        inline_max_bytes: int = INLINE_MAX_BYTES,
+        max_bytes: int = GROUP_MAX_BYTES,
+        *,
+        validator: GroupValidator | None = None,
+        limits: GroupLimits | None = None,
+    ) -> None:
+        self._store = store
+        self._inline_max_bytes = inline_max_bytes
+        self._max_bytes = max_bytes
+        self._validator = validator
+        self._limits = limits
 
-    def keep(self, task: str, data: bytes) -> tuple[str, bytes]:
-        """The field and its value that the replay entry of `task` gets. Raises `CodecError` for what is too large."""
-        if len(data) > self.max_bytes:
-            what = f"takes {len(data)} bytes; queue.group_max_bytes is {self.max_bytes}"
-            raise CodecError(Problem(task, what, "raise it, or lower model.max_new_tokens or rollout.group_size"))
-        if len(data) <= self.inline_max_bytes or self.store is None:
-            return "group", data
-        ref = reference(task, data)
-        self.store.put(ref, data)
-        return "ref", ref.encode()
+    @classmethod
+    def of(
+        cls,
+        config: "Config",
+        store: PayloadStore | None = None,
+        *,
+        validator: GroupValidator | None = None,
+        limits: GroupLimits | None = None,
+    ) -> "Payloads":
+        """Returns the payloads of the configured run."""
+        settings = config.queue
+        return cls(store, settings.inline_max_bytes, settings.group_max_bytes, validator=validator, limits=limits)
+
+    def keep_group(self, group: Group) -> tuple[Any, ...]:
+        """Stores a group and returns the arguments of `complete`, its payload last.
+
+        Raises `CodecError` for a value that is not a group, or that is too large.
+        """
+        data, entry = self._capped(group.task, "takes", group_codec.encode(group)), entry_of(group)
+        words = tuple(entry[name] for name in COMPLETE_WORDS)
+        if self._store is None or len(data) <= self._inline_max_bytes:
+            return *words, "group", data
+        ref = reference(group.task, data)
+        self._store.put(ref, data)
+        return *words, "ref", ref.encode()
+
+    def keep_partials(self, worker: str, partials: PartialGroup) -> tuple[Any, ...]:
+        """Stores partial rollouts and returns the arguments of `progress`, their payload last.
+
+        Raises `CodecError` for a value that is not a partial rollout, or that is too large.
+        """
+        task, data = partials.task, partial_codec.encode(partials)
+        self._capped(task, "its partial rollout takes", data)
+        if self._store is None or len(data) <= self._inline_max_bytes:
+            return *told_of(partials), "partial", data
+        key = partials_folder(task) + _sha1(worker)
+        self._store.put(key, data)
+        return *told_of(partials), "ref", f"{key} {blake3(data).hexdigest()}".encode()
 
     def discard(self, refs: Iterable[bytes]) -> None:
-        """Removes stored payloads that nothing points to any more; what names anything else is left alone.
+        """Removes stored groups that nothing points to any more. References to anything else are ignored.
 
-        So is what this role may not remove, or cannot now: `orphans.py` finds it.
+        Objects that this role may not remove, or cannot remove now, stay; `orphans.py` finds them.
         """
-        keys = [key for key in (ref.decode("utf-8", "replace") for ref in refs) if REFERENCE.fullmatch(key)]
-        if keys and self.store is not None:
+        keys = [key for key in (ref.decode("utf-8", "replace") for ref in refs) if GROUP_REFERENCE.fullmatch(key)]
+        if keys and self._store is not None:
             try:
-                self.store.delete(keys)
+                self._store.delete(keys)
             except ServiceError as error:
                 log.info("%d stored groups are left to the learner's sweep: %s", len(keys), error.problems[0].what)
 
     def group(self, words: Mapping[bytes, bytes]) -> Group:
-        """The group of a replay entry. Raises `CodecError` if its bytes are no group, another one, or a bad one."""
+        """Returns the group of a replay entry. Raises `CodecError` if its bytes are not that group, or if it is bad."""
         sender = words.get(b"worker", b"").decode("utf-8", "replace")
         try:
-            group = self._checked(words)
+            group = self._checked_group(words)
         except CodecError as error:
-            if self.validator:
-                self.validator.bad(sender, error.problems[0].what)
+            if self._validator:
+                self._validator.bad(sender, error.problems[0].what)
             raise
-        if self.validator:
-            self.validator.good(sender)
+        if self._validator:
+            self._validator.good(sender)
         return group
 
-    def _checked(self, words: Mapping[bytes, bytes]) -> Group:
-        group = decode(words[b"group"] if b"group" in words else self._fetch(words), self.max_bytes)
-        for name, told in told_of(group).items():
+    def partials(self, task: str, kept: StoredPartial) -> PartialGroup:
+        """Returns the partial rollouts of a task. Raises `CodecError` if they differ from what the queue was told."""
+        data = self._stored_partials(task, kept.payload) if kept.kind == "ref" else kept.payload
+        partials = partial_codec.decode(data, self._max_bytes)
+        said, told = told_of(partials), (task, kept.oldest, kept.newest, kept.lineage, kept.tokens)
+        if said != told:
+            what = f"its partial rollout says {said}, the queue was told {told}"
+            raise CodecError(Problem(task, what, "inspect the worker that stored it"))
+        if self._limits is not None:
+            check_partials(partials, self._limits)
+        return partials
+
+    def partials_of(self, kept: Mapping[str, StoredPartial]) -> tuple[dict[str, PartialGroup], list[str]]:
+        """Returns the partial rollouts by task id, and the ids of tasks whose partial rollouts cannot be continued."""
+        partials, bad = {}, []
+        for task, words in kept.items():
+            try:
+                partials[task] = self.partials(task, words)
+            except CodecError as error:
+                log.warning("%s starts from scratch: %s", task, error.problems[0].what)
+                bad.append(task)
+        return partials, bad
+
+    def _capped(self, task: str, takes: str, data: bytes) -> bytes:
+        if len(data) > self._max_bytes:
+            what = f"{takes} {len(data)} bytes; queue.group_max_bytes is {self._max_bytes}"
+            raise CodecError(Problem(task, what, "raise it, or lower model.max_new_tokens or rollout.group_size"))
+        return data
+
+    def _checked_group(self, words: Mapping[bytes, bytes]) -> Group:
+        data = words[b"group"] if b"group" in words else self._stored_group(words)
+        group = group_codec.decode(data, self._max_bytes)
+        for name, told in entry_of(group).items():
             said = words.get(name.encode(), b"").decode("utf-8", "replace")
-            if said != told:
+            if said != told and name not in UNCHECKED_WORDS:
                 raise BadGroup("entry", f"its entry says {name} {said}, its content does not: {told}")
-        if self.validator:
-            self.validator.check(group)
+        if self._validator:
+            self._validator.check(group)
         return group
 
-    def _fetch(self, words: Mapping[bytes, bytes]) -> bytes:
+    def _stored_group(self, words: Mapping[bytes, bytes]) -> bytes:
         ref = words.get(b"ref", b"").decode("utf-8", "replace")
         task = words.get(b"id", b"").decode("utf-8", "replace")
-        if not REFERENCE.fullmatch(ref) or not ref.startswith(folder(task)):
+        if not GROUP_REFERENCE.fullmatch(ref) or not ref.startswith(folder(task)):
             raise BadGroup("entry", f"its entry points to {ref or 'nothing'}, which is no payload of its task")
-        if self.store is None:
-            raise ServiceError(Problem(ref, "lies in object storage, and this role has no store", "configure [store]"))
-        from echo_queue.storage.object_store import (  # a role without a store does without its libraries
+        data = self._load(ref)
+        if ref != reference(task, data):
+            raise CodecError(Problem(ref, "holds other bytes than its name says", "revive the task"))
+        return data
+
+    def _stored_partials(self, task: str, payload: bytes) -> bytes:
+        found = PARTIALS_REFERENCE.fullmatch(payload.decode("utf-8", "replace"))
+        if found is None or not found[1].startswith(partials_folder(task)):
+            what = "the queue's entry does not point to a partial rollout of this task"
+            raise CodecError(Problem(task, what, "inspect the worker that stored it"))
+        data = self._load(found[1])
+        if blake3(data).hexdigest() != found[2]:
+            raise CodecError(Problem(found[1], "is not what the queue was told of", "inspect its worker"))
+        return data
+
+    def _load(self, key: str) -> bytes:
+        if self._store is None:
+            raise ServiceError(Problem(key, "lies in object storage, and this role has no store", "configure [store]"))
+        from echo_queue.storage.object_store import (  # imported late: a role without a store needs no store libraries
             LargeObject,
             MissingObject,
         )
 
         try:
-            data = self.store.get(ref, self.max_bytes)
+            return self._store.get(key, self._max_bytes)
         except MissingObject:
-            raise CodecError(Problem(ref, "is gone from object storage", "revive the task; who deleted it?")) from None
+            raise CodecError(Problem(key, "is gone from object storage", "revive the task; who deleted it?")) from None
         except LargeObject as error:
             raise CodecError(*error.problems) from None
-        if ref != reference(task, data):
-            raise CodecError(Problem(ref, "holds other bytes than its name says", "revive the task"))
-        return data
-
-
-def told_of(group: Group) -> dict[str, str]:
-    """The plain fields of a replay entry, as its content tells them; but for the mean reward, which is for people."""
-    numbers: dict[str, Any] = {
-        "epoch": group.epoch,
-        "index": group.index,
-        "oldest": group.oldest,
-        "newest": group.newest,
-        "lineage": group.lineage,
-        "samples": len(group.samples),
-        "tokens": sum(len(sample.tokens) for sample in group.samples),
-    }
-    names = {"id": group.task, "set": group.set, "worker": group.worker}
-    return names | {name: str(number) for name, number in numbers.items()}
 
 
 def folder(task: str) -> str:
-    """Where the payloads of a task lie."""
-    return f"{PREFIX}{hashlib.sha1(task.encode(), usedforsecurity=False).hexdigest()}/"
+    """Returns the folder of a task's stored groups."""
+    return f"{REPLAY}{_sha1(task)}/"
+
+
+def partials_folder(task: str) -> str:
+    """Returns the folder of a task's stored partial rollouts."""
+    return f"{PARTIALS}{_sha1(task)}/"
 
 
 def reference(task: str, data: bytes) -> str:
-    return folder(task) + blake3.blake3(data).hexdigest()
+    """Returns the key of a group with these bytes."""
+    return folder(task) + blake3(data).hexdigest()
+
+
+def _sha1(name: str) -> str:
+    return hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()

@@ -21,7 +21,7 @@ from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, 
 from echo_queue.connections.secrets import ROLES, GeneratedSecrets, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.queue import Queue, RunRules
+from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
@@ -85,9 +85,9 @@ class Services:
 
     def _install(self, client: redis.Redis) -> None:
         with client:
-            queue = Queue(client, self.config.run.name, deadline_s=READY_S)
-            queue.install()
-            queue.configure(RunRules.of(self.config))
+            admin = Admin(Caller(client, self.config.run.name, READY_S))
+            admin.install()
+            admin.configure(RunRules.of(self.config))
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)

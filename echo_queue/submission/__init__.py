@@ -27,12 +27,12 @@ def submit(
     Raises `PromptError` for prompts that cannot be read or are too long, `ServiceError`, and `DeadlineError` when
     nothing arrives in the backlog for `submission.deadline_s`.
     """
-    from echo_queue.queue import Queue
+    from echo_queue.queue import SubmitterQueue
     from echo_queue.submission.arrival import arrive
     from echo_queue.submission.celery.app import build
     from echo_queue.submission.declaration import choose, declare_and_send
 
-    app, queue = build(config), Queue.connect(config, "submitter")
+    app, queue = build(config), SubmitterQueue.connect(config)
     report = progress or (lambda _: None)
     sent = declare_and_send(config, queue, app, choose(config, source), report)
     if wait:

@@ -9,7 +9,7 @@ from celery import Celery
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError, ServiceError
-from echo_queue.queue import Queue, SubmissionCounts
+from echo_queue.queue import SubmissionCounts, SubmitterQueue
 from echo_queue.submission.celery.messages import messages_waiting
 from echo_queue.submission.celery.reconciler import Reconciler
 from echo_queue.submission.expand import problems_of
@@ -19,7 +19,7 @@ from echo_queue.submission.sources.rows import REPORTED_ROWS
 POLL_S = 0.2
 
 
-def arrive(config: Config, queue: Queue, app: Celery, name: str, report: Report) -> None:
+def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report: Report) -> None:
     """Returns when all of the set has arrived.
 
     Raises `PromptError` with the problems of refused chunks, once no other chunk is missing; `DeadlineError` when
@@ -59,7 +59,7 @@ def _nothing_arrives(config: Config, app: Celery, name: str, arrival: Submission
     return DeadlineError(Problem(f"set {name}", what, fix))
 
 
-def _refused(queue: Queue, name: str) -> Iterator[Problem]:
+def _refused(queue: SubmitterQueue, name: str) -> Iterator[Problem]:
     submission_status = queue.submission_status(name)
     failed = submission_status.failed if submission_status else ()
     problems = dict.fromkeys(problem for chunk in failed for problem in problems_of(chunk.reason))

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.queue import Chunk, PromptSet, Queue
+from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
 from echo_queue.submission.length_limits import limits_of, refuse_unfit
@@ -51,7 +51,7 @@ def check_first_rows(config: Config) -> None:
 
 
 def declare_and_send(
-    config: Config, queue: Queue, app: Celery, prompts: Prompts, report: Report = lambda _: None
+    config: Config, queue: SubmitterQueue, app: Celery, prompts: Prompts, report: Report = lambda _: None
 ) -> Submitted:
     """Scans, declares and sends a set, without waiting for its chunks.
 

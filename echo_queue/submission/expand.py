@@ -11,7 +11,7 @@ import traceback
 import orjson
 
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
-from echo_queue.queue import Chunk, Queue
+from echo_queue.queue import Chunk, SubmitterQueue
 from echo_queue.submission import shards
 from echo_queue.submission.length_features import buckets, refuse_featureless
 from echo_queue.submission.length_limits import PromptLimits, refuse_unfit
@@ -19,7 +19,7 @@ from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.rows import BadRow
 
 
-def expand(queue: Queue, store: shards.Writes, limits: PromptLimits | None, name: str, number: int) -> bool:
+def expand(queue: SubmitterQueue, store: shards.Writes, limits: PromptLimits | None, name: str, number: int) -> bool:
     """Adds chunk `number` of set `name` to the backlog.
 
     Returns False if that was done before, or the chunk was refused. Raises `ServiceError` if Redis or the store fails.
@@ -51,7 +51,7 @@ def problems_of(reason: str) -> list[Problem]:
     return [Problem(*parts) for parts in orjson.loads(reason)]
 
 
-def _reject(queue: Queue, name: str, chunk: Chunk, *problems: Problem) -> bool:
+def _reject(queue: SubmitterQueue, name: str, chunk: Chunk, *problems: Problem) -> bool:
     reason = orjson.dumps([(problem.where, problem.what, problem.fix) for problem in problems]).decode()
     queue.reject(name, chunk, reason)
     return False

@@ -1,6 +1,7 @@
-"""What the store holds of which versions, by listing alone: no object is read, nothing here is verified.
+"""Lists what the store holds of each version. No object is read, and nothing here is verified.
 
-A route is finished once its document stands, the manifest's own once the manifest stands; that one has no document.
+A route is finished once its document is stored. The manifest's own route has no document: it is finished once the
+manifest is stored.
 """
 
 from collections.abc import Iterable
@@ -13,8 +14,8 @@ from echo_queue.weights.paths import Edge
 
 
 @dataclass
-class Way:
-    """The folder of a route: its parts' bytes, and whether it has a document."""
+class RouteFolder:
+    """The stored objects of a route: `size` counts its parts' bytes, `sealed` is whether it has a document."""
 
     size: int = 0
     sealed: bool = False
@@ -22,37 +23,38 @@ class Way:
 
 @dataclass
 class Entry:
-    """A version's objects. `manifest`: whether it is there, and so the version."""
+    """A version's objects. `manifest`: whether the manifest is stored, which means that the version is published."""
 
     version: Version
     manifest: bool = False
-    ways: dict[str, Way] = field(default_factory=dict)
+    routes: dict[str, RouteFolder] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
 
     @property
     def main(self) -> str | None:
-        """The manifest's own route: the only one without a document. None: only the manifest itself can tell."""
-        unsealed = [name for name, way in self.ways.items() if not way.sealed]
+        """The manifest's own route: the only one without a document. None: the listing does not tell which it is."""
+        unsealed = [name for name, route in self.routes.items() if not route.sealed]
         return unsealed[0] if self.manifest and len(unsealed) == 1 else None
 
     @property
     def anchored(self) -> bool:
-        """Whether it is certainly stored whole."""
-        return self.manifest and "full" in self.ways and (self.ways["full"].sealed or self.main == "full")
+        """Whether the listing proves that the version has a finished anchor."""
+        return self.manifest and "full" in self.routes and (self.routes["full"].sealed or self.main == "full")
 
     def edges(self) -> list[Edge]:
-        """The routes that are finished, or may be."""
+        """The routes that are finished, and those that may be as far as the listing shows."""
         if not self.manifest:
             return []
-        return [Edge(base_of(name), self.version, way.size) for name, way in self.ways.items()]
+        return [Edge(base_of(name), self.version, route.size) for name, route in self.routes.items()]
 
 
 def catalogue(store: ObjectStore, lineage: int | None = None) -> dict[Version, Entry]:
-    """By version, ascending; of one lineage, or of all."""
+    """Lists the versions of one lineage, or of all lineages, in ascending order."""
     return sort(store.list(FOLDER if lineage is None else f"{FOLDER}{lineage:04d}/"))
 
 
 def sort(listed: Iterable[StoredObject]) -> dict[Version, Entry]:
+    """Groups listed objects by version, in ascending order; objects that belong to no version are left out."""
     entries: dict[Version, Entry] = {}
     for stored in listed:
         place = place_of(stored.key)
@@ -60,12 +62,12 @@ def sort(listed: Iterable[StoredObject]) -> dict[Version, Entry]:
             continue
         entry = entries.setdefault(place.version, Entry(place.version))
         entry.keys.append(stored.key)
-        if not place.way:
+        if not place.route:
             entry.manifest |= place.file == NAME
             continue
-        way = entry.ways.setdefault(place.way, Way())
+        route = entry.routes.setdefault(place.route, RouteFolder())
         if place.file == ROUTE:
-            way.sealed = True
+            route.sealed = True
         else:
-            way.size += stored.size
+            route.size += stored.size
     return dict(sorted(entries.items()))

@@ -1,4 +1,4 @@
-"""`python -m learner.base_model CONFIG`: makes the base model of a run, unless it is there."""
+"""`python -m learner.base_model CONFIG` makes the base model of a run, unless it exists."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="learner.base_model", description="Makes the base model of a run.")
     parser.add_argument("config", type=Path, help="the run's TOML file")
     arguments = parser.parse_args()
-    # Read when torch is loaded. Threads that wait by spinning would take the cores from services starting meanwhile.
+    # Torch reads this when it is loaded. Threads that spin would take the cores from services that are starting.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         make(load(arguments.config), say=lambda line: print(line, flush=True))

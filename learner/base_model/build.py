@@ -1,4 +1,4 @@
-"""A small Qwen3-architecture model and its tokenizer, warmed up and saved as a normal Hugging Face folder."""
+"""Builds a small Qwen3-architecture model and its tokenizer, warmed up, as a normal Hugging Face folder."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -16,14 +16,14 @@ TOKENIZER_EXAMPLES = 2_000
 
 
 def build(config: Config, examples: Sequence[Example], folder: Path, say: Callable[[str], None]) -> None:
-    """Writes the model to `folder`. The same settings and examples make the same model on the same machine."""
+    """Writes the model to `folder`. On one machine, the same settings and examples always make the same model."""
     settings, seed = config.model.init, config.run.seed
-    room = config.model.max_prompt_tokens + config.model.max_new_tokens
+    longest = config.model.max_prompt_tokens + config.model.max_new_tokens
     shown = examples[:TOKENIZER_EXAMPLES]
-    others = [text for example in shown for text in (example.answer, *chain(*example.further))]
-    tokenizer = train_tokenizer([example.prompt for example in shown], others, settings.vocabulary, room)
+    others = [text for example in shown for text in (example.answer, *chain(*example.turns))]
+    tokenizer = train_tokenizer([example.prompt for example in shown], others, settings.vocabulary, longest)
     torch.manual_seed(seed)
-    model = _blank(settings, tokenizer, room)
+    model = _untrained(settings, tokenizer, longest)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens = len(tokenizer(shown[0].prompt)["input_ids"])
     say(f"{parameters:,} parameters, {len(tokenizer):,} tokens; the first prompt has {tokens} of them")
@@ -32,7 +32,7 @@ def build(config: Config, examples: Sequence[Example], folder: Path, say: Callab
     tokenizer.save_pretrained(folder)
 
 
-def _blank(settings: ModelInit, tokenizer: PreTrainedTokenizerFast, room: int) -> PreTrainedModel:
+def _untrained(settings: ModelInit, tokenizer: PreTrainedTokenizerFast, longest: int) -> PreTrainedModel:
     model: PreTrainedModel = Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=len(tokenizer),
@@ -42,7 +42,7 @@ def _blank(settings: ModelInit, tokenizer: PreTrainedTokenizerFast, room: int) -
             num_key_value_heads=settings.kv_heads,
             head_dim=settings.head_dim,
             intermediate_size=settings.intermediate,
-            max_position_embeddings=room,
+            max_position_embeddings=longest,
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,

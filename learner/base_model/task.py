@@ -1,4 +1,4 @@
-"""The task that a base model is warmed up on, a reasoning-gym dataset or poker; its prompts are not the run's own."""
+"""The task that a base model is warmed up on: a reasoning-gym dataset or poker, with other prompts than the run's."""
 
 import random
 from dataclasses import dataclass, field
@@ -12,52 +12,52 @@ from echo_queue.submission.sources.reasoning_gym import original
 from echo_queue.submission.sources.source import GENERATED, POKER
 
 WARMUP_SEED_OFFSET = 100_000_000
-"""Item i is generated from seed + i: sets that lie this far apart have no item in common."""
+"""Item i is generated from seed + i, so sets whose seeds lie this far apart have no item in common."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt of the task, and its right answer."""
+    """A prompt of the task with its right answer."""
 
     prompt: str
     answer: str
-    further: tuple[tuple[str, str], ...] = ()
-    """Of an example of several turns: what the environment says next, and the answer to that."""
-    mixed: bool = True
-    """Whether the warm-up may put a wrong answer in this one's place (`warmup.rearranged`)."""
+    turns: tuple[tuple[str, str], ...] = ()
+    """The turns after the first: an observation of the environment, and the answer to it."""
+    may_be_wrong: bool = True
+    """The warm-up may put a wrong answer in place of this one (`warmup.rearranged`)."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """A generated set with its settings but for `size`, and the run's own seed."""
+class WarmupTask:
+    """A generated prompt set: its settings without `size`, and the run's own seed."""
 
     source: str
     settings: dict[str, Any]
     seed: int
     packages: tuple[str, ...] = field(default=("reasoning_gym",))
-    """What decides its items."""
+    """The packages whose versions determine the items."""
 
     @property
     def dataset(self) -> str:
         return self.source.partition(":")[2]
 
 
-def task_of(config: Config) -> Task:
-    """The task that the run's prompts are of. Raises `ConfigError` unless they are a generated set."""
+def task_of(config: Config) -> WarmupTask:
+    """Returns the task of the run's prompts. Raises `ConfigError` unless they are a generated set."""
     source = config.prompts.source
     if not source.startswith((GENERATED, POKER)):
-        what = f'"init" makes a model for a reasoning-gym task or for poker, and prompts.source is {source!r}'
+        what = f'"init" makes a model for a reasoning-gym task or for poker, but prompts.source is {source!r}'
         fix = f"name a model folder or a hub model in model.base, or set prompts.source to {GENERATED}DATASET"
         raise ConfigError(Problem("model.base", what, fix))
     settings = {key: value for key, value in config.prompts.options.items() if key not in ("seed", "size")}
     package = "reasoning_gym" if source.startswith(GENERATED) else "open_spiel"
-    return Task(source, settings, int(config.prompts.options.get("seed", 0)), (package,))
+    return WarmupTask(source, settings, int(config.prompts.options.get("seed", 0)), (package,))
 
 
-def warmup_examples(task: Task, count: int) -> list[Example]:
-    """The prompts that a base model of this task has seen, with their right answers; of poker, hands played at random.
+def warmup_examples(task: WarmupTask, count: int) -> list[Example]:
+    """Returns the prompts that a base model of this task is warmed up on, with their right answers.
 
-    Raises `PromptError` for settings that the set refuses.
+    For poker these are hands played at random. Raises `PromptError` for settings that the set refuses.
     """
     options = task.settings | {"seed": task.seed + WARMUP_SEED_OFFSET, "size": count}
     if task.source.startswith(POKER):
@@ -69,10 +69,10 @@ def warmup_examples(task: Task, count: int) -> list[Example]:
 
 
 def _played(hand: Hand, rng: random.Random) -> Example:
-    """A hand whose every move is any legal one: there is no right answer, only the form of one."""
-    said = [f" {rng.choice(hand.moves)}"]
-    read: list[str] = []
-    while isinstance(told := hand.move(said[-1]), str):
-        read.append(told)
-        said.append(f" {rng.choice(hand.moves)}")
-    return Example(hand.prompt, said[0], tuple(zip(read, said[1:], strict=True)), mixed=False)
+    """Plays a hand by random legal moves: poker has no right answer, only the right form of one."""
+    moves = [f" {rng.choice(hand.moves)}"]
+    observations: list[str] = []
+    while isinstance(observation := hand.move(moves[-1]), str):
+        observations.append(observation)
+        moves.append(f" {rng.choice(hand.moves)}")
+    return Example(hand.prompt, moves[0], tuple(zip(observations, moves[1:], strict=True)), may_be_wrong=False)

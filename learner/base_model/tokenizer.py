@@ -1,8 +1,9 @@
 """A byte-level BPE tokenizer for a generated task: its wording becomes a few tokens, its payload stays readable.
 
-- What all prompts begin with and what they end with are pieces of their own, so each can merge into one token.
-- A number keeps together with the punctuation after it (`28.0, `), so a list costs one token per entry.
-- Every byte has a token: any text can be encoded, and decoding gives it back unchanged.
+- The text that all prompts begin with and the text that all end with are pieces of their own, so that each can merge
+  into one token.
+- A number stays together with the punctuation after it (`28.0, `), so a list costs one token per entry.
+- Every byte has a token: any text can be encoded, and decoding restores it unchanged.
 """
 
 import re
@@ -17,11 +18,11 @@ NUMBER = r"-?\d+(?:\.\d+)?[^\w\n]*"
 
 
 def train_tokenizer(
-    prompts: Sequence[str], others: Sequence[str], vocabulary: int, room: int
+    prompts: Sequence[str], others: Sequence[str], vocabulary: int, longest: int
 ) -> PreTrainedTokenizerFast:
-    """At most `vocabulary` tokens, those of the 256 bytes included. `room`: the model's longest sequence, in tokens.
+    """Trains a tokenizer of at most `vocabulary` tokens, including one for each of the 256 bytes.
 
-    `others`: answers, and what is said to them.
+    `others`: answers and observations. `longest`: the model's longest sequence, in tokens.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -44,16 +45,16 @@ def train_tokenizer(
         pad_token=PAD,
         eos_token=EOS,
         padding_side="left",
-        model_max_length=room,
+        model_max_length=longest,
         clean_up_tokenization_spaces=False,
     )
 
 
 def _wording(prompts: Sequence[str]) -> list[str]:
-    """Patterns of the text that every prompt begins with, and of the text that every prompt ends with."""
+    """Returns patterns for the text that every prompt begins with and the text that every prompt ends with."""
     beginning = _shared_start(prompts)
     ending = _shared_start([prompt[len(beginning) :][::-1] for prompt in prompts])[::-1]
-    # A number that the prompts have in common only by its last digits (".0") is payload.
+    # A number of which the prompts share only the last digits (".0") is payload.
     ending = re.sub(r"^[\d.]+", "", ending)
     return [_literal(text) for text in (beginning, ending) if text]
 
@@ -64,5 +65,5 @@ def _shared_start(texts: Sequence[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    """The pattern of exactly `text`: every sign escaped, in a form that Python's and Oniguruma's expressions share."""
+    """Returns the pattern that matches exactly `text`, with escapes that both Python and Oniguruma understand."""
     return re.sub(r"([^\w\s])", r"\\\1", text)

@@ -1,9 +1,9 @@
-"""Supervised warm-up that leaves a model weak, not blank: it knows the task's format and rarely its answer.
+"""Supervised warm-up that leaves a model weak, not untrained: it knows the task's format and rarely its answer.
 
 - A share `correct` of the targets is right; the others are the right answer with its parts rearranged.
-- There are few kinds of rearrangement, each likelier than the right answer, so that greedy decoding
-  chooses a wrong one while sampling still finds the right one now and then: something to reinforce.
-- The right order is in the data, so reinforcement learning elicits what is there, as it does after pre-training.
+- There are few kinds of rearrangement, each likelier than the right answer, so that greedy decoding chooses a wrong
+  answer while sampling still finds the right one now and then, which leaves something to reinforce.
+- The right order is in the data, so reinforcement learning elicits what the model has seen, as after pre-training.
 """
 
 import random
@@ -21,17 +21,18 @@ from learner.base_model.tokenizer import EOS
 
 REPORT_STEPS = 50
 RAMP_STEPS = 30
-LAST_LR = 0.1
-"""Share of the learning rate that is left at the end."""
+LAST_LR_SHARE = 0.1
+"""Share of the learning rate that remains at the last step."""
 WORDS = re.compile(r"-?\d+(?:\.\d+)?|\w+")
 LETTERS = re.compile(r"\w")
 IGNORED = -100
 
 
 def rearranged(answer: str, others: Sequence[Example], rng: random.Random) -> str:
-    """The answer's parts (words and numbers; the letters of a single word) backwards, or moved on by one either way.
+    """Returns the answer with its parts reversed, or rotated by one place in either direction.
 
-    An answer of one part has no order; for it, some other prompt's answer.
+    Parts are words and numbers, or the letters of a single word. An answer of one part has no order: for it, the answer
+    of some other prompt is returned.
     """
     pattern = WORDS if len(WORDS.findall(answer)) > 1 else LETTERS
     parts: list[str] = pattern.findall(answer)
@@ -68,11 +69,14 @@ def warm_up(
 
 
 def _lr_share(step: int, steps: int) -> float:
-    return min(1.0, (step + 1) / RAMP_STEPS) * max(LAST_LR, 1 - step / steps)
+    return min(1.0, (step + 1) / RAMP_STEPS) * max(LAST_LR_SHARE, 1 - step / steps)
 
 
 def _loss(model: PreTrainedModel, tokens: Tensor, targets: Tensor) -> Tensor:
-    """tokens and targets [N, L], padded on the right, where causal attention never looks; targets are shifted here."""
+    """Returns the mean cross-entropy of tokens and targets [N, L], which are shifted here.
+
+    Both are padded on the right, where causal attention never looks.
+    """
     hidden = model.base_model(tokens).last_hidden_state[:, :-1]
     targets = targets[:, 1:]
     trained = targets != IGNORED
@@ -89,30 +93,30 @@ def _batches(
 
 
 def _turns(example: Example, examples: Sequence[Example], correct: float, rng: random.Random) -> list[tuple[str, str]]:
-    """What is read and what is to be said, in turns."""
-    right = not example.mixed or rng.random() < correct
+    """Returns pairs of a text that the model reads and the text that it should answer, turn by turn."""
+    right = not example.may_be_wrong or rng.random() < correct
     answer = example.answer if right else rearranged(example.answer, examples, rng)
-    return [(example.prompt, answer), *example.further]
+    return [(example.prompt, answer), *example.turns]
 
 
 def _row(tokenizer: PreTrainedTokenizerFast, turns: Sequence[tuple[str, str]]) -> tuple[list[int], list[int]]:
-    """Tokens [L], and targets [L]: what is said, and IGNORED where it is read.
+    """Returns tokens [L], and targets [L]: the answers' tokens, and IGNORED for the texts that the model reads.
 
     Each part is encoded by itself, as workers encode them.
     """
-    parts: list[list[int]] = tokenizer([part for read, said in turns for part in (read, said + EOS)])["input_ids"]
+    parts: list[list[int]] = tokenizer([part for text, answer in turns for part in (text, answer + EOS)])["input_ids"]
     tokens, targets = list[int](), list[int]()
-    for read, said in zip(parts[::2], parts[1::2], strict=True):
-        tokens += read + said
-        targets += [IGNORED] * len(read) + said
+    for text, answer in zip(parts[::2], parts[1::2], strict=True):
+        tokens += text + answer
+        targets += [IGNORED] * len(text) + answer
     return tokens, targets
 
 
 def _padded(rows: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
-    """Rows of tokens and targets → both as [N, L], padded with a token that nothing looks at."""
+    """Returns rows of tokens and of targets as two tensors [N, L], padded with a token that nothing attends to."""
     length = max(len(tokens) for tokens, _ in rows)
-    padded, aims = torch.zeros(len(rows), length, dtype=torch.long), torch.full((len(rows), length), IGNORED)
+    padded, padded_targets = torch.zeros(len(rows), length, dtype=torch.long), torch.full((len(rows), length), IGNORED)
     for row, (tokens, targets) in enumerate(rows):
         padded[row, : len(tokens)] = torch.tensor(tokens)
-        aims[row, : len(tokens)] = torch.tensor(targets)
-    return padded, aims
+        padded_targets[row, : len(tokens)] = torch.tensor(targets)
+    return padded, padded_targets

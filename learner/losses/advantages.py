@@ -8,7 +8,7 @@ STD_FLOOR = 1e-4
 
 
 def group_advantages(rewards: Tensor, kind: Literal["std", "mean"]) -> Tensor:
-    """Rewards [G] of one prompt's samples → advantages [G].
+    """Turns the rewards [G] of one prompt's samples into advantages [G].
 
     "std": (r − mean) / (std + 1e-4) with the sample deviation (GRPO, Shao et al. 2024, as TRL computes it);
     "mean": r − mean (Dr. GRPO, Liu et al. 2025).

@@ -9,7 +9,7 @@ from learner.losses.log_ratio import LOG_RATIO_LIMIT
 def clipped_surrogate(
     logprobs: Tensor, behaviour: Tensor, advantages: Tensor, clip_low: float, clip_high: float
 ) -> tuple[Tensor, Tensor]:
-    """−min(ρA, clip(ρ, 1 − low, 1 + high)·A) per token, and where the clip cut the gradient; all [K].
+    """Returns −min(ρA, clip(ρ, 1 − low, 1 + high)·A) per token, and where the clip cut the gradient; all [K].
 
     ρ = exp(logprobs − behaviour). PPO (Schulman et al. 2017) with the asymmetric bounds of DAPO (Yu et al. 2025).
     """

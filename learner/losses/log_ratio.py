@@ -1,4 +1,4 @@
-"""The bound on log-ratios that every loss applies before `exp`."""
+"""The bound that every loss puts on log-ratios before `exp`."""
 
 LOG_RATIO_LIMIT = 20.0
-"""Beyond it exp() has lost all meaning; without a limit one absurd token overflows the whole update."""
+"""Beyond this limit exp() is meaningless; without it a single absurd token overflows the whole update."""

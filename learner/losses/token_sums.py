@@ -1,17 +1,17 @@
-"""What an update reports about its tokens."""
+"""The figures that an update reports about its tokens."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class TokenSums:
-    """What an update reports about its tokens, as sums that add over micro-batches."""
+    """The figures that an update reports about its tokens, as sums that add over micro-batches."""
 
     tokens: int = 0
     loss: float = 0.0
     clipped: float = 0.0
     kl_behaviour: float = 0.0
-    """Of behaviour minus learner log-probabilities."""
+    """Sum of behaviour minus learner log-probabilities."""
     kl_reference: float = 0.0
     entropy: float = 0.0
 
@@ -26,5 +26,5 @@ class TokenSums:
         )
 
     def mean(self, total: float) -> float:
-        """A sum per token; 0 for an update without tokens."""
+        """Returns the sum `total` per token; 0 for an update without tokens."""
         return total / self.tokens if self.tokens else 0.0

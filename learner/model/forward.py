@@ -1,9 +1,9 @@
 """Log-probabilities of completion tokens, with each prompt computed once for all of its samples.
 
-- Equal to a plain forward pass over prompt + completion, gradients included (tests hold it to that).
-- Linear layers see packed tokens, no padding; only attention cuts rectangles out of them.
+- The result equals a plain forward pass over prompt + completion, gradients included, as the tests check.
+- Linear layers see packed tokens without padding; only attention cuts rectangles out of them.
 - The head is computed only where the next token is one that the model drew, in pieces if its logits would be large.
-- A model for which this would not hold is refused by `prepare_model`.
+- `prepare_model` refuses a model for which this would not hold.
 """
 
 from typing import Any, NamedTuple
@@ -16,25 +16,26 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 
 from echo_queue.errors import ConfigError, Problem
-from learner.batch import MicroBatch, Packing, Row, Rows, Update, micro_batches
+from learner.batch import MicroBatch, Packing, PromptSamples, SampleRow, Update, micro_batches
 
 ATTENTION = "echo_shared_prompts"
 LOGITS_AT_ONCE = 1 << 24
-"""64 MiB of float32. More is computed piece by piece, and once more for the gradient."""
+"""64 MiB of float32. More logits are computed piece by piece, and a second time for the gradient."""
 
 
 class Scored(NamedTuple):
-    """Of the tokens that the model drew, [K] float32: log-probability, and the distribution's entropy (no gradient)."""
+    """Scores of the tokens that the model drew, [K] float32: log-probability, and the distribution's entropy (without
+    gradient)."""
 
     logprobs: Tensor
     entropy: Tensor
 
 
 def score(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> Scored:
-    """log softmax(logits / temperature) at each token that the model drew. `model` has been through `prepare_model`.
+    """Returns log softmax(logits / temperature) at each token that the model drew. `model`: from `prepare_model`.
 
-    That is the distribution engines sample from at top_p = 1. Below, an engine's log-probabilities are those of
-    the nucleus, and the ratio to them is the importance weight of the uncut policy: between top_p and 1 on-policy.
+    At top_p = 1 this is the distribution that engines sample from. Below 1, an engine's log-probabilities are those of
+    the nucleus, and the ratio to them is the importance weight of the uncut policy; on-policy it is in [top_p, 1].
     """
     output = model.base_model(
         batch.tokens.unsqueeze(0), position_ids=batch.positions.unsqueeze(0), packing=batch.packing, use_cache=False
@@ -62,21 +63,24 @@ def _attention(
     _module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *_mask: None,
     packing: Packing, scaling: float | None = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """query [1, H, L, D], key and value [1, H_kv, L, D] → [1, L, H, D]. `transformers` calls this in each layer."""
+    """Attends within the packed tokens: query [1, H, L, D], key and value [1, H_kv, L, D] → [1, L, H, D].
+
+    `transformers` calls this in each layer.
+    """
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
 
-    def attend(queries: Tensor, keys: Tensor, places: Tensor, **mask: Any) -> Tensor:
+    def attend(queries: Tensor, keys: Tensor, positions: Tensor, **mask: Any) -> Tensor:
         rectangles = _rows(query, queries), _rows(key, keys), _rows(value, keys)
         output = F.scaled_dot_product_attention(*rectangles, **mask, scale=scaling, enable_gqa=True)
-        return output.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, places)
+        return output.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, positions)
 
-    prompts = attend(packing.prompts, packing.prompts, packing.prompt_places, is_causal=True)
-    samples = attend(packing.queries, packing.keys, packing.sample_places, attn_mask=packing.mask)
+    prompts = attend(packing.prompts, packing.prompts, packing.prompt_positions, is_causal=True)
+    samples = attend(packing.queries, packing.keys, packing.sample_positions, attn_mask=packing.mask)
     return torch.cat([prompts, samples]).unflatten(1, query.shape[1:]).unsqueeze(0), None
 
 
 def _rows(states: Tensor, indices: Tensor) -> Tensor:
-    """states [L, H, D], indices [R, T] → [R, H, T, D]."""
+    """Cuts rows out of packed states: states [L, H, D], indices [R, T] → [R, H, T, D]."""
     chosen = states.flatten(1).index_select(0, indices.flatten())
     return chosen.view(*indices.shape, *states.shape[1:]).transpose(1, 2)
 
@@ -85,7 +89,7 @@ AttentionInterface.register(ATTENTION, _attention)
 
 
 def prepare_model(model: PreTrainedModel) -> PreTrainedModel:
-    """Sets `model` up for `score`. Raises `ConfigError` for an architecture that it would get wrong."""
+    """Sets `model` up for `score`. Raises `ConfigError` for an architecture that `score` would compute wrongly."""
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(model.config.get_text_config().vocab_size, (2, 12), generator=generator)
     prompt, completions = text[0, :4], text[:, 4:]
@@ -94,8 +98,10 @@ def prepare_model(model: PreTrainedModel) -> PreTrainedModel:
         logits = model(whole[:, :-1]).logits[:, len(prompt) - 1 :]
         expected = torch.log_softmax(logits.float(), -1).gather(-1, completions.unsqueeze(-1)).flatten()
         model.set_attn_implementation(ATTENTION)
-        rows = tuple(Row(row.numpy(), row.float().numpy(), np.ones(len(row), np.bool_), 0.0) for row in completions)
-        (batch,) = micro_batches(Update((Rows(prompt.numpy(), rows),), completions.numel(), 0), 1 << 20)
+        rows = tuple(
+            SampleRow(row.numpy(), row.float().numpy(), np.ones(len(row), np.bool_), 0.0) for row in completions
+        )
+        (batch,) = micro_batches(Update((PromptSamples(prompt.numpy(), rows),), completions.numel(), 0), 1 << 20)
         found = score(model, batch, 1.0).logprobs
     layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
     tolerance = 1e-3 if model.dtype == torch.float32 else 0.1

@@ -1,9 +1,9 @@
 """The model that is trained: its weights as published, float32 masters and AdamW.
 
-- float32: the model's parameters are the masters. bfloat16: forward, backward and publication use bfloat16 weights,
-  the gradient is summed and the optimizer steps in float32 masters, rounded back after each step; so workers and
-  learner compute with the same numbers, and small steps are not lost.
-- `tensors` and `restore` carry everything that the next step depends on: training goes on bit for bit.
+- In float32, the model's parameters are the masters. In bfloat16, forward, backward and publication use bfloat16
+  weights; the gradient is summed and the optimizer steps in float32 masters, which are rounded back after each step.
+  Workers and learner thus compute with the same numbers, and small steps are not lost.
+- `tensors` and `restore` carry everything that the next step depends on: training continues bit for bit.
 """
 
 import math
@@ -23,7 +23,7 @@ MASTER, MOMENTS, RNG = "master/", ("step", "exp_avg", "exp_avg_sq"), "rng"
 
 
 class Policy:
-    """`model` must be in float32; `dtype` is what it computes and is published in."""
+    """A model with its optimizer. `model` must be in float32; `dtype` is the type it computes and is published in."""
 
     def __init__(self, model: PreTrainedModel, settings: config.Learner, dtype: torch.dtype = torch.float32) -> None:
         self.masters = {
@@ -47,11 +47,11 @@ class Policy:
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def weights(self) -> dict[str, Tensor]:
-        """What is published: parameters by name, tied ones once. They change with the next step."""
+        """Returns the parameters to publish, by name, tied ones once. They change with the next step."""
         return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def collect(self) -> None:
-        """Adds the gradient of the last backward pass to that of the update; after every micro-batch."""
+        """Adds the last backward pass's gradient to the update's. Call it after every micro-batch."""
         for (_, parameter), master in zip(self.model.named_parameters(), self.masters.values(), strict=True):
             if parameter is not master and parameter.grad is not None:
                 gradient = parameter.grad.float()
@@ -59,9 +59,9 @@ class Policy:
                 parameter.grad = None
 
     def step(self, lr: float) -> float:
-        """One AdamW step with the gradient collected, its norm clipped. Returns the norm before clipping.
+        """Takes one AdamW step with the collected gradient, its norm clipped. Returns the norm before clipping.
 
-        With a norm that is not finite no step is taken.
+        No step is taken if the norm is not finite.
         """
         norm = float(torch.nn.utils.clip_grad_norm_(self.masters.values(), self._clip))
         if not math.isfinite(norm):
@@ -74,21 +74,21 @@ class Policy:
         return norm
 
     def tensors(self) -> dict[str, Tensor]:
-        """Masters, optimizer moments and the random state."""
+        """Returns masters, optimizer moments and the random state, by name."""
         found = {MASTER + name: master.detach() for name, master in self.masters.items()}
         for name, master in self.masters.items():
             found |= {f"{moment}/{name}": tensor for moment, tensor in self.optimizer.state[master].items()}
         return found | {RNG: torch.get_rng_state()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `tensors`. Raises `ConfigError` if they are of another model."""
+        """Restores what `tensors` returned. Raises `ConfigError` if the tensors belong to another model."""
         shapes = {name.removeprefix(MASTER): t.shape for name, t in tensors.items() if name.startswith(MASTER)}
         if shapes != {name: master.shape for name, master in self.masters.items()}:
             raise ConfigError(
                 Problem(
                     "model.base",
-                    "the run's checkpoint is of another model",
-                    "give this run another name, or the old base",
+                    "the run's checkpoint belongs to another model",
+                    "give this run another name, or the old base model",
                 )
             )
         with torch.no_grad():
@@ -108,7 +108,7 @@ class Policy:
 
 
 def load_model(settings: config.Config) -> PreTrainedModel:
-    """The base model in float32, ready for `learner.model.forward.score`. Raises `ConfigError` if there is none."""
+    """Loads the base model in float32, prepared for `forward.score`. Raises `ConfigError` if it cannot be loaded."""
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(settings.base_model, dtype=torch.float32)
     except (OSError, ValueError) as error:

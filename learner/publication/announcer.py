@@ -1,8 +1,8 @@
-"""Tells the workers of parts that are stored while their version is still being published.
+"""Announces the parts that are stored while their version is still being published.
 
-- Whoever publishes is never held up: announcements wait here, and a thread makes them one after another.
-- They are hints. One that Redis does not take in time is the last of its route, as parts are announced in order; the
-  workers then fetch the rest once the version stands.
+- Announcing never holds up the publication: announcements wait here, and a thread sends them one after another.
+- Announcements are hints. Parts are announced in order, so one that Redis does not take in time is the last of its
+  route; workers then fetch the remaining parts once the version is published.
 """
 
 import logging
@@ -10,7 +10,7 @@ import threading
 from queue import SimpleQueue
 
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue
+from echo_queue.queue import LearnerQueue
 from echo_queue.weights import Announcement
 
 log = logging.getLogger(__name__)
@@ -19,35 +19,34 @@ DEADLINE_S = 5.0
 
 
 class Announcer(threading.Thread):
-    """`queue`: whose calls end within `DEADLINE_S` or so; nobody else should wait for it."""
+    """`queue`: its calls should end within about `DEADLINE_S`; only this thread should use it."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: LearnerQueue) -> None:
         super().__init__(name="announcer", daemon=True)
         self._queue = queue
         self._waiting: SimpleQueue[tuple[Announcement, bytes] | None] = SimpleQueue()
-        self._given_up = ""
-        """A route."""
+        self._refused_route = ""
 
     def announce(self, announcement: Announcement, document: bytes) -> None:
-        """Returns at once."""
+        """Returns at once. Any thread may call it."""
         self._waiting.put((announcement, document))
 
     def close(self) -> None:
-        """Nothing more is announced; a call that is under way ends by itself."""
+        """Announces nothing more; a call that is in progress ends by itself."""
         self._waiting.put(None)
 
     def run(self) -> None:
         while (waiting := self._waiting.get()) is not None:
             announcement, document = waiting
-            if announcement.route != self._given_up:
-                self._make(announcement, document)
+            if announcement.route != self._refused_route:
+                self._send(announcement, document)
 
-    def _make(self, announcement: Announcement, document: bytes) -> None:
+    def _send(self, announcement: Announcement, document: bytes) -> None:
         version, route = announcement.version, announcement.route
         try:
-            taken = self._queue.announce(version.lineage, version, route, announcement.place, document)
+            taken = self._queue.announce(version, route, announcement.place, document)
         except EchoQueueError as error:
             log.info("%s is not announced any further: %s", route, error)
             taken = False
         if not taken:
-            self._given_up = route
+            self._refused_route = route

@@ -1,7 +1,7 @@
-"""The key with which a run's weights are signed: made once, kept in `run.dir/keys`, or given by the environment.
+"""The key that signs a run's weights: made once and kept in `run.dir/keys`, or given by the environment.
 
-Everything that workers are told to trust follows from it, so it is the same after a restart; workers that joined before
-go on trusting what they were told then.
+Everything that workers are told to trust is derived from this key, so that it is the same after a restart. Workers that
+joined earlier keep trusting what they were told when they joined.
 """
 
 from echo_queue import config
@@ -11,7 +11,7 @@ from echo_queue.weights.signatures import KEY_NAME, Signer
 
 
 def signer(settings: config.Config) -> Signer:
-    """Raises `ServiceError` for a key that is none, or that others may read."""
+    """The run's signer. Raises `ServiceError` for a file or value that is no key, or a key that others may read."""
     given = secrets.signing_key()
     if given is not None:
         return Signer.parse(given, secrets.SIGNING_KEY)
@@ -19,5 +19,5 @@ def signer(settings: config.Config) -> Signer:
 
 
 def trust(signer: Signer) -> RunKeys:
-    """What the learner tells the workers."""
+    """The run keys that the learner publishes for its workers."""
     return RunKeys(signer.public_key, token_secret=signer.secret("tokens"), chunk_key=signer.secret("chunks"))

@@ -1,11 +1,11 @@
 """Checkpoints in the object store: the last authority on what has been trained.
 
 - A checkpoint exists once its manifest does; the manifest is put once, last, and names its files' digests. A torn or
-  damaged one is passed over with a warning, and the one before it counts.
-- Which one is newest is found by listing: highest lineage first, then highest version.
-- Each manifest holds the task ids trained since its parent; a lineage's first one holds none and marks where it began.
-  Pruning removes tensors and keeps manifests, so that `trained_ids` can prove from storage alone that nothing was
-  trained twice.
+  damaged checkpoint is passed over with a warning, and the one before it counts.
+- The newest checkpoint is found by listing: the highest lineage first, then the highest version.
+- Each manifest holds the task ids trained since its parent; a lineage's first manifest holds none and marks where the
+  lineage began. Pruning removes tensors and keeps manifests, so that `trained_ids` can prove from storage alone that
+  nothing was trained twice.
 """
 
 import logging
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 PREFIX, MANIFEST, TENSORS = "checkpoints/", "manifest.json", ".safetensors"
 FORMAT = 2
 ATTEMPTS = 3
-"""Readings of a checkpoint before it counts as damaged: the way here may have spoiled it."""
+"""A checkpoint counts as damaged after so many readings: the network may have damaged a single one."""
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """One checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
 
-    `holder`: the checkpoint that the state file was written for, this one or the ancestor that it marks.
+    `holder`: the checkpoint that the state file was written for: this one, or the ancestor that this one marks.
     """
 
     lineage: int
@@ -44,7 +44,7 @@ class Manifest:
     trained: tuple[str, ...]
     holder: str
     digest: str
-    """BLAKE3 of the state file, which holds the policy's tensors and is named by it."""
+    """BLAKE3 of the state file, which holds the policy's tensors and is named by this digest."""
     format: int = FORMAT
 
     @property
@@ -62,22 +62,22 @@ def save(
     tensors: Mapping[str, Tensor],
     *,
     trained: tuple[str, ...],
-    parent: Manifest | None,
+    parent: CheckpointManifest | None,
     window: float,
-) -> Manifest:
-    """Makes a checkpoint durable. Raises `FencedError` if another learner made one of this name."""
+) -> CheckpointManifest:
+    """Makes a checkpoint durable. Raises `FencedError` if another learner made a checkpoint of this name."""
     data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
     above, holder = parent.name if parent else None, name_of(version)
-    manifest = Manifest(*version, above, window, trained, holder, blake3(data).hexdigest())
+    manifest = CheckpointManifest(*version, above, window, trained, holder, blake3(data).hexdigest())
     store.put(manifest.state, data)
     _put_manifest(store, manifest)
     return manifest
 
 
-def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
-    """The newest checkpoint that is whole, with its tensors; None if there never was one.
+def newest(store: ObjectStore) -> tuple[CheckpointManifest, dict[str, Tensor]] | None:
+    """Returns the newest checkpoint that is whole, with its tensors; None if there never was a checkpoint.
 
-    Raises `ServiceError` if there are some and none is whole: to begin again is for a person to decide.
+    Raises `ServiceError` if there are checkpoints and none is whole: only a person may decide to begin again.
     """
     damaged: list[str] = []
     for manifest in _manifests(store):
@@ -88,7 +88,7 @@ def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
             damaged.append(manifest.name)
             continue
         if damaged:
-            log.warning("what %s trained after %s is not in these weights", ", ".join(damaged), manifest.name)
+            log.warning("these weights lack what %s trained after %s", ", ".join(damaged), manifest.name)
         return manifest, tensors
     if damaged:
         fix = "restore the bucket; or remove its checkpoints/ and give the run another name, to begin again"
@@ -97,19 +97,19 @@ def newest(store: ObjectStore) -> tuple[Manifest, dict[str, Tensor]] | None:
 
 
 def trained_ids(store: ObjectStore) -> list[str]:
-    """Ids trained by the surviving history, from its beginning, in order; from manifests alone."""
+    """Returns the ids that the surviving history trained, in order from its beginning; reads manifests only."""
     return [task for manifest in reversed(list(history(store))) for task in manifest.trained]
 
 
-def history(store: ObjectStore) -> Iterator[Manifest]:
-    """The surviving history, newest first; from manifests alone."""
+def history(store: ObjectStore) -> Iterator[CheckpointManifest]:
+    """Yields the surviving history, newest first; reads manifests only."""
     last = next(_manifests(store), None)
     if last is not None:
         yield from chain(store, last)
 
 
-def chain(store: ObjectStore, manifest: Manifest) -> Iterator[Manifest]:
-    """`manifest` and its ancestors, newest first."""
+def chain(store: ObjectStore, manifest: CheckpointManifest) -> Iterator[CheckpointManifest]:
+    """Yields `manifest` and its ancestors, newest first."""
     yield manifest
     while manifest.parent is not None:
         manifest = read(store, manifest.parent)
@@ -117,19 +117,19 @@ def chain(store: ObjectStore, manifest: Manifest) -> Iterator[Manifest]:
 
 
 def lineages(store: ObjectStore) -> set[int]:
-    """Those that left anything under `checkpoints/`, whole or not."""
+    """Returns the lineages that left anything under `checkpoints/`, whole or not."""
     return {int(first) for key in _keys(store) if (first := _name(key).partition("/")[0]).isdecimal()}
 
 
-def mark(store: ObjectStore, lineage: int, begin: Manifest) -> Manifest:
-    """The first checkpoint of `lineage`, which begins with what `begin` holds: the newest one from now on."""
+def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest) -> CheckpointManifest:
+    """Saves the first checkpoint of `lineage`, which names the state of `begin`: the newest one from now on."""
     manifest = replace(begin, lineage=lineage, parent=begin.name, trained=())
     _put_manifest(store, manifest)
     return manifest
 
 
-def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
-    """Removes all tensors but the newest `keep` of this history, those that it left behind too."""
+def prune(store: ObjectStore, newest_manifest: CheckpointManifest, keep: int) -> None:
+    """Removes all tensors but the newest `keep` of this history; those of abandoned histories as well."""
     kept: set[str] = set()
     for manifest in chain(store, newest_manifest):
         kept.add(manifest.holder)
@@ -141,8 +141,8 @@ def prune(store: ObjectStore, newest_manifest: Manifest, keep: int) -> None:
         store.delete(gone)
 
 
-def state(store: ObjectStore, manifest: Manifest) -> bytes:
-    """The tensors. Raises `MissingObject`, and `ValueError` if they are damaged."""
+def state(store: ObjectStore, manifest: CheckpointManifest) -> bytes:
+    """Returns the state file, which holds the tensors. Raises `MissingObject`, or `ValueError` if it is damaged."""
     for _ in range(ATTEMPTS):
         data = store.get(manifest.state)
         if blake3(data).hexdigest() == manifest.digest:
@@ -150,13 +150,13 @@ def state(store: ObjectStore, manifest: Manifest) -> bytes:
     raise ValueError("its tensors do not match the digest in its manifest")
 
 
-def _put_manifest(store: ObjectStore, manifest: Manifest) -> None:
+def _put_manifest(store: ObjectStore, manifest: CheckpointManifest) -> None:
     if not store.put(_key(manifest.name, MANIFEST), orjson.dumps(asdict(manifest)), once=True):
         raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
 
 
-def _manifests(store: ObjectStore) -> Iterator[Manifest]:
-    """Newest first. A torn one was never acknowledged, so it is no checkpoint."""
+def _manifests(store: ObjectStore) -> Iterator[CheckpointManifest]:
+    """Yields manifests, newest first. A torn manifest was never acknowledged, so it is no checkpoint."""
     for name in sorted((_name(key) for key in _keys(store) if key.endswith(MANIFEST)), reverse=True):
         try:
             yield read(store, name)
@@ -168,16 +168,16 @@ def _keys(store: ObjectStore) -> list[str]:
     return [stored.key for stored in store.list(PREFIX)]
 
 
-def read(store: ObjectStore, name: str) -> Manifest:
-    """The manifest of that name. Raises `MissingObject`, and `ValueError` for one that is torn."""
+def read(store: ObjectStore, name: str) -> CheckpointManifest:
+    """Returns the manifest of that name. Raises `MissingObject`, or `ValueError` if the manifest is torn."""
     manifest = decode(store.get(_key(name, MANIFEST)))
     if manifest.name != name:
         raise ValueError(f"its manifest names {manifest.name}")
     return manifest
 
 
-def decode(data: bytes) -> Manifest:
-    """Exactly what `save` wrote; raises `ValueError` for anything else."""
+def decode(data: bytes) -> CheckpointManifest:
+    """Decodes exactly what `save` wrote; raises `ValueError` for anything else."""
     match orjson.loads(data):
         case {
             "lineage": int(lineage),
@@ -189,11 +189,11 @@ def decode(data: bytes) -> Manifest:
             "digest": str(digest),
             "format": int(form),
         } if form == FORMAT and min(lineage, version) >= 0 and all(isinstance(task, str) for task in trained):
-            manifest = Manifest(lineage, version, parent, window, tuple(trained), holder, digest)
+            manifest = CheckpointManifest(lineage, version, parent, window, tuple(trained), holder, digest)
         case _:
-            raise ValueError("its manifest is none, or of another format")
+            raise ValueError("its manifest is malformed, or of another format")
     if orjson.dumps(asdict(manifest)) != data:
-        raise ValueError("its manifest is not spelled as we spell it")
+        raise ValueError("its manifest is not encoded as `save` encodes it")
     return manifest
 
 

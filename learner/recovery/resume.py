@@ -1,69 +1,75 @@
-"""The queue follows the checkpoints, which are the last authority on what is trained.
+"""Brings the queue into agreement with the checkpoints, which are the last authority on what is trained.
 
-- What a checkpoint of the surviving history holds counts as trained, whatever the queue has forgotten.
-- What only a checkpoint holds that was left behind (by a rewind, or because its tensors were damaged) goes back to the
-  backlog: it is trained in no weights that survive.
-- One move per checkpoint, each with the name that the queue then stands at: a crash in between loses nothing.
+- The groups in a checkpoint of the surviving history count as trained, whatever the queue has forgotten.
+- Groups that only an abandoned checkpoint holds (after a rewind, or because its tensors were damaged) go back to the
+  backlog: no surviving weights were trained on them.
+- Each checkpoint is one move, which also sets the checkpoint at which the queue stands: a crash in between loses
+  nothing.
 """
 
 import logging
 
 from echo_queue import weights
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Queue, Resumed
+from echo_queue.queue import LearnerQueue, Resumed
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import Manifest
+from learner.recovery.checkpoint import CheckpointManifest
 
 log = logging.getLogger(__name__)
 
-NONE = ""
-"""The name under which the queue stands at no checkpoint."""
+NO_CHECKPOINT = ""
+"""The name by which the queue says that it stands at no checkpoint."""
 
 
-def resume(queue: Queue, store: ObjectStore, begin: Manifest | None) -> tuple[int, Manifest | None]:
-    """A new lineage that begins at a checkpoint (None: at the base model), with the queue in agreement.
+def resume(
+    queue: LearnerQueue, store: ObjectStore, begin: CheckpointManifest | None
+) -> tuple[int, CheckpointManifest | None]:
+    """Begins a new lineage at a checkpoint (None: at the base model) and brings the queue into agreement with it.
 
-    Returns its number and its first checkpoint, which marks where it began: none that an older learner, which hung,
-    may still save is taken for the newest.
+    Returns the lineage's number and its first checkpoint, which marks where it began. No checkpoint that an older
+    learner may still save after hanging is then taken for the newest.
     """
     resumed = queue.resume(Version(begin.lineage, begin.version) if begin else BASE, newest_lineage(store))
     newest = checkpoint.mark(store, resumed.lineage, begin) if begin else None
-    left_behind, ahead = apart(store, resumed, newest)
-    for manifest in left_behind:
-        undone = queue.uncommit(resumed.lineage, manifest.name, manifest.parent or NONE, manifest.trained)
-        log.warning("checkpoint %s was left behind: %d groups are to be trained again", manifest.name, undone)
-    for manifest in ahead:
-        queue.commit(resumed.lineage, manifest.name, manifest.trained)
+    to_undo, to_commit = apart(store, resumed, newest)
+    for manifest in to_undo:
+        undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)
+        log.warning("checkpoint %s was abandoned: %d groups will be trained again", manifest.name, undone)
+    for manifest in to_commit:
+        queue.commit(manifest.name, manifest.trained)
     return resumed.lineage, newest
 
 
-def apart(store: ObjectStore, resumed: Resumed, newest: Manifest | None) -> tuple[list[Manifest], list[Manifest]]:
-    """From where the queue stands to `newest`: checkpoints to undo, newest first; then those to commit, oldest first.
+def apart(
+    store: ObjectStore, resumed: Resumed, newest: CheckpointManifest | None
+) -> tuple[list[CheckpointManifest], list[CheckpointManifest]]:
+    """Returns the path from where the queue stands to `newest`: checkpoints to undo, newest first, then checkpoints to
+    commit, oldest first.
 
-    A checkpoint's name is greater than those of its ancestors, so the greater of two is never the other's ancestor.
+    A checkpoint's name is greater than its ancestors' names, so the greater of two is never an ancestor of the other.
     Raises `ServiceError` if the manifest at which the queue stands is gone.
     """
     here, there = _named(store, resumed.committed), newest
-    left_behind: list[Manifest] = []
-    ahead: list[Manifest] = []
+    to_undo: list[CheckpointManifest] = []
+    to_commit: list[CheckpointManifest] = []
     while (here and here.name) != (there and there.name):
         if here is not None and (there is None or here.name > there.name):
-            left_behind.append(here)
+            to_undo.append(here)
             here = _named(store, here.parent)
         elif there is not None:
-            ahead.append(there)
+            to_commit.append(there)
             there = _named(store, there.parent)
-    return left_behind, ahead[::-1]
+    return to_undo, to_commit[::-1]
 
 
 def newest_lineage(store: ObjectStore) -> int:
-    """The greatest lineage that left anything in the store, so that none is given twice even if Redis forgot it."""
+    """Returns the greatest lineage in the store, so that no number is given twice even if Redis forgot it."""
     return max({0} | weights.lineages(store) | checkpoint.lineages(store))
 
 
-def _named(store: ObjectStore, name: str | None) -> Manifest | None:
+def _named(store: ObjectStore, name: str | None) -> CheckpointManifest | None:
     if name is None:
         return None
     try:

@@ -1,5 +1,6 @@
 """The laboratory's figures, and that it leaves nothing behind however it ends."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -137,12 +138,17 @@ def test_a_missing_program_is_named_with_what_installs_it(monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def able() -> Iterator[None]:
-    """Skips the test where no laboratory can be built, and sees to it that none is left."""
+def able(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Skips the test where no laboratory can be built, waits for its turn, and sees to it that none is left.
+
+    A machine has one laboratory at a time, so the processes of a test session take turns.
+    """
     if reasons := system.missing():
         pytest.skip("; ".join(reasons))
-    yield
-    assert remains() == []
+    with (tmp_path_factory.getbasetemp().parent / "laboratory").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
+        assert remains() == []
 
 
 def remains() -> list[str]:

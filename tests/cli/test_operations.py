@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Heartbeat, Peer, Queue
+from echo_queue.queue import Heartbeat, Peer
 from echo_queue.queue.acl import rules
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer, User
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -31,7 +32,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     server.start()
     (directory / "services" / "monitor.password").write_text(PASSWORD)
     with server.client() as client:
-        queue = Queue(client, RUN, deadline_s=10.0)
+        queue = Clients(client, RUN, deadline_s=10.0)
         queue.install()
         scene = Scene(queue)
         scene.round()

@@ -14,11 +14,11 @@ from rich.console import Console
 from echo_queue.cli.show import _queued
 from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
-from echo_queue.queue import Queue
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
 from echo_queue.reporting.samples import TrainedGroups
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene, partial_of
 
 TABLE = ["bet", "check", "fold", "<end>", "They call.", "Public card: K.", "Your move?"]
@@ -114,7 +114,7 @@ def test_without_a_server_a_group_that_is_not_kept_is_one_clear_error(run: Path)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "→" in done.stderr
 
 
-def test_groups_in_replay_partials_and_the_dead_are_found(queue: Queue) -> None:
+def test_groups_in_replay_partials_and_the_dead_are_found(queue: Clients) -> None:
     scene = Scene(queue)
     made, begun, dead, idle = scene.lease(4)
     scene.complete((made,))

@@ -13,11 +13,12 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue, RunKeys, RunRules
+from echo_queue.queue import RunKeys, RunRules
 from echo_queue.records import Version
 from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Signer, WeightPublisher
+from tests.queue.clients import Clients
 from tests.weights.scene import history, same
 
 TOML = """
@@ -46,8 +47,8 @@ class Shelf:
         self.publish()
 
     def publish(self) -> None:
-        Queue.connect(self.config, "admin").configure(RunRules.of(self.config))
-        queue, signer = Queue.connect(self.config, "learner"), Signer.generate()
+        Clients.connected_as(self.config, "admin").configure(RunRules.of(self.config))
+        queue, signer = Clients.connected_as(self.config, "learner"), Signer.generate()
         lineage = queue.resume().lineage
         trust = RunKeys(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
         queue.publish_keys(lineage, trust)

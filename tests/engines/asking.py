@@ -6,7 +6,7 @@ import numpy as np
 
 from echo_queue.records import NOTHING, PartialSample, Tokens
 from tests.engines.models import VOCABULARY
-from workers.engines import Engine, Key, Request
+from workers.engines import Engine, SampleKey, SampleRequest
 
 MOST_STEPS = 10_000
 
@@ -17,15 +17,16 @@ def prompt(length: int, seed: int) -> Tokens:
 
 def ask(
     task: str, prompt: Tokens, limit: int, *, samples: int = 1, seed: int = 0, partial_sample: PartialSample = NOTHING
-) -> list[Request]:
+) -> list[SampleRequest]:
     return [
-        Request(Key(task, sample), prompt, 1000 * seed + sample, limit, partial_sample) for sample in range(samples)
+        SampleRequest(SampleKey(task, sample), prompt, 1000 * seed + sample, limit, partial_sample)
+        for sample in range(samples)
     ]
 
 
-def finish(engine: Engine) -> dict[Key, PartialSample]:
+def finish(engine: Engine) -> dict[SampleKey, PartialSample]:
     """Steps until nothing is under way; what ended."""
-    ended: dict[Key, PartialSample] = {}
+    ended: dict[SampleKey, PartialSample] = {}
     for _ in range(MOST_STEPS):
         if not engine.running:
             return ended
@@ -33,12 +34,12 @@ def finish(engine: Engine) -> dict[Key, PartialSample]:
     raise AssertionError(f"{engine.running} samples are under way after {MOST_STEPS} steps")
 
 
-def run(engine: Engine, requests: Iterable[Request]) -> dict[Key, PartialSample]:
+def run(engine: Engine, requests: Iterable[SampleRequest]) -> dict[SampleKey, PartialSample]:
     engine.add(list(requests))
     return finish(engine)
 
 
-def step_until(engine: Engine, tokens: int, key: Key) -> PartialSample:
+def step_until(engine: Engine, tokens: int, key: SampleKey) -> PartialSample:
     """Steps until this sample has so many tokens at least."""
     for _ in range(MOST_STEPS):
         partial_sample = engine.partials([key.task])[key]

@@ -12,7 +12,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import BASE, IN_PROCESS, Opener
 from tests.engines.models import LONGEST, open_model
-from workers.engines import Key, Request, Sampling
+from workers.engines import SampleKey, SampleRequest, Sampling
 from workers.engines.transformers import TransformersEngine
 
 UNTIED = (1, 5, 7)
@@ -26,13 +26,13 @@ DRAWN_HERE = pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
 def test_samples_that_join_and_leave_at_random_are_what_they_are_alone(opener: Opener, folder: Path, seed: int) -> None:
     chance, engine = random.Random(seed), opener(folder)
     requests = [
-        Request(Key(f"t{task}", sample), tokens, 100 * task + sample, chance.randint(1, 150))
+        SampleRequest(SampleKey(f"t{task}", sample), tokens, 100 * task + sample, chance.randint(1, 150))
         for task in range(12)
         for tokens in [prompt(chance.choice((1, 2, 5, 30, 90)), chance.randrange(6))]
         for sample in range(chance.randint(1, 4))
     ]
     alone = {request.key: run(engine, [request])[request.key] for request in requests}
-    waiting, together = deque(requests), dict[Key, PartialSample]()
+    waiting, together = deque(requests), dict[SampleKey, PartialSample]()
     while waiting or engine.running:
         if waiting and (chance.random() < 0.2 or not engine.running):
             engine.add([waiting.popleft() for _ in range(min(len(waiting), chance.randint(1, 5)))])
@@ -48,11 +48,11 @@ def test_one_that_left_and_is_continued_elsewhere_is_what_it_would_have_been(ope
     whole = run(engine, ask("a", tokens, 50, samples=3))
     requests = ask("a", tokens, 50, samples=3)
     engine.add([*requests, *ask("b", prompt(19, 3), 80)])
-    step_until(engine, 20, Key("a", 0))
+    step_until(engine, 20, SampleKey("a", 0))
     partials = engine.partials(["a"])
-    assert set(partials) == {Key("a", sample) for sample in range(3)}
+    assert set(partials) == {SampleKey("a", sample) for sample in range(3)}
     engine.abort(["a", "unheard of"])
-    assert engine.running == 1 and set(engine.partials()) == {Key("b", 0)}
+    assert engine.running == 1 and set(engine.partials()) == {SampleKey("b", 0)}
     engine.add([request._replace(partial_sample=partials[request.key]) for request in requests])
     ended = finish(engine)
     for request in requests:
@@ -77,8 +77,8 @@ def test_the_partial_of_a_sample_that_was_not_begun_is_the_one_it_came_with(open
     engine.add([*ask("b", tokens, 9), *ask("c", tokens, 9, partial_sample=begun)])
     assert engine.running == 2
     partials = engine.partials()
-    assert len(partials[Key("b", 0)].tokens) == 0 and partials[Key("b", 0)].spans == ()
-    np.testing.assert_array_equal(partials[Key("c", 0)].tokens, begun.tokens)
+    assert len(partials[SampleKey("b", 0)].tokens) == 0 and partials[SampleKey("b", 0)].spans == ()
+    np.testing.assert_array_equal(partials[SampleKey("c", 0)].tokens, begun.tokens)
     engine.abort(["b", "c"])
     assert engine.running == 0 and engine.step() == {}
 
@@ -112,14 +112,14 @@ def test_a_partial_of_older_weights_keeps_its_spans(opener: Opener, endless: Pat
 def test_what_cannot_join_is_refused_and_takes_nobody_along(opener: Opener, endless: Path, what: str) -> None:
     engine, tokens = opener(endless), prompt(6, 1)
     (made,) = run(engine, ask("a", tokens, 8)).values()
-    good = Request(Key("good", 0), tokens, 1, 8)
-    engine.add([Request(Key("there", 0), tokens, 1, 8)])
+    good = SampleRequest(SampleKey("good", 0), tokens, 1, 8)
+    engine.add([SampleRequest(SampleKey("there", 0), tokens, 1, 8)])
     bad = {
-        "key": Request(Key("there", 0), tokens, 1, 8),
-        "prompt": Request(Key("bad", 0), tokens[:0], 1, 8),
-        "limit": Request(Key("bad", 0), tokens, 1, 8, made),
+        "key": SampleRequest(SampleKey("there", 0), tokens, 1, 8),
+        "prompt": SampleRequest(SampleKey("bad", 0), tokens[:0], 1, 8),
+        "limit": SampleRequest(SampleKey("bad", 0), tokens, 1, 8, made),
     }[what]
     with pytest.raises(ValueError, match=bad.key.task):
         engine.add([good, bad])
-    assert set(finish(engine)) == {Key("there", 0)}
+    assert set(finish(engine)) == {SampleKey("there", 0)}
     assert NOTHING.finish is None and set(run(engine, [good])) == {good.key}

@@ -24,10 +24,10 @@ from tests.engines.models import LONGEST, open_model, parameters, save_model
 from tests.engines.serving import FITTING, PLAIN, Servers, VllmServer
 from workers.engines import Engine, Sampling
 from workers.engines.http.engine import HttpEngine
-from workers.engines.http.files import Files
+from workers.engines.http.files import CheckpointFiles
 from workers.engines.http.sample import seed_at
 from workers.engines.http.server import Server
-from workers.engines.http.weights import Place
+from workers.engines.http.weights import ServerAccess
 
 LIMIT = LONGEST - MAX_PROMPT
 ON_HTTP = pytest.mark.parametrize("opener", ["http"], indirect=True)
@@ -52,7 +52,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, VllmServ
 
 
 def open_at(url: str, folder: Path, directory: Path, *, deadline_s: float = 30.0, key: str | None = None) -> HttpEngine:
-    place = Place(url, key, directory / "weights", deadline_s, checksums=True, streams=16)
+    place = ServerAccess(url, key, directory / "weights", deadline_s, checksums=True, streams=16)
     return HttpEngine(str(folder), BASE, place, dtype="float32", longest=LONGEST, sampling=Sampling())
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_others_load_is_one_clear_error(opener: Opener, endless: P
     engine = opener(endless)
     servers.of(endless).post("/update_weight_version", {"new_version": "theirs"})
     engine.add(MANY)
-    with pytest.raises(EchoQueueError, match=r"somebody else, under the label 'theirs'"):
+    with pytest.raises(EchoQueueError, match=r"another client, under the label 'theirs'"):
         finish(engine)
     opener.close()
 
@@ -143,7 +143,7 @@ def test_a_server_that_comes_back_otherwise_is_one_clear_error(
 
 def test_a_checkpoint_for_which_there_is_no_room_is_one_clear_error(endless: Path, tmp_path: Path) -> None:
     state = parameters(endless)
-    files = Files(tmp_path, "http://127.0.0.1:8000", state)
+    files = CheckpointFiles(tmp_path, "http://127.0.0.1:8000", state)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:

@@ -9,7 +9,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, prompt, run
 from tests.engines.conftest import MAX_PROMPT, Opener
 from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model, save_model
-from workers.engines import Key
+from workers.engines import SampleKey
 
 DRAWS = 2_000
 
@@ -19,7 +19,7 @@ def test_a_cold_engine_takes_the_likeliest_token_every_time(opener: Opener, endl
     prompts = {f"p{length}": prompt(length, length) for length in (1, 2, 17, 40)}
     partials = run(engine, [one for task, tokens in prompts.items() for one in ask(task, tokens, 12)])
     for task, tokens in prompts.items():
-        assert partials[Key(task, 0)].tokens.tolist() == reference.greedy(model, tokens, 12)
+        assert partials[SampleKey(task, 0)].tokens.tolist() == reference.greedy(model, tokens, 12)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -92,8 +92,8 @@ def test_another_seed_gives_another_sample_and_the_same_the_same(opener: Opener,
     engine, tokens = opener(endless), prompt(4, 1)
     partials = run(engine, [*ask("a", tokens, 20, samples=2), *ask("b", tokens, 20)])
     again = run(engine, ask("a", tokens, 20, samples=2))
-    assert partials[Key("a", 0)].tokens.tolist() == partials[Key("b", 0)].tokens.tolist()
-    assert partials[Key("a", 0)].tokens.tolist() != partials[Key("a", 1)].tokens.tolist()
+    assert partials[SampleKey("a", 0)].tokens.tolist() == partials[SampleKey("b", 0)].tokens.tolist()
+    assert partials[SampleKey("a", 0)].tokens.tolist() != partials[SampleKey("a", 1)].tokens.tolist()
     for key, partial_sample in again.items():
         np.testing.assert_array_equal(partial_sample.tokens, partials[key].tokens)
 

@@ -12,7 +12,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, finish, prompt, run, step_until, versions
 from tests.engines.conftest import BASE, IN_PROCESS, MAX_PROMPT, Opener
 from tests.engines.models import LONGEST, open_model, parameters, save_model
-from workers.engines import Engine, Key
+from workers.engines import Engine, SampleKey
 
 LONG = LONGEST - MAX_PROMPT
 """Tokens of samples that must not end before a swap, also where a server makes them meanwhile."""
@@ -44,10 +44,10 @@ def test_a_sample_under_way_goes_on_with_the_new_weights_and_its_own_cache(
     engine, models = opener(endless), {0: open_model(endless), 1: open_model(newer), 2: open_model(endless)}
     prompts = {"a": prompt(6, 1), "b": prompt(21, 2)}
     engine.add([one for task, tokens in prompts.items() for one in ask(task, tokens, LONG, samples=2)])
-    step_until(engine, 10, Key("b", 1))
+    step_until(engine, 10, SampleKey("b", 1))
     engine.load(Version(1, 1), parameters(newer))
     ends = {key: [len(partial_sample.tokens)] for key, partial_sample in engine.partials().items()}
-    step_until(engine, ends[Key("a", 0)][0] + 20, Key("a", 0))
+    step_until(engine, ends[SampleKey("a", 0)][0] + 20, SampleKey("a", 0))
     engine.load(Version(1, 2), parameters(endless))
     for key, partial_sample in engine.partials().items():
         ends[key].append(len(partial_sample.tokens))
@@ -62,12 +62,12 @@ def test_weights_that_made_no_token_are_named_by_no_span(opener: Opener, endless
     engine, tokens = opener(endless), prompt(6, 1)
     engine.add(ask("a", tokens, LONG))
     engine.load(Version(1, 1), parameters(newer))
-    assert engine.partials()[Key("a", 0)].spans == ()
-    step_until(engine, 5, Key("a", 0))
+    assert engine.partials()[SampleKey("a", 0)].spans == ()
+    step_until(engine, 5, SampleKey("a", 0))
     engine.load(Version(1, 2), parameters(endless))
-    begun = len(engine.partials()[Key("a", 0)].tokens)
+    begun = len(engine.partials()[SampleKey("a", 0)].tokens)
     engine.load(Version(1, 3), parameters(newer))
-    assert engine.partials()[Key("a", 0)].spans == (Span(0, 1),)
+    assert engine.partials()[SampleKey("a", 0)].spans == (Span(0, 1),)
     (partial_sample,) = finish(engine).values()
     assert partial_sample.spans == (Span(0, 1), Span(begun, 3))
     reference.assert_drawn_by(
@@ -80,14 +80,14 @@ def test_what_comes_after_a_swap_reads_nothing_of_the_old_weights(opener: Opener
     engine, tokens = opener(endless), prompt(100, 1)
     run(engine, ask("before", tokens, 4, samples=2))
     engine.add(ask("under way", tokens, LONG))
-    step_until(engine, 3, Key("under way", 0))
+    step_until(engine, 3, SampleKey("under way", 0))
     engine.load(Version(1, 1), parameters(newer))
     engine.add(ask("after", tokens, 20, samples=3))
     partials = finish(engine)
     models = {0: open_model(endless), 1: open_model(newer)}
     for partial_sample in partials.values():
         reference.assert_drawn_by(models, tokens, partial_sample, anew=opener.reads_anew)
-    assert len(partials[Key("under way", 0)].spans) == 2
+    assert len(partials[SampleKey("under way", 0)].spans) == 2
 
 
 def test_a_sample_aborted_before_a_swap_and_continued_after_it_is_read_anew(
@@ -116,7 +116,7 @@ def test_a_bad_load_names_every_tensor_and_leaves_the_old_weights_serving(opener
     bad["model.layers.0.mlp.up_proj.weight"] = bad["model.layers.0.mlp.up_proj.weight"].bfloat16()
     tokens = prompt(4, 1)
     engine.add(ask("a", tokens, LONG))
-    step_until(engine, 4, Key("a", 0))
+    step_until(engine, 4, SampleKey("a", 0))
     with pytest.raises(ConfigError) as raised:
         engine.load(Version(1, 1), bad)
     assert {problem.where.split(", ")[1] for problem in raised.value.problems} == {
@@ -158,7 +158,7 @@ def test_two_hundred_swaps_take_no_memory(opener: Opener, tmp_path: Path) -> Non
     tokens = prompt(9, 1)
     engine.abort([key.task for key in engine.partials()])
     partials = run(engine, ask("last", tokens, 8))
-    reference.assert_drawn_by({SWAPS: open_model(folders[SWAPS % 2])}, tokens, partials[Key("last", 0)])
+    reference.assert_drawn_by({SWAPS: open_model(folders[SWAPS % 2])}, tokens, partials[SampleKey("last", 0)])
 
 
 def stir(engine: Engine, number: int) -> None:

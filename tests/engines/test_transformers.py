@@ -11,7 +11,7 @@ from echo_queue.records import Version
 from tests.engines import reference
 from tests.engines.asking import ask, prompt, run
 from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model, save_model
-from workers.engines import Key, Sampling, transformers
+from workers.engines import SampleKey, Sampling, transformers
 from workers.engines.transformers import TransformersEngine
 
 BASE = Version(1, 0)
@@ -60,7 +60,7 @@ def test_the_room_of_a_long_sample_is_given_back_after_it(endless: Path) -> None
     assert window.width == 2 + 250 and window.capacity <= window.width + 128
 
 
-def steps_until_one_ends(engine: TransformersEngine) -> dict[Key, object]:
+def steps_until_one_ends(engine: TransformersEngine) -> dict[SampleKey, object]:
     while not (ended := engine.step()):
         pass
     return dict(ended)

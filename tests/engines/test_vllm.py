@@ -17,7 +17,7 @@ from tests.engines import reference
 from tests.engines.asking import ask, assert_same, finish, prompt, run, step_until
 from tests.engines.conftest import Opener
 from tests.engines.models import LONGEST, VOCABULARY, open_model, save_model
-from workers.engines import Key
+from workers.engines import SampleKey
 from workers.engines.vllm.layout import views
 from workers.engines.vllm.metrics import NEIGHBOURS
 
@@ -33,7 +33,7 @@ def test_a_sample_moves_between_engines_and_is_what_it_would_have_been(
     whole = run(transformers(endless), requests)
     there = opener(endless)
     there.add(requests)
-    step_until(there, 20, Key("a", 0))
+    step_until(there, 20, SampleKey("a", 0))
     partials = there.partials()
     there.abort(["a"])
     back = run(transformers(endless), [request._replace(partial_sample=partials[request.key]) for request in requests])

@@ -14,11 +14,12 @@ from transformers import PreTrainedTokenizerFast
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Chunk, Heartbeat, PromptSet, Queue, RunRules
+from echo_queue.queue import Chunk, Heartbeat, PromptSet, RunRules
 from echo_queue.records import Group, PromptShard, Sample, Span, Task, Version
 from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
 from tests.learner.synthetic import VOCABULARY, tiny_model
+from tests.queue.clients import Clients
 
 DEADLINE_S = 60.0
 PER_LEASE = 4
@@ -59,8 +60,8 @@ class Stage:
         if self._services:
             self._services.stop()
 
-    def queue(self, config: Config) -> Queue:
-        return Queue.connect(config, "admin")
+    def queue(self, config: Config) -> Clients:
+        return Clients.connected_as(config, "admin")
 
     def store(self, config: Config) -> ObjectStore:
         return connect_store(config, "learner")
@@ -104,7 +105,7 @@ class MadeUpWorker(threading.Thread):
         self, config: Config, name: str = "w1", generation_s: float = 0.0, vocabulary: int = VOCABULARY
     ) -> None:
         super().__init__(name=name, daemon=True)
-        self._queue = Queue.connect(config, "worker")
+        self._queue = Clients.connected_as(config, "worker")
         self._generation_s = generation_s
         self._vocabulary = vocabulary
         self._closed = threading.Event()
@@ -120,7 +121,7 @@ class MadeUpWorker(threading.Thread):
                     time.sleep(self._generation_s)
                     self._queue.complete(self.name, [self._group(task, version) for task in lease.tasks])
                 else:
-                    cursor = self._queue.wait(cursor, 0.1)
+                    cursor = self._queue.wait_for_event(cursor, 0.1)
             except EchoQueueError:
                 if not self._closed.is_set():
                     raise

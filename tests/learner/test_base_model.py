@@ -16,7 +16,7 @@ from echo_queue.submission.sources.poker.deals import PokerSource
 from learner.base_model import MADE_FROM, make
 from learner.base_model.task import WARMUP_SEED_OFFSET, Example, task_of, warmup_examples
 from learner.base_model.warmup import IGNORED, _row, rearranged
-from workers.prompt_encoder import Prompts
+from workers.prompt_encoder import PromptEncoder
 
 OPTIONS = {"size": 64, "seed": 1, "min_numbers": 3, "max_numbers": 3, "max_decimals": 0, "min_value": 0, "max_value": 9}
 TINY = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "intermediate": 64, "warmup_prompts": 200}
@@ -76,7 +76,7 @@ def test_a_second_call_keeps_the_model(made: Config) -> None:
     path, said = Path(made.base_model) / "model.safetensors", list[str]()
     before = path.stat()
     make(made, said.append)
-    assert path.stat() == before and said == [f"the base model is there: {made.base_model}"]
+    assert path.stat() == before and said == [f"the base model exists: {made.base_model}"]
 
 
 def test_the_same_settings_make_the_same_model_and_another_seed_another(made: Config, tmp_path: Path) -> None:
@@ -158,20 +158,20 @@ def test_examples_of_poker_are_whole_hands_of_legal_moves_that_the_run_does_not_
     examples = warmup_examples(task, 60)
     for index, example in enumerate(examples):
         hand = Hand(deals.deal(index))
-        assert (example.prompt, example.mixed) == (hand.prompt, False)
-        said = [example.answer, *(answer for _, answer in example.further)]
+        assert (example.prompt, example.may_be_wrong) == (hand.prompt, False)
+        said = [example.answer, *(answer for _, answer in example.turns)]
         assert all(hand.named(move) and isinstance(hand.move(move), str) for move in said[:-1])
         assert hand.named(said[-1]) and isinstance(hand.move(said[-1]), float)
-    assert max(len(example.further) for example in examples) > 1
+    assert max(len(example.turns) for example in examples) > 1
 
 
 def test_a_hand_is_encoded_as_workers_encode_it_and_only_what_is_said_is_learned(tmp_path: Path) -> None:
     settings = poker(tmp_path)
     make(settings)
     tokenizer = AutoTokenizer.from_pretrained(settings.base_model)
-    prompts = Prompts.open(settings.base_model, 128)
-    example = next(one for one in warmup_examples(task_of(settings), 60) if one.further)
-    turns = [(example.prompt, example.answer), *example.further]
+    prompts = PromptEncoder.open(settings.base_model, 128)
+    example = next(one for one in warmup_examples(task_of(settings), 60) if one.turns)
+    turns = [(example.prompt, example.answer), *example.turns]
     tokens, targets = _row(tokenizer, turns)
     row, read, aims = PromptRow(example.prompt, {}), list[int](), list[int]()
     for place, (told, said) in enumerate(turns):

@@ -30,9 +30,9 @@ def test_each_token_is_in_one_micro_batch_and_none_is_too_large(
 def test_a_group_without_differences_is_skipped_or_kept_in_the_token_count() -> None:
     groups = [group(0), group(1, rewards=(1, 1, 1))]
     skipped, kept = (prepare(groups, "std", option) for option in ("skip", "keep"))
-    assert (len(skipped.parts), skipped.tokens, skipped.zero_variance_groups) == (1, 13, 1)
-    assert (len(kept.parts), kept.tokens, kept.zero_variance_groups) == (2, 26, 1)
-    assert all(row.advantage == 0 for row in kept.parts[1].rows)
+    assert (len(skipped.groups), skipped.tokens, skipped.zero_variance_groups) == (1, 13, 1)
+    assert (len(kept.groups), kept.tokens, kept.zero_variance_groups) == (2, 26, 1)
+    assert all(row.advantage == 0 for row in kept.groups[1].rows)
 
 
 def test_what_was_observed_is_read_but_is_no_target_and_does_not_count() -> None:

@@ -1,5 +1,6 @@
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
 from learner import train as train_module
 from learner.recovery import checkpoint
-from learner.train import Learner, export, train
+from learner.train import export, open_loop, train
 from tests.learner.stage import Stage, wait_until
 from tests.learner.synthetic import VOCABULARY
 
@@ -127,13 +128,14 @@ def test_a_publication_that_redis_forgot_is_made_again(stage: Stage) -> None:
     """As after a fail-over: without it the workers would wait for weights until the learner gives up."""
     config = stage.config()
     stage.submit(config, PROMPTS)
-    learner, queue = stage.learn(config), stage.queue(config)
-    wait_until(queue.published, "the first weights")
-    queue.client.delete(queue.keys.published)
-    wait_until(queue.published, "the same weights again", deadline_s=20.0)
-    learner.terminate()
-    learner.join()
-    assert learner.exitcode == 0
+    queue, leaving = stage.queue(config), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        learner = pool.submit(train, config, leaving)
+        wait_until(queue.published, "the first weights")
+        queue.client.delete(queue.keys.published)
+        wait_until(queue.published, "the same weights again", deadline_s=20.0)
+        leaving.set()
+        learner.result(60.0)
 
 
 def test_s_of_zero_trains_on_policy_only(stage: Stage) -> None:
@@ -163,6 +165,7 @@ def test_bfloat16_runs_end_too(stage: Stage) -> None:
     assert AutoModelForCausalLM.from_pretrained(config.run.dir / "model").dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_sigterm_keeps_what_was_trained_and_a_second_start_goes_on(stage: Stage) -> None:
     config = stage.config(learner={"checkpoint_updates": 1000})
     stage.submit(config, PROMPTS)
@@ -209,12 +212,12 @@ def test_a_learner_that_was_taken_over_stops_at_once(stage: Stage) -> None:
     stage.submit(config, PROMPTS)
     queue = stage.queue(config)
     stage.work(config)
-    older = Learner(config, stage.store(config), queue)
-    Learner(config, stage.store(config), stage.queue(config))
-    older.publisher.start()
+    older = open_loop(config, stage.store(config), queue.caller)
+    open_loop(config, stage.store(config), stage.queue(config).caller)
+    older.broadcast.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())
-    older.publisher.close()
+    older.broadcast.close()
     assert queue.audit().ok
 
 

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from echo_queue.config import Learner
 from echo_queue.errors import EchoQueueError
@@ -11,42 +13,51 @@ from learner.update import learn, learning_rate
 from tests.learner.synthetic import group, tiny_model
 
 SETTINGS = Learner(lr=3e-3)
+TEACHING = Learner(lr=6e-3)
+SAMPLES = 16
 
 
 def make_policy(seed: int = 0, dtype: torch.dtype = torch.float32, **settings: float) -> Policy:
     return Policy(prepare_model(tiny_model(seed)), SETTINGS.model_copy(update=settings), dtype)
 
 
-def rollout(policy: Policy, prompt: list[int], draw: torch.Generator, version: int, samples: int = 16) -> Group:
-    """Samples two tokens per prompt as an engine would; the reward is for naming the prompt's first token twice."""
-    model = tiny_model()
-    model.load_state_dict({**model.state_dict(), **{name: w.float() for name, w in policy.weights().items()}})
-    text = torch.tensor([prompt] * samples)
-    logprobs = []
+def rollouts(model: PreTrainedModel, draw: torch.Generator, version: int) -> list[Group]:
+    """Samples two tokens for each of eight prompts as an engine would, all in one batch; the reward is for naming the
+    prompt's first token twice."""
+    prompts = torch.tensor([[first, 7] for first in range(8)])
+    text, logprobs = prompts.repeat_interleave(SAMPLES, 0), []
     with torch.no_grad():
         for _ in range(2):
             scores = torch.log_softmax(model(text).logits[:, -1], -1)
             chosen = torch.multinomial(scores.exp(), 1, generator=draw)
             logprobs.append(scores.gather(-1, chosen))
             text = torch.cat([text, chosen], 1)
-    tokens, behaviour = text[:, len(prompt) :].int().numpy(), torch.cat(logprobs, 1).numpy()
-    rewards = (tokens == prompt[0]).mean(1)
-    chosen_by = zip(tokens, behaviour, rewards, strict=True)
-    made = tuple(Sample(t, b, (Span(0, version),), float(reward), "stop") for t, b, reward in chosen_by)
-    return Group(f"set/0/{version}", "set", 0, version, 1, "worker", 1, np.array(prompt, np.int32), made)
+    tokens, behaviour = text[:, 2:].int().split(SAMPLES), torch.cat(logprobs, 1).split(SAMPLES)
+    return [group_of(*one, version) for one in zip(prompts, tokens, behaviour, strict=True)]
+
+
+def group_of(prompt: Tensor, tokens: Tensor, logprobs: Tensor, version: int) -> Group:
+    rewards = (tokens == prompt[0]).float().mean(1).tolist()
+    made = tuple(
+        Sample(drawn.numpy(), behaviour.numpy(), (Span(0, version),), reward, "stop")
+        for drawn, behaviour, reward in zip(tokens, logprobs, rewards, strict=True)
+    )
+    return Group(f"set/0/{version}", "set", 0, version, 1, "worker", 1, prompt.int().numpy(), made)
 
 
 def train(policy: Policy, updates: int, age: int) -> list[float]:
     """Mean reward of each update's batch, generated `age` updates before it is trained."""
     draw, rewards = torch.Generator().manual_seed(1), []
     waiting: list[list[Group]] = []
+    engine = tiny_model()
     for version in range(updates + age):
-        waiting.append([rollout(policy, [first, 7], draw, version) for first in range(8)])
+        engine.load_state_dict({name: weight.float() for name, weight in policy.weights().items()}, strict=False)
+        waiting.append(rollouts(engine, draw, version))
         if version < age:
             continue
         batch = waiting.pop(0)
         rewards.append(float(np.mean([sample.reward for item in batch for sample in item.samples])))
-        learn(policy, batch, version - age + 1, SETTINGS, 1.0)
+        learn(policy, batch, version - age + 1, TEACHING, 1.0)
     return rewards
 
 

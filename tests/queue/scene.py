@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from echo_queue.queue import Chunk, Drained, Lease, Order, Outcome, PromptSet, Queue, RunRules
+from echo_queue.queue import Chunk, Drained, Lease, Order, Outcome, PromptSet, RunRules
 from echo_queue.records import Group, PartialSample, PromptShard, Published, Sample, Span, Task, Version
+from tests.queue.clients import Clients
 
 RULES = RunRules(s=1, batch=2, lease_ms=60_000, max_attempts=3, pace=False)
 
@@ -35,7 +36,7 @@ def partial_of(version: int, length: int = 2) -> PartialSample:
 class Scene:
     """Prompt set "a" of `prompts` prompts in one chunk, submitted; base weights published by lineage 0."""
 
-    def __init__(self, queue: Queue, rules: RunRules = RULES, prompts: int = 40) -> None:
+    def __init__(self, queue: Clients, rules: RunRules = RULES, prompts: int = 40) -> None:
         self.queue = queue
         self.rules = rules
         self.version = Version(0, 0)

@@ -11,21 +11,22 @@ from redis.exceptions import NoPermissionError
 
 from echo_queue.connections.secrets import ROLES, Role
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, Queue, RunKeys
+from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys
 from echo_queue.queue.acl import rules
 from echo_queue.queue.keys import Keys
 from echo_queue.records import PartialGroup, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of, partial_of
 
 CELERY = "eq-celery"
 TRUST = RunKeys("ab" * 32, b"tokens", b"chunks")
-As = Callable[[Role], Queue]
+As = Callable[[Role], Clients]
 
 
 @pytest.fixture
-def acting(redis_server: RedisServer, queue: Queue, run_name: str) -> Iterator[As]:
+def acting(redis_server: RedisServer, queue: Clients, run_name: str) -> Iterator[As]:
     """The queue as seen by the user of a role."""
     admin: Any = queue.client
     for role in ROLES:
@@ -35,7 +36,7 @@ def acting(redis_server: RedisServer, queue: Queue, run_name: str) -> Iterator[A
         role: redis.Redis(port=redis_server.port, username=f"{run_name}-{role}", password="secret", protocol=2)
         for role in ROLES
     }
-    yield lambda role: Queue(clients[role], run_name, deadline_s=0.5)
+    yield lambda role: Clients(clients[role], run_name, deadline_s=0.5)
     for client in clients.values():
         client.close()
     admin.execute_command("ACL", "DELUSER", *(f"{run_name}-{role}" for role in ROLES))
@@ -62,7 +63,7 @@ def _refused(what: Callable[[], Any]) -> bool:
     return False
 
 
-def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
+def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     submitter, worker, learner, monitor = (acting(role) for role in ("submitter", "worker", "learner", "monitor"))
     learner.configure(RULES)
     lineage = learner.resume().lineage
@@ -74,11 +75,11 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert submitter.submit("a", 0, PromptShard("shard", 0, 9), bytes(range(1, 10)))
     assert submitter.submission_status("a")
     assert submitter.submission_counts("a")
-    assert submitter.unserved() == ["a"]
+    assert submitter.unserved_sets() == ["a"]
     assert submitter.waiting_chunk("a", 0) is None
     learner.publish(lineage, Published(version, "manifest", "digest"))
     assert submitter.admit() == 0
-    submitter.wait("0-0", 0.1)
+    submitter.wait_for_event("0-0", 0.1)
 
     tasks = worker.lease("w1", version, 4).tasks
     assert worker.renew("w1", {task.id: 0 for task in tasks}) == []
@@ -91,7 +92,7 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert worker.join(Peer("w3", "there", "", leaf="price"), "0001.00000000/full").upstreams == ()
     assert worker.report("w2", "w1", "bad") == 1
     worker.withdraw("w1")
-    worker.wait("0-0", 0.1)
+    worker.wait_for_event("0-0", 0.1)
     assert worker.published()
     learner.publish_keys(lineage, TRUST)
     assert worker.run_keys() == learner.run_keys() == TRUST
@@ -113,12 +114,12 @@ def test_every_role_can_do_its_part(queue: Queue, acting: As) -> None:
     assert monitor.status().workers[0].name == "w1"
     assert monitor.dead() == []
     assert monitor.published()
-    assert learner.unserved() == monitor.unserved() == ["a"]  # for whoever asks who holds the run up
+    assert learner.unserved_sets() == monitor.unserved_sets() == ["a"]  # for whoever asks who holds the run up
     assert learner.submission_status("a") == monitor.submission_status("a") == submitter.submission_status("a")
     acting("admin").install()
 
 
-def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Queue, acting: As) -> None:
+def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Clients, acting: As) -> None:
     scene = Scene(queue)
     worker = acting("worker")
     tasks = worker.lease("w1", scene.version, 2).tasks
@@ -133,15 +134,15 @@ def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Queue,
     assert not queue.client.exists(queue.keys.worker("w2"))
 
 
-def test_workers_and_monitors_read_what_the_learner_announces(queue: Queue, acting: As) -> None:
+def test_workers_and_monitors_read_what_the_learner_announces(queue: Clients, acting: As) -> None:
     Scene(queue)
     assert acting("learner").announce(0, Version(0, 1), "0000.00000001/full", 0, b"document")
     for role in ("worker", "monitor"):
         announced = acting(role).latest_weights().announced
-        assert announced and acting(role).announced(announced, 0) == {0: b"document"}
+        assert announced and acting(role).announced_parts(announced, 0) == {0: b"document"}
 
 
-def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Queue, acting: As) -> None:
+def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Clients, acting: As) -> None:
     scene = Scene(queue, RULES)
     worker = acting("worker")
     task = worker.lease("w1", Version(0, 0), 1).tasks[0]
@@ -153,7 +154,7 @@ def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Queue, 
     scene.check()
 
 
-def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, acting: As) -> None:
+def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients, acting: As) -> None:
     scene = Scene(queue)
     scene.complete(scene.lease(2))
     keys, worker = queue.keys, acting("worker")
@@ -195,7 +196,7 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Queue, 
     assert queue.published() == Published(Version(0, 0), "weights/0.0", "digest")
 
 
-def test_only_learner_and_workers_see_the_runs_secrets(queue: Queue, acting: As) -> None:
+def test_only_learner_and_workers_see_the_runs_secrets(queue: Clients, acting: As) -> None:
     Scene(queue)
     queue.publish_keys(0, TRUST)
     roles: list[Role] = ["submitter", "monitor", "celery"]
@@ -263,7 +264,7 @@ def _hostile(keys: Keys) -> list[list[str]]:
         f"HSET {keys.forks} 1 0",
         f"ZADD {keys.backlog} 0 mine",
         f"LPUSH {keys.redo} a/0/0",
-        f"SADD {keys.submission_status} a/0/0",
+        f"SADD {keys.settled_ids} a/0/0",
         f"ZREM {keys.ready} x",
         f"HGETALL {keys.failures}",
         f"HGETALL {keys.worker('w2')}",
@@ -274,7 +275,7 @@ def _hostile(keys: Keys) -> list[list[str]]:
     return [command.split(" ") for command in commands]
 
 
-def test_nobody_but_admin_changes_the_functions_or_looks_at_other_keys(queue: Queue, acting: As) -> None:
+def test_nobody_but_admin_changes_the_functions_or_looks_at_other_keys(queue: Clients, acting: As) -> None:
     """A learner would run, with its own rights, what another role had put in the place of a function."""
     commands = [
         *("FUNCTION FLUSH", "FUNCTION DELETE echo_queue_1", "FUNCTION LOAD REPLACE x", "FUNCTION RESTORE x"),
@@ -289,7 +290,7 @@ def test_nobody_but_admin_changes_the_functions_or_looks_at_other_keys(queue: Qu
 
 
 def tampering(keys: Keys) -> list[tuple[str, list[str]]]:
-    """What a worker's user can still do by hand, because completing needs each single right."""
+    """A worker's user can still do this by hand, because completing needs each single right."""
     return [
         ("a task deleted", ["XDEL", keys.tasks, "{task}"]),
         ("an entry added to replay", ["XADD", keys.replay, "*", "id", "a/0/0"]),
@@ -300,7 +301,7 @@ def tampering(keys: Keys) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_the_audit_shows_what_a_worker_can_still_tamper_with(queue: Queue, acting: As, number: int) -> None:
+def test_the_audit_shows_what_a_worker_can_still_tamper_with(queue: Clients, acting: As, number: int) -> None:
     scene = Scene(queue)
     (task,) = scene.lease(1)
     what, command = tampering(queue.keys)[number]
@@ -309,7 +310,7 @@ def test_the_audit_shows_what_a_worker_can_still_tamper_with(queue: Queue, actin
     assert not queue.audit().ok, what
 
 
-def test_a_worker_cannot_hide_what_it_deleted_in_the_counters(queue: Queue, acting: As) -> None:
+def test_a_worker_cannot_hide_what_it_deleted_in_the_counters(queue: Clients, acting: As) -> None:
     scene = Scene(queue)
     (task,) = scene.lease(1)
     client: Any = acting("worker").client
@@ -320,7 +321,7 @@ def test_a_worker_cannot_hide_what_it_deleted_in_the_counters(queue: Queue, acti
     assert (audit.ok, audit.difference, status.submitted, status.trained) == (False, 1, 40, 0)
 
 
-def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Queue, acting: As) -> None:
+def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Clients, acting: As) -> None:
     Scene(queue)
     keys = queue.keys
     monitor: Any = acting("monitor").client
@@ -353,7 +354,7 @@ def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Queu
         assert _refused(partial(monitor.execute_command, *command.split(" "))), command
 
 
-def test_celery_sees_its_own_keys_only(queue: Queue, acting: As) -> None:
+def test_celery_sees_its_own_keys_only(queue: Clients, acting: As) -> None:
     Scene(queue)
     broker: Any = acting("celery").client
     broker.lpush(f"{CELERY}celery", "message")
@@ -368,7 +369,7 @@ def test_celery_sees_its_own_keys_only(queue: Queue, acting: As) -> None:
     assert _refused(lambda: broker.xadd(queue.keys.tasks, {"id": "a"}))
 
 
-def test_a_role_without_a_right_reads_one_clear_error(queue: Queue, acting: As) -> None:
+def test_a_role_without_a_right_reads_one_clear_error(queue: Clients, acting: As) -> None:
     Scene(queue)
-    with pytest.raises(ServiceError, match="this role's user may not do that"):
+    with pytest.raises(ServiceError, match="this role's Redis user may not do that"):
         acting("worker").admit()

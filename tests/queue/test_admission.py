@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, staleness
+from echo_queue.queue import Chunk, PromptSet, RunRules, staleness
 from echo_queue.records import PromptShard, Version
 from tests.queue.admission_rules import within_bound, within_window
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene
 
 
-def test_nothing_is_admitted_before_weights_are_published(queue: Queue) -> None:
+def test_nothing_is_admitted_before_weights_are_published(queue: Clients) -> None:
     queue.configure(RULES)
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 10)])
     queue.submit("a", 0, PromptShard("shard", 0, 10))
@@ -22,7 +23,7 @@ def test_nothing_is_admitted_before_weights_are_published(queue: Queue) -> None:
     assert queue.lease("w1", Version(0, 0), 1).tasks == ()
 
 
-def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Queue) -> None:
+def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=0, batch=3, pace=False), prompts=12)
     for version in range(4):
         tasks = scene.lease(1000)
@@ -34,7 +35,7 @@ def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Queue) ->
     assert queue.audit().trained == 12
 
 
-def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queue: Queue) -> None:
+def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=0, batch=2, pace=False))
     scene.complete(scene.lease(2))
     scene.update(publish=False)
@@ -43,7 +44,7 @@ def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queu
     assert len(scene.lease(9)) == 2
 
 
-def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
+def test_the_window_paces_admission_within_the_bound(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=8, batch=4, pace=True), prompts=100)
     assert queue.status().tasks == 8  # two batches until the learner says otherwise
     scene.complete(scene.lease(4))
@@ -55,7 +56,7 @@ def test_the_window_paces_admission_within_the_bound(queue: Queue) -> None:
     assert queue.admit() == 0
 
 
-def test_a_window_of_any_size_keeps_all_its_tasks(queue: Queue) -> None:
+def test_a_window_of_any_size_keeps_all_its_tasks(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=1000, batch=10, pace=False), prompts=2500)
     while queue.admit():
         pass
@@ -65,9 +66,9 @@ def test_a_window_of_any_size_keeps_all_its_tasks(queue: Queue) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.DataObject) -> None:
+def test_the_server_admits_what_the_pure_rule_admits(queue: Clients, data: st.DataObject) -> None:
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*") or ["none"])
-    queue = Queue(queue.client, queue.run)
+    queue = Clients(queue.client, queue.run)
     s, batch = data.draw(st.integers(0, 4), "s"), data.draw(st.integers(1, 4), "batch")
     pace, window = data.draw(st.booleans(), "pace"), data.draw(st.floats(1, 6), "window")
     scene = Scene(queue, RunRules(s=s, batch=batch, pace=pace), prompts=0)
@@ -87,13 +88,13 @@ def test_the_server_admits_what_the_pure_rule_admits(queue: Queue, data: st.Data
     assert tagged == expected
 
 
-def test_a_submission_repeated_adds_nothing(queue: Queue) -> None:
+def test_a_submission_repeated_adds_nothing(queue: Clients) -> None:
     scene = Scene(queue, prompts=10)
     scene.submit("a", 10)
     assert queue.audit().submitted == 10
 
 
-def test_a_set_declared_differently_is_refused(queue: Queue) -> None:
+def test_a_set_declared_differently_is_refused(queue: Clients) -> None:
     Scene(queue, prompts=10)
     with pytest.raises(ServiceError, match="it holds other prompts, of source of a"):
         queue.declare(PromptSet("a", "another"), [Chunk(0, 0, 10, digest="other")])
@@ -105,7 +106,7 @@ def test_a_set_declared_differently_is_refused(queue: Queue) -> None:
         queue.submit("a", 7, PromptShard("shard", 0, 10))
 
 
-def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
+def test_the_ledger_names_the_chunks_that_are_missing(queue: Clients) -> None:
     queue.configure(RULES)
     chunks = [Chunk(0, 0, 4), Chunk(1, 4, 4), Chunk(2, 8, 2)]
     assert queue.submission_status("a") is None
@@ -120,7 +121,7 @@ def test_the_ledger_names_the_chunks_that_are_missing(queue: Queue) -> None:
     )
 
 
-def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Queue) -> None:
+def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=50, batch=1, pace=False), prompts=0)
     queue.declare(PromptSet("a", "source", epochs=2), [Chunk(0, 0, 2), Chunk(1, 2, 3)])
     queue.submit("a", 1, PromptShard("second", 2, 3))
@@ -133,7 +134,7 @@ def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(qu
     assert served == [(0, 0), (0, 1), (1, 2), (1, 3), (1, 4), (1, 0), (1, 1)]
 
 
-def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) -> None:
+def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=500, batch=1, pace=False), prompts=0)
     scene.submit("a", 101, chunk=10, order="shuffled", epochs=2, seed=5)
     tasks = scene.lease(1000)
@@ -150,7 +151,7 @@ def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Queue) 
         assert 20 < sum(jumps) / len(jumps) < 50
 
 
-def test_a_shuffled_set_waits_for_all_its_chunks(queue: Queue) -> None:
+def test_a_shuffled_set_waits_for_all_its_chunks(queue: Clients) -> None:
     Scene(queue, prompts=0)
     queue.declare(PromptSet("a", "source", order="shuffled"), [Chunk(0, 0, 2), Chunk(1, 2, 2)])
     queue.submit("a", 1, PromptShard("second", 2, 2))
@@ -159,7 +160,7 @@ def test_a_shuffled_set_waits_for_all_its_chunks(queue: Queue) -> None:
     assert queue.status().tasks == 4
 
 
-def test_higher_priority_is_served_first_then_older_sets(queue: Queue) -> None:
+def test_higher_priority_is_served_first_then_older_sets(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=1, batch=2, pace=False), prompts=0)
     queue.configure(replace(RULES, s=0))
     for name, priority in (("plain", 0), ("later", 0), ("urgent", 5)):
@@ -171,7 +172,7 @@ def test_higher_priority_is_served_first_then_older_sets(queue: Queue) -> None:
     assert order == ["plain"] * 2 + ["urgent"] * 4 + ["plain"] * 2 + ["later"] * 4
 
 
-def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand(queue: Queue) -> None:
+def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, s=3), prompts=0)
     for name, prompts in (("small", 1000), ("huge", 100_000_000)):
         scene.submit(name, prompts, chunk=prompts // 10, order="shuffled", epochs=3)

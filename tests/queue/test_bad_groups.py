@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import redis
 
 from echo_queue.errors import EchoQueueError, ServiceError
-from echo_queue.queue import Heartbeat, Outcome, Queue
+from echo_queue.queue import Heartbeat, Outcome
 from echo_queue.queue.payloads import folder, reference
 from echo_queue.records import Group, Sample, Span, Task, Version
 from echo_queue.records.group_codec import CodecError, encode
 from echo_queue.records.validation import GroupLimits, GroupValidator
 from echo_queue.storage.object_store import ObjectStore
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 
 CAP = 65_536
@@ -22,9 +24,19 @@ Spoil = Callable[[Group], Group]
 
 
 @pytest.fixture
-def scene(queue: Queue) -> Scene:
+def validator() -> GroupValidator:
+    return GroupValidator(LIMITS, Version(0, 0), patience=3)
+
+
+@pytest.fixture
+def queue(redis_client: "redis.Redis", run_name: str, validator: GroupValidator) -> Clients:
+    """The queue of a fresh run, whose learner vets."""
+    return Clients(redis_client, run_name, deadline_s=10.0, validator=validator)
+
+
+@pytest.fixture
+def scene(queue: Clients) -> Scene:
     """A learner of lineage 0 that has handed out version 0, and vets."""
-    queue.payloads.validator = GroupValidator(LIMITS, Version(0, 0), patience=3)
     return Scene(queue, replace(RULES, s=5, group_max_bytes=CAP))
 
 
@@ -33,7 +45,7 @@ def first(group: Group, **changes: object) -> Group:
     return replace(group, samples=(replace(group.samples[0], **changes), *group.samples[1:]))  # type: ignore[arg-type]
 
 
-def tell(queue: Queue, task: str, payload: bytes, kind: str = "group", **said: Any) -> str:
+def tell(queue: Clients, task: str, payload: bytes, kind: str = "group", **said: Any) -> str:
     """`complete` as a worker could call it that has our user and not our code."""
     words = {"worker": "liar", "attempt": 0, "oldest": 0, "newest": 0, "lineage": 0}
     words |= {"samples": 2, "tokens": 6, "reward": "0.5000"} | said
@@ -58,7 +70,7 @@ SPOILED: list[tuple[str, Spoil]] = [
 
 @pytest.mark.parametrize(("cause", "spoil"), SPOILED)
 def test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on(
-    scene: Scene, queue: Queue, cause: str, spoil: Spoil
+    scene: Scene, queue: Clients, cause: str, spoil: Spoil
 ) -> None:
     bad, good = scene.lease(2)
     assert queue.complete("rotten", [spoil(group_of(bad, "rotten", scene.version))]) == [Outcome.accepted]
@@ -72,7 +84,7 @@ def test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on(
     scene.check()
 
 
-def test_a_group_of_another_task_or_under_another_name_is_buried(scene: Scene, queue: Queue) -> None:
+def test_a_group_of_another_task_or_under_another_name_is_buried(scene: Scene, queue: Clients) -> None:
     tasks = scene.lease(3)
     other = encode(group_of(tasks[2], "liar", scene.version))
     renamed = encode(group_of(tasks[1], "honest", scene.version))
@@ -86,16 +98,14 @@ def test_a_group_of_another_task_or_under_another_name_is_buried(scene: Scene, q
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x01", b"\x80\x04K\x01.", b"\x01\xff\xff\xff\x7f{}", b"{" * 60_000])
-def test_bytes_that_are_no_group_are_buried(scene: Scene, queue: Queue, payload: bytes) -> None:
+def test_bytes_that_are_no_group_are_buried(scene: Scene, queue: Clients, payload: bytes) -> None:
     (task,) = scene.lease(1)
     assert tell(queue, task.id, payload) == "accepted"
     assert scene.drain(1).malformed == 1
     assert scene.count("bad_bytes") == 1
 
 
-def test_a_worker_that_sends_nothing_else_is_named(scene: Scene, queue: Queue) -> None:
-    validator = queue.payloads.validator
-    assert validator is not None
+def test_a_worker_that_sends_nothing_else_is_named(scene: Scene, queue: Clients, validator: GroupValidator) -> None:
     for task in scene.lease(3):
         validator.complain()
         tell(queue, task.id, b"nothing")
@@ -104,12 +114,10 @@ def test_a_worker_that_sends_nothing_else_is_named(scene: Scene, queue: Queue) -
         validator.complain()
 
 
-def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Queue) -> None:
+def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Clients) -> None:
     (task,) = scene.lease(1)
     tell(queue, task.id, b"nothing")
-    validator, queue.payloads.validator = queue.payloads.validator, None
     queue.client.zrem(queue.keys.ready, *queue.client.zrange(queue.keys.ready, 0, -1))  # drained and not yet read
-    queue.payloads.validator = validator
     assert queue.pending(queue.resume().lineage) == ()
     assert queue.dead()[0].worker == "liar"
 
@@ -137,7 +145,7 @@ def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Qu
     ],
 )
 def test_redis_keeps_nothing_that_our_workers_never_say(
-    scene: Scene, queue: Queue, said: dict[str, Any], payload: bytes
+    scene: Scene, queue: Clients, said: dict[str, Any], payload: bytes
 ) -> None:
     (task,) = scene.lease(1)
     used = queue.client.memory_usage(queue.keys.replay)
@@ -147,19 +155,19 @@ def test_redis_keeps_nothing_that_our_workers_never_say(
     assert scene.complete((task,)) == [Outcome.accepted]
 
 
-def test_a_group_above_the_cap_is_refused_before_it_is_sent(scene: Scene, queue: Queue) -> None:
+def test_a_group_above_the_cap_is_refused_before_it_is_sent(scene: Scene, queue: Clients) -> None:
     (task,) = scene.lease(1)
     long = first(group_of(task, "w1", scene.version), tokens=np.zeros(9_000, np.int32), logprobs=np.zeros(9_000, "<f4"))
-    small = Queue(queue.client, queue.run, group_max_bytes=CAP)
+    small = Clients(queue.client, queue.run, group_max_bytes=CAP)
     with pytest.raises(CodecError, match=r"queue.group_max_bytes is 65536"):
         small.complete("w1", [long])
     with pytest.raises(ServiceError, match=r"queue.group_max_bytes is 65536"):
         queue.complete("w1", [long])
 
 
-def test_an_object_above_the_cap_is_never_read(scene: Scene, queue: Queue, object_store: ObjectStore) -> None:
+def test_an_object_above_the_cap_is_never_read(scene: Scene, queue: Clients, object_store: ObjectStore) -> None:
     (task,) = scene.lease(1)
-    reader = Queue(queue.client, queue.run, object_store, group_max_bytes=CAP)
+    reader = Clients(queue.client, queue.run, object_store, group_max_bytes=CAP)
     data = b"x" * (CAP + 1)
     object_store.put(reference(task.id, data), data)
     tell(queue, task.id, reference(task.id, data).encode(), "ref")
@@ -168,12 +176,12 @@ def test_an_object_above_the_cap_is_never_read(scene: Scene, queue: Queue, objec
     assert list(object_store.list(folder(task.id))) == []
 
 
-def test_a_learner_removes_no_object_on_a_workers_word(scene: Scene, queue: Queue, object_store: ObjectStore) -> None:
+def test_a_learner_removes_no_object_on_a_workers_word(scene: Scene, queue: Clients, object_store: ObjectStore) -> None:
     """Not even on that of one that writes into the stream itself, which its user must be able to do."""
     ours, others = "checkpoints/0001/00000001/manifest.json", reference("a/0/9", b"another worker's")
     for key in (ours, others):
         object_store.put(key, b"precious")
-    reader = Queue(queue.client, queue.run, object_store)
+    reader = Clients(queue.client, queue.run, object_store)
     for number, ref in enumerate((ours, others, "replay/", "")):
         (task,) = scene.lease(1)
         tell(queue, task.id, reference(task.id, b"").encode(), "ref")
@@ -186,7 +194,7 @@ def test_a_learner_removes_no_object_on_a_workers_word(scene: Scene, queue: Queu
 @pytest.mark.parametrize(
     "words", [{b"samples": b"\xff"}, {b"ref": b"\xff", b"group": None}, {b"worker": None}, {b"id": None}]
 )
-def test_an_entry_that_no_function_wrote_is_buried_too(scene: Scene, queue: Queue, words: dict[bytes, Any]) -> None:
+def test_an_entry_that_no_function_wrote_is_buried_too(scene: Scene, queue: Clients, words: dict[bytes, Any]) -> None:
     (task,) = scene.lease(1)
     scene.complete((task,))
     forge(queue, task, words)
@@ -194,7 +202,7 @@ def test_an_entry_that_no_function_wrote_is_buried_too(scene: Scene, queue: Queu
     assert queue.dead()[0].id == task.id
 
 
-def forge(queue: Queue, task: Task, changes: dict[bytes, bytes | None]) -> None:
+def forge(queue: Clients, task: Task, changes: dict[bytes, bytes | None]) -> None:
     """Another entry in the place of the one that `task` has in replay: changed words, None for one left out."""
     place: Any = queue.client.hget(queue.keys.open, task.id)
     _, entry, rest = place.split(b" ", 2)
@@ -211,7 +219,7 @@ def forge(queue: Queue, task: Task, changes: dict[bytes, bytes | None]) -> None:
 @pytest.mark.parametrize(
     "words", [["version", "latest"], ["version", "1.1", "tokens_per_s", "fast"], ["other", "x"], ["version", "9" * 200]]
 )
-def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: Queue, words: list[str]) -> None:
+def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: Clients, words: list[str]) -> None:
     queue.heartbeat("w1", Heartbeat("engine", Version(0, 0), "idle"))
     queue.client.fcall("eq1_heartbeat", 1, queue.keys.prefix, "odd", 60_000, *words)
     beats = {worker.name: worker.heartbeat for worker in queue.status().workers}
@@ -220,12 +228,12 @@ def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: Q
 
 
 @pytest.mark.parametrize("words", [["state", "x" * 201], ["state", "x"] * 20])
-def test_a_heartbeat_is_short(scene: Scene, queue: Queue, words: list[str]) -> None:
+def test_a_heartbeat_is_short(scene: Scene, queue: Clients, words: list[str]) -> None:
     with pytest.raises(Exception, match="EQREFUSED"):
         queue.client.fcall("eq1_heartbeat", 1, queue.keys.prefix, "odd", 60_000, *words)
 
 
-def test_a_good_group_of_one_token_is_no_exception(scene: Scene, queue: Queue) -> None:
+def test_a_good_group_of_one_token_is_no_exception(scene: Scene, queue: Clients) -> None:
     (task,) = scene.lease(1)
     one = Sample(np.array([7], np.int32), np.array([0.0], np.float32), (Span(0, 0),), 1.0, "stop")
     queue.complete("w1", [replace(group_of(task, "w1", scene.version), samples=(one, one))])

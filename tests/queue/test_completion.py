@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from echo_queue.queue import Outcome, Queue, RunRules
+from echo_queue.queue import Outcome, RunRules
 from echo_queue.records import Group, Task, Version
 from echo_queue.records.group_codec import FORMAT, encode
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 
 
-def test_a_task_completed_twice_is_trained_once(queue: Queue) -> None:
+def test_a_task_completed_twice_is_trained_once(queue: Clients) -> None:
     scene = Scene(queue, prompts=1)
     tasks = scene.lease(1, "w1")
     assert scene.complete(tasks, "w1") == [Outcome.accepted]
@@ -21,14 +22,14 @@ def test_a_task_completed_twice_is_trained_once(queue: Queue) -> None:
     assert queue.audit().trained == 1
 
 
-def test_a_completion_sent_again_by_its_worker_is_no_duplicate(queue: Queue) -> None:
+def test_a_completion_sent_again_by_its_worker_is_no_duplicate(queue: Clients) -> None:
     scene = Scene(queue, prompts=1)
     tasks = scene.lease(1)
     assert scene.complete(tasks) == scene.complete(tasks) == [Outcome.accepted]
     assert scene.count("duplicate") == 0
 
 
-def test_a_presumed_dead_worker_may_still_be_first(queue: Queue) -> None:
+def test_a_presumed_dead_worker_may_still_be_first(queue: Clients) -> None:
     scene = Scene(queue, prompts=1)
     tasks = scene.lease(1, "slow")
     scene.expire()
@@ -37,13 +38,13 @@ def test_a_presumed_dead_worker_may_still_be_first(queue: Queue) -> None:
     assert scene.complete(again, "other") == [Outcome.duplicate]
 
 
-def test_an_unknown_task_is_refused(queue: Queue) -> None:
+def test_an_unknown_task_is_refused(queue: Clients) -> None:
     scene = Scene(queue)
     (task,) = scene.lease(1)
     assert scene.complete((replace(task, id="a/0/99"),)) == [Outcome.unknown]
 
 
-def test_a_drained_group_equals_the_one_completed(queue: Queue) -> None:
+def test_a_drained_group_equals_the_one_completed(queue: Clients) -> None:
     scene = Scene(queue)
     (task,) = scene.lease(1)
     sent = group_of(task, "w1", scene.version)
@@ -57,7 +58,7 @@ def test_a_drained_group_equals_the_one_completed(queue: Queue) -> None:
         assert (one.spans, one.reward, one.finish) == (other.spans, other.reward, other.finish)
 
 
-def test_the_oldest_versions_are_drained_first(queue: Queue) -> None:
+def test_the_oldest_versions_are_drained_first(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=4, batch=2, pace=False))
     tasks = scene.lease(4)
     queue.advance(0, 1, 0, 8.0)
@@ -67,7 +68,7 @@ def test_the_oldest_versions_are_drained_first(queue: Queue) -> None:
     assert [group.task for group in scene.drain(2).groups] == [tasks[2].id, tasks[0].id]
 
 
-def test_a_group_whose_bytes_are_broken_is_buried_not_trained(queue: Queue) -> None:
+def test_a_group_whose_bytes_are_broken_is_buried_not_trained(queue: Clients) -> None:
     scene = Scene(queue, prompts=2)
     good, bad = scene.lease(2)
     broken = bytes([FORMAT]) + b"nonsense"
@@ -78,7 +79,7 @@ def test_a_group_whose_bytes_are_broken_is_buried_not_trained(queue: Queue) -> N
     assert "header" in queue.dead()[0].reason
 
 
-def test_a_group_that_is_not_what_its_entry_says_is_buried(queue: Queue) -> None:
+def test_a_group_that_is_not_what_its_entry_says_is_buried(queue: Clients) -> None:
     scene = Scene(queue, prompts=1)
     (task,) = scene.lease(1)
     _complete_as(queue, task, group_of(task, "liar", Version(0, 3)))
@@ -86,14 +87,14 @@ def test_a_group_that_is_not_what_its_entry_says_is_buried(queue: Queue) -> None
     assert "its content does not" in queue.dead()[0].reason
 
 
-def _complete_as(queue: Queue, task: Task, content: Group) -> None:
+def _complete_as(queue: Clients, task: Task, content: Group) -> None:
     """A worker that announces version 0 but delivers `content`."""
     queue.client.fcall(
         "eq1_complete", 1, queue.keys.prefix, "liar", task.id, 0, 0, 0, 0, 2, 6, "0.5", "group", encode(content)
     )  # fmt: skip
 
 
-def test_the_learner_knows_when_nothing_is_left_to_wait_for(queue: Queue) -> None:
+def test_the_learner_knows_when_nothing_is_left_to_wait_for(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, s=9), prompts=0)
     assert not scene.drain(2).exhausted
     scene.submit("a", 3)
@@ -105,7 +106,7 @@ def test_the_learner_knows_when_nothing_is_left_to_wait_for(queue: Queue) -> Non
     assert (len(last.groups), last.outside, last.exhausted) == (1, 0, True)
 
 
-def test_committing_twice_counts_once(queue: Queue) -> None:
+def test_committing_twice_counts_once(queue: Clients) -> None:
     scene = Scene(queue, prompts=4)
     scene.complete(scene.lease(2))
     ids = [group.task for group in scene.drain(2).groups]
@@ -118,17 +119,17 @@ def test_committing_twice_counts_once(queue: Queue) -> None:
     assert queue.audit().trained == 0
 
 
-def test_wait_wakes_on_the_kinds_it_is_asked_for(queue: Queue) -> None:
+def test_wait_wakes_on_the_kinds_it_is_asked_for(queue: Clients) -> None:
     scene = Scene(queue)
-    cursor = queue.wait("0-0", 1.0)
-    assert queue.wait(cursor, 0.05) == cursor
+    cursor = queue.wait_for_event("0-0", 1.0)
+    assert queue.wait_for_event(cursor, 0.05) == cursor
     scene.complete(scene.lease(1))
-    assert queue.wait(cursor, 0.05, kinds=["published"]) != ""
-    woken = queue.wait(cursor, 5.0, kinds=["completed"])
+    assert queue.wait_for_event(cursor, 0.05, kinds=["published"]) != ""
+    woken = queue.wait_for_event(cursor, 5.0, kinds=["completed"])
     assert woken > cursor
 
 
-def test_a_group_of_8_by_1280_tokens_is_at_most_80_kb_in_redis(queue: Queue) -> None:
+def test_a_group_of_8_by_1280_tokens_is_at_most_80_kb_in_redis(queue: Clients) -> None:
     scene = Scene(queue, prompts=1)
     (task,) = scene.lease(1)
     small = group_of(task, "w1", scene.version)

@@ -8,7 +8,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene
 from tests.servers.redis import KINDS, start_redis
 
@@ -18,7 +19,7 @@ def test_sigkill_of_the_server_loses_nothing_that_was_acknowledged(kind: str, tm
     server = start_redis(kind, tmp_path)
     try:
         client = redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=10.0)
-        scene = Scene(Queue(client, "run", deadline_s=20.0), replace(RULES, s=9), prompts=30)
+        scene = Scene(Clients(client, "run", deadline_s=20.0), replace(RULES, s=9), prompts=30)
         for _ in range(3):
             tasks = scene.lease(4)
             scene.complete(tasks[:3])

@@ -2,25 +2,26 @@
 
 import time
 
-from echo_queue.queue import Heartbeat, Queue
+from echo_queue.queue import Heartbeat
 from echo_queue.records import Published, Version
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene
 
 
-def beat_of(queue: Queue, name: str = "w1") -> Heartbeat:
+def beat_of(queue: Clients, name: str = "w1") -> Heartbeat:
     (heartbeat,) = (worker.heartbeat for worker in queue.status().workers if worker.name == name)
     assert heartbeat is not None
     return heartbeat
 
 
-def test_everything_a_heartbeat_tells_comes_back(queue: Queue) -> None:
+def test_everything_a_heartbeat_tells_comes_back(queue: Clients) -> None:
     scene = Scene(queue)
     told = Heartbeat("engine", scene.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41)
     queue.heartbeat("w1", told, every_s=60.0)
     assert beat_of(queue) == told
 
 
-def test_the_queue_measures_from_publication_to_the_first_heartbeat_that_names_a_version(queue: Queue) -> None:
+def test_the_queue_measures_from_publication_to_the_first_heartbeat_that_names_a_version(queue: Clients) -> None:
     scene = Scene(queue)
     version = Version(scene.version.lineage, 5)
     queue.publish(version.lineage, Published(version, "manifest", "digest"))
@@ -35,7 +36,7 @@ def test_the_queue_measures_from_publication_to_the_first_heartbeat_that_names_a
     assert beat_of(queue).arrived_ms == arrived_ms, "measured once"
 
 
-def test_a_worker_that_invents_a_time_of_publication_measures_nothing(queue: Queue) -> None:
+def test_a_worker_that_invents_a_time_of_publication_measures_nothing(queue: Clients) -> None:
     scene = Scene(queue)
     for invented in (-5, 1 << 50):
         queue.heartbeat("w1", Heartbeat("engine", scene.version, "idle", published_ms=invented), every_s=60.0)

@@ -3,14 +3,15 @@
 import time
 from dataclasses import replace
 
-from echo_queue.queue import Outcome, Queue, RunRules
+from echo_queue.queue import Outcome, RunRules
 from echo_queue.records import Task
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene
 
 RULES = RunRules(s=1, batch=1, lease_ms=60_000, pace=False)
 
 
-def test_a_group_over_the_bound_goes_back_in_the_same_call(queue: Queue) -> None:
+def test_a_group_over_the_bound_goes_back_in_the_same_call(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     scene.complete(scene.lease(2))
     for _ in range(2):
@@ -23,7 +24,7 @@ def test_a_group_over_the_bound_goes_back_in_the_same_call(queue: Queue) -> None
     assert scene.count("late") == 2
 
 
-def test_a_group_at_the_bound_is_trained(queue: Queue) -> None:
+def test_a_group_at_the_bound_is_trained(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     scene.complete(scene.lease(1))
     queue.advance(0, 1, 0, 8.0)
@@ -31,7 +32,7 @@ def test_a_group_at_the_bound_is_trained(queue: Queue) -> None:
     assert queue.status().learner.number - group.oldest == 1
 
 
-def test_a_group_in_flight_that_can_no_longer_make_it_is_cancelled_at_once(queue: Queue) -> None:
+def test_a_group_in_flight_that_can_no_longer_make_it_is_cancelled_at_once(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     slow = scene.lease(1, "slow")
     assert scene.advance(0) == 0
@@ -43,7 +44,7 @@ def test_a_group_in_flight_that_can_no_longer_make_it_is_cancelled_at_once(queue
     assert scene.complete(slow, "slow", oldest=0) == [Outcome.late]
 
 
-def test_a_completion_that_is_already_too_late_frees_its_lease(queue: Queue) -> None:
+def test_a_completion_that_is_already_too_late_frees_its_lease(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     tasks = scene.lease(1)
     queue.renew("w1", {tasks[0].id: 2})  # the worker believes that it began with version 2
@@ -57,7 +58,7 @@ def test_a_completion_that_is_already_too_late_frees_its_lease(queue: Queue) -> 
     assert (again.id, again.late, again.attempt) == (tasks[0].id, 1, 0)
 
 
-def test_a_stale_tag_makes_the_worker_fetch_what_is_still_admissible(queue: Queue) -> None:
+def test_a_stale_tag_makes_the_worker_fetch_what_is_still_admissible(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     for _ in range(3):
         scene.advance(0)
@@ -76,7 +77,7 @@ def _late_once(scene: Scene) -> tuple[Task, ...]:
     return scene.lease(1, "slow")
 
 
-def test_what_was_late_once_is_waited_for_the_second_time(queue: Queue) -> None:
+def test_what_was_late_once_is_waited_for_the_second_time(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     slow = _late_once(scene)
     scene.advance(0)
@@ -90,7 +91,7 @@ def test_what_was_late_once_is_waited_for_the_second_time(queue: Queue) -> None:
     assert queue.client.hlen(queue.keys.waits) == 0
 
 
-def test_waiting_ends_at_its_deadline(queue: Queue) -> None:
+def test_waiting_ends_at_its_deadline(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, late_deadline_ms=50))
     _late_once(scene)
     scene.advance(0)
@@ -103,7 +104,7 @@ def test_waiting_ends_at_its_deadline(queue: Queue) -> None:
     assert ([group.task for group in given_up.groups], given_up.seats) == ([fast[0].id], 0)
 
 
-def test_late_wait_keeps_a_seat_the_first_time_already(queue: Queue) -> None:
+def test_late_wait_keeps_a_seat_the_first_time_already(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, late="wait"))
     slow = scene.lease(1, "slow")
     scene.advance(0)
@@ -114,7 +115,7 @@ def test_late_wait_keeps_a_seat_the_first_time_already(queue: Queue) -> None:
     assert [group.task for group in scene.drain(1).groups] == [slow[0].id]
 
 
-def test_no_group_is_ever_trained_beyond_s_however_slow_its_worker(queue: Queue) -> None:
+def test_no_group_is_ever_trained_beyond_s_however_slow_its_worker(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=2, batch=2, pace=False), prompts=24)
     held: list[tuple[tuple[Task, ...], int]] = []
     for turn in range(200):

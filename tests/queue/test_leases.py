@@ -2,19 +2,20 @@
 
 from dataclasses import replace
 
-from echo_queue.queue import Heartbeat, Outcome, Queue
+from echo_queue.queue import Heartbeat, Outcome
 from echo_queue.records import Published, Version
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene
 
 
-def test_a_task_is_held_by_one_worker_at_a_time(queue: Queue) -> None:
+def test_a_task_is_held_by_one_worker_at_a_time(queue: Clients) -> None:
     scene = Scene(queue, prompts=4)
     first, second = scene.lease(3, "w1"), scene.lease(3, "w2")
     assert [task.index for task in first + second] == [0, 1, 2, 3]
     assert scene.lease(3, "w3") == ()
 
 
-def test_a_lease_says_what_the_worker_needs_to_know(queue: Queue) -> None:
+def test_a_lease_says_what_the_worker_needs_to_know(queue: Clients) -> None:
     scene = Scene(queue)
     answer = scene.leased(1)
     assert answer.published == Published(Version(0, 0), "weights/0.0", "digest")
@@ -26,12 +27,12 @@ def test_a_lease_says_what_the_worker_needs_to_know(queue: Queue) -> None:
     assert scene.lease(1) == ()
 
 
-def test_renewal_keeps_a_lease_and_names_what_is_lost(queue: Queue) -> None:
+def test_renewal_keeps_a_lease_and_names_what_is_lost(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, lease_ms=400))
     tasks = scene.lease(2)
     ids = [task.id for task in tasks]
     for _ in range(4):
-        queue.wait("0-0", 0.15, kinds=["nothing"])
+        queue.wait_for_event("0-0", 0.15, kinds=["nothing"])
         assert queue.renew("w1", dict.fromkeys(ids, 0)) == []
         assert queue.reclaim().expired == 0
     scene.complete(tasks[:1])
@@ -39,7 +40,7 @@ def test_renewal_keeps_a_lease_and_names_what_is_lost(queue: Queue) -> None:
     assert queue.renew("w2", dict.fromkeys(ids, 0)) == ids
 
 
-def test_an_expired_lease_goes_to_another_worker_with_one_attempt_more_and_a_fresh_tag(queue: Queue) -> None:
+def test_an_expired_lease_goes_to_another_worker_with_one_attempt_more_and_a_fresh_tag(queue: Clients) -> None:
     scene = Scene(queue, prompts=2)
     old = scene.lease(1, "w1")[0]
     queue.advance(0, 1, 0, 8.0)
@@ -52,18 +53,18 @@ def test_an_expired_lease_goes_to_another_worker_with_one_attempt_more_and_a_fre
     assert scene.count("expired") == 1
 
 
-def test_what_comes_back_wakes_those_who_wait_for_tasks(queue: Queue) -> None:
+def test_what_comes_back_wakes_those_who_wait_for_tasks(queue: Clients) -> None:
     scene = Scene(queue, prompts=1)
-    cursor = queue.wait("0-0", 0.01)
+    cursor = queue.wait_for_event("0-0", 0.01)
     held = scene.lease(1, "w1")
     queue.reclaim()
-    assert queue.wait(cursor, 0.05, kinds=["returned"]) == cursor
+    assert queue.wait_for_event(cursor, 0.05, kinds=["returned"]) == cursor
     queue.release("w1", [held[0].id])
     queue.reclaim()
-    assert queue.wait(cursor, 10.0, kinds=["returned"]) > cursor
+    assert queue.wait_for_event(cursor, 10.0, kinds=["returned"]) > cursor
 
 
-def test_handing_back_costs_no_attempt_and_failing_does(queue: Queue) -> None:
+def test_handing_back_costs_no_attempt_and_failing_does(queue: Clients) -> None:
     scene = Scene(queue, prompts=2)
     kept, broken = scene.lease(2)
     assert queue.release("w1", [kept.id]) == 1
@@ -77,7 +78,7 @@ def test_handing_back_costs_no_attempt_and_failing_does(queue: Queue) -> None:
     assert text == "attempt 0 by w1: Traceback …\nValueError: no answer".encode()
 
 
-def test_a_poisonous_task_dies_with_its_reason_and_can_be_revived(queue: Queue) -> None:
+def test_a_poisonous_task_dies_with_its_reason_and_can_be_revived(queue: Clients) -> None:
     scene = Scene(queue, prompts=1)
     for attempt in range(3):
         (task,) = scene.lease(1, f"w{attempt}")
@@ -94,14 +95,14 @@ def test_a_poisonous_task_dies_with_its_reason_and_can_be_revived(queue: Queue) 
     assert scene.lease(1)[0].attempt == 0
 
 
-def test_a_silent_worker_is_named_as_the_reason(queue: Queue) -> None:
+def test_a_silent_worker_is_named_as_the_reason(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, max_attempts=1), prompts=1)
     scene.lease(1, "spot-7")
     scene.expire()
     assert queue.dead()[0].reason == "the lease ran out: worker spot-7 went silent"
 
 
-def test_a_good_group_that_comes_after_its_task_died_is_still_taken(queue: Queue) -> None:
+def test_a_good_group_that_comes_after_its_task_died_is_still_taken(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, max_attempts=1), prompts=1)
     tasks = scene.lease(1)
     scene.expire()
@@ -111,31 +112,31 @@ def test_a_good_group_that_comes_after_its_task_died_is_still_taken(queue: Queue
     assert [group.task for group in scene.update(1).groups] == [tasks[0].id]
 
 
-def test_one_sweep_takes_back_a_bounded_number(queue: Queue) -> None:
+def test_one_sweep_takes_back_a_bounded_number(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, s=9), prompts=20)
     scene.lease(20)
     scene.expire(limit=6)
     assert queue.status().retry == 6
 
 
-def test_a_consumer_group_that_is_made_again_hands_out_what_there_is(queue: Queue) -> None:
+def test_a_consumer_group_that_is_made_again_hands_out_what_there_is(queue: Clients) -> None:
     scene = Scene(queue, prompts=3)
     queue.client.xgroup_destroy(queue.keys.tasks, "workers")
     queue.configure(RULES)
     assert len(scene.lease(9)) == 3
 
 
-def test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back(queue: Queue) -> None:
+def test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, lease_ms=150))
     (task,) = scene.lease(1)
     queue.reclaim()
-    queue.wait("0-0", 0.4, kinds=["nothing"])  # nobody sweeps, nobody renews: Redis or the learner is away
+    queue.wait_for_event("0-0", 0.4, kinds=["nothing"])  # nobody sweeps, nobody renews: Redis or the learner is away
     assert queue.reclaim().expired == 0
     assert queue.renew("w1", {task.id: 0}) == []
     assert queue.reclaim().expired == 0
 
 
-def test_an_operator_buries_a_task_wherever_it_is(queue: Queue) -> None:
+def test_an_operator_buries_a_task_wherever_it_is(queue: Clients) -> None:
     scene = Scene(queue, prompts=3)
     done, in_flight = scene.lease(2)
     scene.complete((done,))
@@ -147,13 +148,13 @@ def test_an_operator_buries_a_task_wherever_it_is(queue: Queue) -> None:
     assert scene.drain(1).groups == ()
 
 
-def test_a_heartbeat_shows_a_worker_until_it_falls_silent(queue: Queue) -> None:
+def test_a_heartbeat_shows_a_worker_until_it_falls_silent(queue: Clients) -> None:
     Scene(queue)
     heartbeat = Heartbeat("transformers", Version(0, 3), "generating", 812.5, 0.25, 17)
     queue.heartbeat("w1", heartbeat, every_s=0.01)
     (worker,) = queue.status().workers
     assert (worker.name, worker.heartbeat) == ("w1", heartbeat)
-    queue.wait("0-0", 0.1, kinds=["nothing"])
+    queue.wait_for_event("0-0", 0.1, kinds=["nothing"])
     (worker,) = queue.status().workers
     assert worker.heartbeat is None
     assert worker.silent_ms >= 90

@@ -3,9 +3,10 @@
 import pytest
 
 from echo_queue.errors import FencedError, Problem, SetBackError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunKeys, RunRules
+from echo_queue.queue import Chunk, Outcome, PromptSet, RunKeys, RunRules
 from echo_queue.records import BASE, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene
 
 RULES = RunRules(s=4, batch=2, pace=False)
@@ -21,7 +22,7 @@ def _restart(scene: Scene, version: int, held: tuple[str, ...] = ()) -> int:
     return lineage
 
 
-def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Queue) -> None:
+def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     assert _restart(scene, 0) == 1
     for move in (
@@ -40,7 +41,7 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Queue) -> 
         queue.drain(2, 1)
 
 
-def test_a_bad_group_is_buried_at_its_place_only(queue: Queue) -> None:
+def test_a_bad_group_is_buried_at_its_place_only(queue: Clients) -> None:
     """A task that was made anew meanwhile has another place; what the old one held is no reproach to it."""
     scene = Scene(queue, RULES)
     (task,) = scene.lease(1)
@@ -54,7 +55,7 @@ def test_a_bad_group_is_buried_at_its_place_only(queue: Queue) -> None:
     scene.check()
 
 
-def test_what_a_learner_has_in_hand_is_not_buried(queue: Queue) -> None:
+def test_what_a_learner_has_in_hand_is_not_buried(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     scene.complete(scene.lease(2))
     (group,) = scene.drain(1).groups
@@ -62,7 +63,7 @@ def test_what_a_learner_has_in_hand_is_not_buried(queue: Queue) -> None:
     assert queue.bury("a/0/1", "by hand")
 
 
-def test_a_run_with_anything_left_to_train_does_not_finish(queue: Queue) -> None:
+def test_a_run_with_anything_left_to_train_does_not_finish(queue: Clients) -> None:
     scene = Scene(queue, RULES, prompts=2)
     assert not queue.finish(0)
     tasks = scene.lease(2)
@@ -77,7 +78,7 @@ def test_a_run_with_anything_left_to_train_does_not_finish(queue: Queue) -> None
 
 
 @pytest.mark.parametrize("what", ["declare", "submit", "revive"])
-def test_a_finished_run_is_open_again_once_something_new_comes(queue: Queue, what: str) -> None:
+def test_a_finished_run_is_open_again_once_something_new_comes(queue: Clients, what: str) -> None:
     scene = Scene(queue, RULES, prompts=2)
     if what == "submit":
         queue.declare(PromptSet("more", "elsewhere"), [Chunk(0, 0, 1)])
@@ -97,7 +98,7 @@ def test_a_finished_run_is_open_again_once_something_new_comes(queue: Queue, wha
     assert queue.status().finished
 
 
-def test_after_a_restart_the_drained_groups_come_again_in_order(queue: Queue) -> None:
+def test_after_a_restart_the_drained_groups_come_again_in_order(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     scene.complete(scene.lease(6))
     before = [group.task for group in scene.drain(4).groups]
@@ -107,7 +108,7 @@ def test_after_a_restart_the_drained_groups_come_again_in_order(queue: Queue) ->
     assert len(scene.drain(9).groups) == 2
 
 
-def test_what_the_checkpoint_holds_is_committed_at_restart_and_not_trained_again(queue: Queue) -> None:
+def test_what_the_checkpoint_holds_is_committed_at_restart_and_not_trained_again(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     scene.complete(scene.lease(4))
     ids = [group.task for group in scene.drain(4).groups]
@@ -120,7 +121,7 @@ def test_what_the_checkpoint_holds_is_committed_at_restart_and_not_trained_again
     assert (queue.status().learner, queue.status().uncommitted) == (Version(1, 1), 0)
 
 
-def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue: Queue) -> None:
+def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue: Clients) -> None:
     scene = Scene(queue, RULES, prompts=3)
     scene.lease(1)
     _restart(scene, 1, ("a/0/0", "a/0/1"))
@@ -129,7 +130,7 @@ def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue
     assert [task.id for task in scene.lease(9)] == ["a/0/2"]
 
 
-def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue: Queue) -> None:
+def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue: Clients) -> None:
     scene = Scene(queue, RULES, prompts=0)
     _restart(scene, 1, ("a/0/1",))
     scene.publish(1)
@@ -138,7 +139,7 @@ def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue:
     assert queue.audit().trained == 1
 
 
-def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Queue) -> None:
+def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Clients) -> None:
     scene = Scene(queue, RULES, prompts=20)
     for version in (1, 2, 3):
         queue.advance(0, version, 0, 8.0)
@@ -166,7 +167,7 @@ def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Queue
     assert not scene.leased(1, "w10", version=Version(0, 1)).abandoned
 
 
-def test_a_tag_from_before_the_restart_asks_for_no_version_that_is_gone(queue: Queue) -> None:
+def test_a_tag_from_before_the_restart_asks_for_no_version_that_is_gone(queue: Clients) -> None:
     scene = Scene(queue, RunRules(s=0, batch=2, pace=False))
     for version in (1, 2, 3):
         queue.advance(0, version, 0, 8.0)
@@ -177,7 +178,7 @@ def test_a_tag_from_before_the_restart_asks_for_no_version_that_is_gone(queue: Q
     assert {task.min_pv for task in scene.lease(9)} == {1}
 
 
-def test_the_pointer_only_moves_forward(queue: Queue) -> None:
+def test_the_pointer_only_moves_forward(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     for version in (1, 2):
         queue.advance(0, version, 0, 8.0)
@@ -190,7 +191,7 @@ def test_the_pointer_only_moves_forward(queue: Queue) -> None:
     scene.check()
 
 
-def test_only_todays_learner_says_whom_to_trust(queue: Queue) -> None:
+def test_only_todays_learner_says_whom_to_trust(queue: Clients) -> None:
     scene = Scene(queue, RULES)
     assert queue.run_keys() is None
     ours, others = RunKeys("ab" * 32, b"tokens", b"chunks"), RunKeys("cd" * 32, b"t", b"c")
@@ -203,7 +204,7 @@ def test_only_todays_learner_says_whom_to_trust(queue: Queue) -> None:
     assert "tokens" not in repr(ours)
 
 
-def test_advancing_again_changes_nothing(queue: Queue) -> None:
+def test_advancing_again_changes_nothing(queue: Clients) -> None:
     Scene(queue, RULES)
     queue.advance(0, 1, 2, 3.0)
     queue.advance(0, 1, 2, 5.0)

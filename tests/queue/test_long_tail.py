@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, Outcome, PromptSet, Queue, RunRules
+from echo_queue.queue import Chunk, Outcome, PromptSet, RunRules
 from echo_queue.records import PromptShard, Task
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 
 TWO_EPOCHS = replace(RULES, s=0, batch=4)
@@ -32,7 +33,7 @@ def leased(scene: Scene) -> list[Task]:
     return found
 
 
-def second_epoch(queue: Queue, rules: RunRules, lengths: Sequence[int] = LENGTHS) -> list[int]:
+def second_epoch(queue: Clients, rules: RunRules, lengths: Sequence[int] = LENGTHS) -> list[int]:
     """The prompts in the order in which they are handed out again, all in one admission; length 0: it died."""
     scene = Scene(queue, rules, prompts=0)
     scene.submit("a", len(lengths), epochs=2)
@@ -46,23 +47,23 @@ def second_epoch(queue: Queue, rules: RunRules, lengths: Sequence[int] = LENGTHS
     return [task.index for task in leased(scene)]
 
 
-def test_the_longest_of_the_epoch_before_are_handed_out_first(queue: Queue) -> None:
+def test_the_longest_of_the_epoch_before_are_handed_out_first(queue: Clients) -> None:
     assert second_epoch(queue, TWO_EPOCHS) == [2, 0, 3, 1]
 
 
-def test_plain_order_is_that_of_admission(queue: Queue) -> None:
+def test_plain_order_is_that_of_admission(queue: Clients) -> None:
     assert second_epoch(queue, replace(TWO_EPOCHS, longest_first=False)) == [0, 1, 2, 3]
 
 
-def test_a_prompt_that_had_no_group_yet_counts_as_the_mean_of_the_others(queue: Queue) -> None:
+def test_a_prompt_that_had_no_group_yet_counts_as_the_mean_of_the_others(queue: Clients) -> None:
     assert second_epoch(queue, replace(TWO_EPOCHS, batch=5), (80, 0, 10, 9, 60)) == [0, 4, 1, 2, 3]
 
 
-def test_lengths_that_are_alike_stay_in_the_order_of_admission(queue: Queue) -> None:
+def test_lengths_that_are_alike_stay_in_the_order_of_admission(queue: Clients) -> None:
     assert second_epoch(queue, TWO_EPOCHS, (50, 51, 50, 51)) == [0, 1, 2, 3]
 
 
-def test_tags_follow_admission_however_tasks_are_handed_out(queue: Queue) -> None:
+def test_tags_follow_admission_however_tasks_are_handed_out(queue: Clients) -> None:
     """Bound and pace are those of the n-th group admitted, whichever it is."""
     scene = Scene(queue, replace(TWO_EPOCHS, s=1, batch=2), prompts=0)
     scene.submit("a", 4, epochs=2)
@@ -73,13 +74,13 @@ def test_tags_follow_admission_however_tasks_are_handed_out(queue: Queue) -> Non
     assert again == {0: 1, 1: 1, 2: 2, 3: 2}
 
 
-def test_a_prompt_costs_one_byte(queue: Queue) -> None:
+def test_a_prompt_costs_one_byte(queue: Clients) -> None:
     second_epoch(queue, TWO_EPOCHS)
     assert queue.client.strlen(queue.keys.lengths("a")) == len(LENGTHS)
 
 
 @pytest.mark.parametrize("longest_first", [True, False])
-def test_the_long_ones_go_to_whoever_asks_next_and_never_two_at_once(queue: Queue, longest_first: bool) -> None:
+def test_the_long_ones_go_to_whoever_asks_next_and_never_two_at_once(queue: Clients, longest_first: bool) -> None:
     scene = Scene(queue, replace(TWO_EPOCHS, batch=6, longest_first=longest_first), prompts=0)
     scene.submit("a", 6, epochs=2)
     complete(scene, scene.lease(6), (10, 90, 9, 11, 80, 10))
@@ -88,7 +89,7 @@ def test_the_long_ones_go_to_whoever_asks_next_and_never_two_at_once(queue: Queu
     assert shares == ([[1], [4], [3, 0, 5, 2]] if longest_first else [[0, 1, 2, 3], [4, 5], []])
 
 
-def test_a_long_one_that_came_back_is_still_one(queue: Queue) -> None:
+def test_a_long_one_that_came_back_is_still_one(queue: Clients) -> None:
     scene = Scene(queue, TWO_EPOCHS, prompts=0)
     scene.submit("a", 4, epochs=2)
     complete(scene, scene.lease(4), (10, 90, 9, 10))
@@ -103,7 +104,7 @@ def test_a_long_one_that_came_back_is_still_one(queue: Queue) -> None:
 FOUR = replace(RULES, s=0, batch=4)
 
 
-def alike(queue: Queue, rules: RunRules, buckets: Sequence[int], epochs: int = 1) -> Scene:
+def alike(queue: Clients, rules: RunRules, buckets: Sequence[int], epochs: int = 1) -> Scene:
     """A set of prompts of these buckets, all of the first epoch."""
     scene = Scene(queue, rules, prompts=0)
     size = len(buckets)
@@ -120,25 +121,25 @@ def order(scene: Scene, lengths: Sequence[int] = ()) -> list[int]:
     return [task.index for task in tasks]
 
 
-def test_in_the_first_epoch_prompts_are_as_long_as_those_like_them(queue: Queue) -> None:
+def test_in_the_first_epoch_prompts_are_as_long_as_those_like_them(queue: Clients) -> None:
     scene = alike(queue, FOUR, [1, 2, 3, 2, 3, 1, 2, 3])
     assert order(scene, [5, 20, 80, 20, 0, 0, 0, 0]) == [0, 1, 2, 3]
     assert order(scene) == [4, 7, 6, 5]
 
 
-def test_a_bucket_of_which_nothing_is_known_counts_as_the_mean_of_the_others(queue: Queue) -> None:
+def test_a_bucket_of_which_nothing_is_known_counts_as_the_mean_of_the_others(queue: Clients) -> None:
     scene = alike(queue, FOUR, [1, 3, 1, 3, 1, 2, 0, 3])
     assert order(scene, [5, 80] * 4) == [0, 1, 2, 3]
     assert order(scene) == [7, 5, 6, 4]
 
 
-def test_a_prompts_own_group_tells_more_than_those_like_it(queue: Queue) -> None:
+def test_a_prompts_own_group_tells_more_than_those_like_it(queue: Clients) -> None:
     scene = alike(queue, FOUR, [1, 2, 1, 2], epochs=2)
     order(scene, [5, 80, 90, 4])
     assert order(scene) == [2, 1, 0, 3]
 
 
-def test_a_bucket_follows_what_its_prompts_do_now(queue: Queue) -> None:
+def test_a_bucket_follows_what_its_prompts_do_now(queue: Clients) -> None:
     """Half of what it was told counts no more once there is much of it."""
     size = 128
     scene = alike(queue, replace(RULES, s=0, batch=size), [1, 2] * (size // 2) * 3)
@@ -147,7 +148,7 @@ def test_a_bucket_follows_what_its_prompts_do_now(queue: Queue) -> None:
     assert order(scene)[: size // 2] == list(range(2 * size, 3 * size, 2))
 
 
-def test_buckets_of_another_number_than_prompts_are_refused(queue: Queue) -> None:
+def test_buckets_of_another_number_than_prompts_are_refused(queue: Clients) -> None:
     scene = Scene(queue, prompts=0)
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 3)])
     with pytest.raises(ServiceError, match="2 buckets for 3 prompts"):
@@ -156,7 +157,7 @@ def test_buckets_of_another_number_than_prompts_are_refused(queue: Queue) -> Non
 
 
 @pytest.mark.parametrize("words", [b"", b"x", b"0 5", b"-1 5", b"9" * 400 + b" 1", b"1 " + b"9" * 400])
-def test_whatever_a_worker_wrote_there_tasks_are_handed_out_and_completed(queue: Queue, words: bytes) -> None:
+def test_whatever_a_worker_wrote_there_tasks_are_handed_out_and_completed(queue: Clients, words: bytes) -> None:
     scene = alike(queue, FOUR, [1, 2] * 6)
     order(scene, LENGTHS * 3)
     queue.client.hset(queue.keys.buckets("a"), "1", words)
@@ -206,7 +207,7 @@ class Clock:
 
 @pytest.mark.parametrize("longest_first", [True, False])
 def test_on_a_heavy_tail_every_length_is_trained_as_often_as_any_and_within_the_bound(
-    queue: Queue, longest_first: bool
+    queue: Clients, longest_first: bool
 ) -> None:
     prompts, epochs = 40, 3
     lengths = (4 + 6 * np.random.default_rng(7).pareto(1.2, prompts)).clip(4, 90).astype(int).tolist()
@@ -224,7 +225,7 @@ def test_on_a_heavy_tail_every_length_is_trained_as_often_as_any_and_within_the_
     assert fmean(waited[task] for task in slow) - fmean(waited.values()) <= scene.rules.s
 
 
-def test_a_set_whose_column_was_wrong_is_declared_again_with_another_one(queue: Queue) -> None:
+def test_a_set_whose_column_was_wrong_is_declared_again_with_another_one(queue: Clients) -> None:
     queue.configure(RULES)
     chunk = Chunk(0, 0, 9, "digest")
     assert queue.declare(PromptSet("a", "source", length_feature="levle"), [chunk])

@@ -8,34 +8,35 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome
 from echo_queue.records import PartialGroup
 from echo_queue.services.redis_server import RedisServer
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of, partial_of
 
 
 def test_a_server_that_stays_away_is_one_clear_error(run_name: str) -> None:
     client = redis.Redis(port=1, protocol=2, retry=Retry(NoBackoff(), 0))
     with pytest.raises(ServiceError, match=r"no answer within 0 s.*\n.*is it running and reachable"):
-        Queue(client, run_name, deadline_s=0.2).audit()
+        Clients(client, run_name, deadline_s=0.2).audit()
 
 
-def test_a_run_without_rules_is_one_clear_error(queue: Queue) -> None:
+def test_a_run_without_rules_is_one_clear_error(queue: Clients) -> None:
     with pytest.raises(ServiceError, match=r"no rules at .*\n.*start `echo-queue services`"):
         queue.audit()
 
 
-def test_missing_functions_are_loaded_by_who_may(queue: Queue) -> None:
+def test_missing_functions_are_loaded_by_who_may(queue: Clients) -> None:
     scene = Scene(queue)
     queue.client.function_delete("echo_queue_1")
     scene.check()
 
 
-def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue) -> None:
+def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Clients) -> None:
     scene = Scene(queue, replace(RULES, s=9))
     done, *more = scene.lease(2)
     scene.complete((done,))
-    hasty = Queue(queue.client, queue.run, deadline_s=0.1)
+    hasty = Clients(queue.client, queue.run, deadline_s=0.1)
     queue.client.config_set("maxmemory", 1)
     try:
         with pytest.raises(ServiceError, match=r"Redis is at maxmemory"):
@@ -55,4 +56,4 @@ def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Queue)
 def test_a_wrong_password_is_one_clear_error_at_once(redis_server: RedisServer, run_name: str) -> None:
     client = redis.Redis(port=redis_server.port, username="nobody", password="guess", retry=Retry(NoBackoff(), 0))
     with pytest.raises(ServiceError, match=r"check the user's name and its password"):
-        Queue(client, run_name, deadline_s=60.0).audit()
+        Clients(client, run_name, deadline_s=60.0).audit()

@@ -2,28 +2,29 @@
 
 import pytest
 
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.queue.payloads import reference
 from echo_queue.records import PartialGroup, Task
 from echo_queue.records.group_codec import encode
 from echo_queue.storage.object_store import ObjectStore
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene, group_of, partial_of
 
 
 @pytest.fixture
-def spilling(queue: Queue, object_store: ObjectStore) -> Queue:
-    return Queue(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
+def spilling(queue: Clients, object_store: ObjectStore) -> Clients:
+    return Clients(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
 
 
 @pytest.fixture
-def scene(spilling: Queue) -> Scene:
+def scene(spilling: Clients) -> Scene:
     return Scene(spilling)
 
 
 @pytest.fixture
-def sweeper(spilling: Queue, object_store: ObjectStore) -> Sweeper:
-    return Sweeper(spilling, object_store)
+def sweeper(spilling: Clients, object_store: ObjectStore) -> Sweeper:
+    return Sweeper(spilling.caller, object_store)
 
 
 def stored(store: ObjectStore) -> set[str]:
@@ -60,12 +61,12 @@ def test_what_lost_against_another_worker_goes_and_the_winner_stays(
 
 
 def test_a_completion_under_way_finds_its_payload_however_long_it_takes(
-    scene: Scene, spilling: Queue, sweeper: Sweeper, object_store: ObjectStore
+    scene: Scene, spilling: Clients, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
     """The worker has stored its group, and is stopped before it says so."""
     (task,) = scene.lease(1)
     group = group_of(task, "slow", scene.version)
-    spilling.payloads.keep(task.id, encode(group))
+    spilling.payloads.keep_group(group)
     for _ in range(3):
         assert sweeper.sweep() == 0
     spilling.bury(task.id, "presumed lost")
@@ -94,7 +95,7 @@ def test_junk_under_the_prefix_goes_and_nothing_else_does(
 
 
 def test_the_stored_partial_of_a_task_goes_once_it_is_no_longer_under_way(
-    scene: Scene, spilling: Queue, sweeper: Sweeper, object_store: ObjectStore
+    scene: Scene, spilling: Clients, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
     done, held = tasks = scene.lease(2)
     spilling.progress("w1", [PartialGroup(task.id, 0, (partial_of(0, length=20),)) for task in tasks])

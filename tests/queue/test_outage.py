@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Queue, RunRules, library
+from echo_queue.queue import RunRules, library
 from echo_queue.services.redis_server import RedisServer
+from tests.queue.clients import Clients
 from tests.queue.scene import Scene
 
 LEASE_MS = 1000
@@ -29,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     server.stop()
 
 
-def sweep(queue: Queue, until: Callable[[], bool], what: str) -> list[int]:
+def sweep(queue: Clients, until: Callable[[], bool], what: str) -> list[int]:
     """As the learner's housekeeper does; how many leases each sweep ended."""
     ended, give_up = [], time.monotonic() + 30
     while not until():
@@ -43,7 +44,7 @@ def sweep(queue: Queue, until: Callable[[], bool], what: str) -> list[int]:
 @pytest.mark.parametrize("outage_leases", [1.2, 2.5])
 def test_living_workers_keep_their_leases_over_an_outage(server: RedisServer, outage_leases: float) -> None:
     with server.client() as client:
-        queue = Queue(client, "outage", deadline_s=30.0)
+        queue = Clients(client, "outage", deadline_s=30.0)
         scene = Scene(queue, RULES, prompts=4)
         ids = [task.id for task in scene.lease(4, "living")]
         queue.reclaim()
@@ -66,7 +67,7 @@ def test_living_workers_keep_their_leases_over_an_outage(server: RedisServer, ou
 
 def test_what_dead_workers_held_comes_back_a_sweep_at_a_time(server: RedisServer) -> None:
     with server.client() as client:
-        queue = Queue(client, "spread", deadline_s=30.0)
+        queue = Clients(client, "spread", deadline_s=30.0)
         scene = Scene(queue, RULES, prompts=200)
         living = [task.id for task in scene.lease(50, "living")]
         assert len(scene.lease(150, "dead")) == 150
@@ -87,7 +88,7 @@ def test_what_dead_workers_held_comes_back_a_sweep_at_a_time(server: RedisServer
 
 def test_a_slow_housekeeper_ends_leases_too(server: RedisServer) -> None:
     with server.client() as client:
-        queue = Queue(client, "slow", deadline_s=30.0)
+        queue = Clients(client, "slow", deadline_s=30.0)
         scene = Scene(queue, replace(RULES, lease_ms=100), prompts=4)
         scene.lease(4, "dead")
         queue.reclaim()
@@ -101,7 +102,7 @@ def test_a_slow_housekeeper_ends_leases_too(server: RedisServer) -> None:
 def test_names_of_workers_that_came_and_went_do_not_pile_up(server: RedisServer) -> None:
     with server.client() as client:
         client.function_load(library.source().replace("3600000", str(FORGET_MS)), replace=True)
-        queue = Queue(client, "names", deadline_s=30.0)
+        queue = Clients(client, "names", deadline_s=30.0)
         scene = Scene(queue, RULES, prompts=400)
         for number in range(200):
             tasks = queue.lease(f"spot-{number}", scene.version, 2).tasks

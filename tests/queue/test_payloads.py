@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Outcome, Queue
+from echo_queue.queue import Outcome
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 
 
 @pytest.fixture
-def spilling(queue: Queue, object_store: ObjectStore) -> Queue:
+def spilling(queue: Clients, object_store: ObjectStore) -> Clients:
     """The queue of a fresh run in which every group is too large for the stream."""
-    return Queue(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
+    return Clients(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
 
 
 def stored(store: ObjectStore) -> list[str]:
@@ -23,7 +24,7 @@ def stored(store: ObjectStore) -> list[str]:
 
 
 def test_a_large_group_travels_through_the_store_and_is_removed_once_committed(
-    spilling: Queue, object_store: ObjectStore
+    spilling: Clients, object_store: ObjectStore
 ) -> None:
     scene = Scene(spilling)
     scene.complete(scene.lease(1))
@@ -38,7 +39,7 @@ def test_a_large_group_travels_through_the_store_and_is_removed_once_committed(
     assert stored(object_store) == []
 
 
-def test_a_drained_group_stays_in_the_store_until_it_is_committed(spilling: Queue, object_store: ObjectStore) -> None:
+def test_a_drained_group_stays_in_the_store_until_it_is_committed(spilling: Clients, object_store: ObjectStore) -> None:
     scene = Scene(spilling)
     scene.complete(scene.lease(1))
     assert len(scene.drain(1).groups) == 1
@@ -47,7 +48,7 @@ def test_a_drained_group_stays_in_the_store_until_it_is_committed(spilling: Queu
     assert len(stored(object_store)) == 1
 
 
-def test_a_refused_group_leaves_nothing_in_the_store(spilling: Queue, object_store: ObjectStore) -> None:
+def test_a_refused_group_leaves_nothing_in_the_store(spilling: Clients, object_store: ObjectStore) -> None:
     scene = Scene(spilling)
     tasks = scene.lease(1)
     scene.complete(tasks, "w1")
@@ -57,7 +58,7 @@ def test_a_refused_group_leaves_nothing_in_the_store(spilling: Queue, object_sto
     assert len(scene.drain(1).groups) == 1
 
 
-def test_a_group_that_goes_back_leaves_nothing_in_the_store(spilling: Queue, object_store: ObjectStore) -> None:
+def test_a_group_that_goes_back_leaves_nothing_in_the_store(spilling: Clients, object_store: ObjectStore) -> None:
     scene = Scene(spilling)
     scene.complete(scene.lease(2))
     for version in (1, 2):
@@ -66,7 +67,7 @@ def test_a_group_that_goes_back_leaves_nothing_in_the_store(spilling: Queue, obj
     assert stored(object_store) == []
 
 
-def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Queue, object_store: ObjectStore) -> None:
+def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Clients, object_store: ObjectStore) -> None:
     scene = Scene(spilling)
     scene.complete(scene.lease(1))
     scene.commit(["a/0/0"])
@@ -74,7 +75,7 @@ def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Queue, objec
 
 
 def test_a_group_whose_object_is_gone_or_torn_is_buried_with_the_reason(
-    spilling: Queue, object_store: ObjectStore
+    spilling: Clients, object_store: ObjectStore
 ) -> None:
     scene = Scene(spilling, replace(RULES, s=5))
     first, second = scene.lease(2)
@@ -90,8 +91,8 @@ def test_a_group_whose_object_is_gone_or_torn_is_buried_with_the_reason(
     assert stored(object_store) == []
 
 
-def test_a_learner_without_a_store_says_what_it_lacks(spilling: Queue) -> None:
+def test_a_learner_without_a_store_says_what_it_lacks(spilling: Clients) -> None:
     scene = Scene(spilling)
     spilling.complete("w1", [group_of(task, "w1", Version(0, 0)) for task in scene.lease(1)])
     with pytest.raises(ServiceError, match="this role has no store"):
-        Queue(spilling.client, spilling.run).drain(0, 1)
+        Clients(spilling.client, spilling.run).drain(0, 1)

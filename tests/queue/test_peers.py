@@ -6,8 +6,9 @@ from collections.abc import Collection
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Heartbeat, Joined, Peer, Queue
+from echo_queue.queue import Heartbeat, Joined, Peer
 from echo_queue.records import Version
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES
 
 ROUTE = "0001.00000007/full"
@@ -17,7 +18,7 @@ MB = 1_000_000
 class Region:
     """Workers that live (their hearts beat) and join, in the order of the calls."""
 
-    def __init__(self, queue: Queue, region: str = "here") -> None:
+    def __init__(self, queue: Clients, region: str = "here") -> None:
         self.queue, self.region = queue, region
         queue.configure(RULES)
 
@@ -43,7 +44,7 @@ class Region:
 
 
 @pytest.fixture
-def region(queue: Queue) -> Region:
+def region(queue: Clients) -> Region:
     return Region(queue)
 
 
@@ -68,7 +69,7 @@ def test_joining_again_keeps_the_place_so_that_nobody_waits_in_a_circle(region: 
 def test_a_worker_that_begins_anew_is_fed_by_those_behind_its_old_place(region: Region) -> None:
     for worker in "abc":
         region.join(worker)
-    joined = region.queue.join(Peer("a", "here", "10.0.0.1:81"), ROUTE, anew=True)
+    joined = region.queue.join(Peer("a", "here", "10.0.0.1:81"), ROUTE, restart=True)
     assert joined.upstreams[0].worker == "c"
     assert region.fed_by("a")[0] == "c"
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Heartbeat, Outcome, Queue
-from echo_queue.queue.partial_payloads import folder
+from echo_queue.queue import Heartbeat, Outcome
+from echo_queue.queue.payloads import partials_folder
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Span, Task, Version
 from echo_queue.records import partial_codec as codec
 from echo_queue.records.group_codec import CodecError
 from echo_queue.records.validation import GroupLimits
 from echo_queue.storage.object_store import ObjectStore
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene
 
 ROOMY = replace(RULES, s=2, max_attempts=9)
@@ -31,7 +32,7 @@ def partial_of(
     return PartialGroup(task.id, lineage, (begun, NOTHING))
 
 
-def kept(queue: Queue) -> set[str]:
+def kept(queue: Clients) -> set[str]:
     return {task.decode() for task in queue.client.hkeys(queue.keys.partials)}
 
 
@@ -44,7 +45,7 @@ def tokens_of(scene: Scene) -> tuple[int, int]:
     return scene.count("tokens_continued"), scene.count("tokens_discarded")
 
 
-def test_who_leases_a_task_next_continues_it_however_the_first_worker_left_it(queue: Queue) -> None:
+def test_who_leases_a_task_next_continues_it_however_the_first_worker_left_it(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=2)
     expired, released = scene.lease(2, "w1")
     partials = partial_of(expired), partial_of(released, length=3)
@@ -58,7 +59,7 @@ def test_who_leases_a_task_next_continues_it_however_the_first_worker_left_it(qu
     assert tokens_of(scene) == (7, 0)
 
 
-def test_what_is_kept_takes_the_place_of_what_was(queue: Queue) -> None:
+def test_what_is_kept_takes_the_place_of_what_was(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     for length in (1, 2, 3):
@@ -67,7 +68,7 @@ def test_what_is_kept_takes_the_place_of_what_was(queue: Queue) -> None:
     assert len(scene.leased(1, "w2").partials[task.id].samples[0].tokens) == 3
 
 
-def test_a_partial_outlives_a_second_worker_that_dies_before_it_tells_anything(queue: Queue) -> None:
+def test_a_partial_outlives_a_second_worker_that_dies_before_it_tells_anything(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [partial_of(task)])
@@ -76,7 +77,7 @@ def test_a_partial_outlives_a_second_worker_that_dies_before_it_tells_anything(q
         assert set(scene.leased(1, worker).partials) == {task.id}
 
 
-def test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away(queue: Queue) -> None:
+def test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away(queue: Clients) -> None:
     scene = Scene(queue, replace(ROOMY, max_attempts=2), prompts=1)
     for length in range(1, 7):
         (task,) = scene.lease(1, f"w{length}")
@@ -88,7 +89,7 @@ def test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away(queu
 
 @pytest.mark.parametrize("length", [0, 2, 3], ids=["nothing", "less", "as much"])
 def test_a_lease_that_runs_out_with_no_more_kept_than_the_one_before_costs_an_attempt(
-    queue: Queue, length: int
+    queue: Clients, length: int
 ) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     for worker, kept_so_far, attempt in (("w1", 3, 0), ("w2", length, 0), ("w3", length + 1, 1)):
@@ -103,7 +104,7 @@ def _begun_by_nobody(task: Task) -> PartialGroup:
     return PartialGroup(task.id, 0, (NOTHING, NOTHING))
 
 
-def test_a_failure_costs_an_attempt_whatever_is_told_after_it(queue: Queue) -> None:
+def test_a_failure_costs_an_attempt_whatever_is_told_after_it(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     assert queue.fail("w1", task.id, "the reward function raised")
@@ -112,7 +113,7 @@ def test_a_failure_costs_an_attempt_whatever_is_told_after_it(queue: Queue) -> N
     assert scene.lease(1)[0].attempt == 1
 
 
-def test_a_revived_task_gets_on_from_nothing(queue: Queue) -> None:
+def test_a_revived_task_gets_on_from_nothing(queue: Clients) -> None:
     scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [partial_of(task, length=5)])
@@ -126,7 +127,7 @@ def test_a_revived_task_gets_on_from_nothing(queue: Queue) -> None:
     assert scene.lease(1)[0].attempt == 0
 
 
-def test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_may_have(queue: Queue) -> None:
+def test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_may_have(queue: Clients) -> None:
     most = 5
     scene = Scene(queue, replace(ROOMY, group_max_tokens=most, max_attempts=2), prompts=1)
     (task,) = scene.lease(1, "liar")
@@ -137,11 +138,11 @@ def test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_
         words = f"0 0 0 {ended} partial rollout x"  # as a worker's user may write by hand
         queue.client.hset(queue.keys.partials, task.id, words)
         scene.expire()
-        queue._call("lease", "liar", 0, 0, 1, f"token {ended}")
+        queue.caller.call("lease", "liar", 0, 0, 1, f"token {ended}")
     assert ended == most + 2
 
 
-def test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told(queue: Queue) -> None:
+def test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=2)
     lost, held = scene.lease(2, "w1")
     scene.expire()
@@ -153,7 +154,7 @@ def test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told(queue: Queue) ->
     assert (partial_sample.task, len(partial_sample.samples[0].tokens)) == (lost.id, 2)
 
 
-def test_a_task_that_nobody_has_begun_has_no_partial(queue: Queue) -> None:
+def test_a_task_that_nobody_has_begun_has_no_partial(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [partial_of(task)])
@@ -161,7 +162,7 @@ def test_a_task_that_nobody_has_begun_has_no_partial(queue: Queue) -> None:
     assert kept(queue) == set()
 
 
-def test_a_partial_within_the_bound_is_continued_by_no_older_weights_than_it_has(queue: Queue) -> None:
+def test_a_partial_within_the_bound_is_continued_by_no_older_weights_than_it_has(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     for version in (1, 2):
@@ -178,7 +179,7 @@ def test_a_partial_within_the_bound_is_continued_by_no_older_weights_than_it_has
     assert scene.advance(0) == 1
 
 
-def test_a_partial_older_than_the_bound_is_dropped_and_counted(queue: Queue) -> None:
+def test_a_partial_older_than_the_bound_is_dropped_and_counted(queue: Clients) -> None:
     scene = Scene(queue, RULES, prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [partial_of(task)])
@@ -190,7 +191,7 @@ def test_a_partial_older_than_the_bound_is_dropped_and_counted(queue: Queue) -> 
     assert tokens_of(scene) == (0, 4)
 
 
-def test_a_partial_by_abandoned_weights_is_dropped(queue: Queue) -> None:
+def test_a_partial_by_abandoned_weights_is_dropped(queue: Clients) -> None:
     scene = Scene(queue, replace(ROOMY, s=9), prompts=2)
     first, second = scene.lease(2)
     scene.advance(0)
@@ -206,7 +207,7 @@ def test_a_partial_by_abandoned_weights_is_dropped(queue: Queue) -> None:
     assert (len(answer.tasks), set(answer.partials)) == (2, {second.id})
 
 
-def test_completion_burial_failure_and_training_end_a_partial(queue: Queue) -> None:
+def test_completion_burial_failure_and_training_end_a_partial(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=4)
     done, buried, failed, trained = tasks = scene.lease(4)
     queue.progress("w1", [partial_of(task) for task in tasks])
@@ -218,7 +219,7 @@ def test_completion_burial_failure_and_training_end_a_partial(queue: Queue) -> N
     assert kept(queue) == set()
 
 
-def test_a_task_that_was_given_up_starts_anew_once_it_is_revived(queue: Queue) -> None:
+def test_a_task_that_was_given_up_starts_anew_once_it_is_revived(queue: Clients) -> None:
     scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [partial_of(task)])
@@ -229,7 +230,7 @@ def test_a_task_that_was_given_up_starts_anew_once_it_is_revived(queue: Queue) -
     assert scene.leased(1, "w3").partials == {}
 
 
-def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_partials_again(queue: Queue) -> None:
+def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_partials_again(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     queue.progress("w1", [partial_of(task)])
@@ -262,7 +263,7 @@ BAD: list[tuple[str, Any]] = [
     ),
     ("of more tokens than it says", lambda task: b"0 0 0 3 partial rollout " + content(partial_of(task))),
     ("somewhere else", lambda task: b"0 0 0 4 ref checkpoints/x " + b"0" * 64),
-    ("nowhere", lambda task: f"0 0 0 4 ref {folder(task.id)}{'0' * 40} {'0' * 64}".encode()),
+    ("nowhere", lambda task: f"0 0 0 4 ref {partials_folder(task.id)}{'0' * 40} {'0' * 64}".encode()),
     ("too long for the configuration", lambda task: b"0 0 0 7 partial rollout " + content(partial_of(task, length=7))),
     ("an answer of the environment", lambda task: b"0 0 0 4 partial rollout " + content(observing(task))),
     ("at its end already", lambda task: b"0 0 0 6 partial rollout " + content(partial_of(task, length=6))),
@@ -271,21 +272,20 @@ BAD: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize("number", range(len(BAD)))
 def test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew(
-    queue: Queue, object_store: ObjectStore, number: int
+    queue: Clients, object_store: ObjectStore, number: int
 ) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     scene.expire()
     what, words = BAD[number]
     queue.client.hset(queue.keys.partials, task.id, words(task))
-    reader = Queue(queue.client, queue.run, object_store, deadline_s=10.0)
-    reader.partial_payloads.limits = LIMITS
+    reader = Clients(queue.client, queue.run, object_store, deadline_s=10.0, limits=LIMITS)
     answer = reader.lease("w2", scene.version, 1)
     assert ([one.id for one in answer.tasks], answer.partials) == ([task.id], {}), what
     assert (kept(queue), scene.count("bad_partial")) == (set(), 1), what
 
 
-def test_a_worker_spoils_no_partial_but_that_of_a_task_it_holds(queue: Queue) -> None:
+def test_a_worker_spoils_no_partial_but_that_of_a_task_it_holds(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=2)
     mine, _ = scene.lease(1, "w1")[0], scene.lease(1, "w2")
     queue.progress("w1", [partial_of(mine)])
@@ -303,18 +303,18 @@ REFUSED: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_words_of_another_form_are_refused(queue: Queue, words: tuple[Any, ...]) -> None:
+def test_words_of_another_form_are_refused(queue: Clients, words: tuple[Any, ...]) -> None:
     scene = Scene(queue, replace(ROOMY, group_max_bytes=4096), prompts=1)
     (task,) = scene.lease(1)
     with pytest.raises(ServiceError, match="this worker is broken, or of another release"):
-        queue._call("progress", "w1", task.id, *words)
+        queue.caller.call("progress", "w1", task.id, *words)
     assert kept(queue) == set()
 
 
-def test_a_partial_over_the_size_cap_is_an_error_at_its_worker(queue: Queue) -> None:
+def test_a_partial_over_the_size_cap_is_an_error_at_its_worker(queue: Clients) -> None:
     scene = Scene(queue, ROOMY, prompts=1)
     (task,) = scene.lease(1)
-    small = Queue(queue.client, queue.run, group_max_bytes=100)
+    small = Clients(queue.client, queue.run, group_max_bytes=100)
     with pytest.raises(CodecError, match=r"queue.group_max_bytes is 100"):
         small.progress("w1", [partial_of(task, length=20)])
 
@@ -323,9 +323,9 @@ def test_a_partial_over_the_size_cap_is_an_error_at_its_worker(queue: Queue) -> 
 
 
 @pytest.fixture
-def spilling(queue: Queue, object_store: ObjectStore) -> Queue:
+def spilling(queue: Clients, object_store: ObjectStore) -> Clients:
     """The queue of a fresh run in which every partial rollout is too large for Redis."""
-    return Queue(queue.client, queue.run, object_store, inline_max_bytes=10, deadline_s=10.0)
+    return Clients(queue.client, queue.run, object_store, inline_max_bytes=10, deadline_s=10.0)
 
 
 def stored(store: ObjectStore) -> list[str]:
@@ -333,7 +333,7 @@ def stored(store: ObjectStore) -> list[str]:
 
 
 def test_a_large_partial_travels_through_the_store_one_object_for_each_worker(
-    spilling: Queue, object_store: ObjectStore
+    spilling: Clients, object_store: ObjectStore
 ) -> None:
     scene = Scene(spilling, ROOMY, prompts=1)
     (task,) = scene.lease(1)
@@ -344,7 +344,7 @@ def test_a_large_partial_travels_through_the_store_one_object_for_each_worker(
     assert content(scene.leased(1, "w2").partials[task.id]) == content(partial_of(task))
 
 
-def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Queue, object_store: ObjectStore) -> None:
+def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Clients, object_store: ObjectStore) -> None:
     scene = Scene(spilling, ROOMY, prompts=1)
     (task,) = scene.lease(1)
     spilling.progress("w1", [partial_of(task, length=2)])
@@ -360,7 +360,7 @@ def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Queu
 # Leaving --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_leaves_is_no_longer_listed(queue: Queue) -> None:
+def test_a_worker_that_leaves_is_no_longer_listed(queue: Clients) -> None:
     Scene(queue)
     for worker in ("w1", "w2"):
         queue.heartbeat(worker, Heartbeat("engine", Version(0, 0), "idle"))
@@ -370,7 +370,7 @@ def test_a_worker_that_leaves_is_no_longer_listed(queue: Queue) -> None:
     assert not queue.client.exists(queue.keys.worker("w1"))
 
 
-def test_what_a_worker_holds_when_it_leaves_is_still_its_own(queue: Queue) -> None:
+def test_what_a_worker_holds_when_it_leaves_is_still_its_own(queue: Clients) -> None:
     scene = Scene(queue)
     tasks = scene.lease(1, "w1")
     queue.leave("w1")

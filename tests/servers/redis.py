@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from echo_queue.queue import Queue, library
+from echo_queue.queue import library
 from echo_queue.services.redis_server import RedisServer
+from tests.queue.clients import Clients
 
 KINDS = ("redis", "valkey")
 _runs = itertools.count()
@@ -67,6 +68,6 @@ def run_name() -> str:
 
 
 @pytest.fixture
-def queue(redis_client: "redis.Redis", run_name: str) -> Queue:
+def queue(redis_client: "redis.Redis", run_name: str) -> Clients:
     """The queue of a fresh run; not configured yet."""
-    return Queue(redis_client, run_name, deadline_s=10.0)
+    return Clients(redis_client, run_name, deadline_s=10.0)

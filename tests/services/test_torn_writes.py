@@ -12,7 +12,7 @@ ADMIN = User("admin", "secret", "~* &* +@all")
 MOVE = "for place = 1, #ARGV do redis.call('SET', ARGV[place], place) end"
 
 
-@pytest.fixture(params=("redis-server", "valkey"))
+@pytest.fixture(params=("valkey", pytest.param("redis-server", marks=pytest.mark.slow)))
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
     program = None if request.param == "valkey" else shutil.which(request.param)
     if request.param != "valkey" and program is None:

@@ -16,13 +16,14 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.endpoints import CELERY_PREFIX
 from echo_queue.connections.secrets import ROLES, StoreKeys
-from echo_queue.queue import Queue, RunRules, acl, library
+from echo_queue.queue import RunRules, acl, library
 from echo_queue.records import PromptRow, Published, Task, Version
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission.shards import ShardReader
+from tests.queue.clients import Clients
 
 RUN, BUCKET, PASSWORD = "submission", "prompts", "secret"
 KEYS = StoreKeys("A" * 20, "b" * 40)
@@ -36,7 +37,7 @@ class Site:
 
     path: Path
     environ: dict[str, str]
-    admin: Queue
+    admin: Clients
     store: ObjectStore
     workers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
@@ -131,7 +132,7 @@ def site(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint)
             patch.setenv(name, value)
         client.flushall()
         library.load(client)
-        admin = Queue(client, RUN, deadline_s=10.0)
+        admin = Clients(client, RUN, deadline_s=10.0)
         admin.configure(RunRules(s=1000, batch=1000, pace=False))
         admin.publish(0, Published(Version(0, 0), "manifest", "digest"))
         site = Site(path, environ, admin, ObjectStore(replace(shared_store, put_once=False), RUN))

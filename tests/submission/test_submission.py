@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from echo_queue.errors import ConfigError, DeadlineError, PromptError, ServiceError
-from echo_queue.queue import Queue
 from echo_queue.records import PromptRow
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.submission import submit
@@ -18,8 +17,9 @@ from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_features import buckets
 from echo_queue.submission.length_limits import limits_of
+from tests.queue.clients import Clients
 from tests.submission.conftest import Site, until
-from tests.submission.test_limits import make_model
+from tests.submission.test_length_limits import make_model
 
 ROWS = [{"prompt": f"prompt {index}", "answer": index} for index in range(950)]
 EXPECTED = {(0, index): PromptRow(f"prompt {index}", {"answer": index}) for index in range(950)}
@@ -72,7 +72,7 @@ def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(
 def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp_path: Path) -> None:
     source = write(tmp_path / "prompts.jsonl", ROWS * 10)
     config = site.config(prompts__chunk=50)
-    queue = Queue.connect(config, "submitter")
+    queue = Clients.connected_as(config, "submitter")
     declare_and_send(config, queue, build(config), choose(config, source))
     for _ in range(2):
         before = arrived(queue)
@@ -90,7 +90,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp
 
 def test_what_is_lost_in_the_broker_is_sent_again(site: Site, tmp_path: Path) -> None:
     config = site.config()
-    queue = Queue.connect(config, "submitter")
+    queue = Clients.connected_as(config, "submitter")
     declare_and_send(config, queue, build(config), choose(config, write(tmp_path / "prompts.jsonl", ROWS)))
     site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
     site.celery()
@@ -104,7 +104,7 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
 ) -> None:
     source = write(tmp_path / "prompts.jsonl", ROWS * 10)
     config = site.config(prompts__chunk=50)
-    queue = Queue.connect(config, "submitter")
+    queue = Clients.connected_as(config, "submitter")
     declare_and_send(config, queue, build(config), choose(config, source))
     worker = site.celery(processes=2)
     for _ in range(2):
@@ -119,7 +119,7 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
     assert site.admin.audit().ok
 
 
-def arrived(queue: Queue) -> int:
+def arrived(queue: Clients) -> int:
     arrival = queue.submission_counts("prompts")
     return arrival.arrived if arrival else 0
 
@@ -145,7 +145,7 @@ def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(si
     rows = [*ROWS[:120], {"prompt": "xyzq" * 100}]
     source = write(tmp_path / "prompts.jsonl", rows)
     config = site.config()
-    queue, app = Queue.connect(config, "submitter"), build(config)
+    queue, app = Clients.connected_as(config, "submitter"), build(config)
     declare_and_send(config, queue, app, choose(config, source))
     limits = limits_of(make_model(tmp_path / "model"), 256)
     assert expand(queue, site.store, limits, "prompts", 0)
@@ -162,7 +162,7 @@ def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(si
     assert site.rows()[0, 120] == PromptRow("short", {})
 
 
-def wait(site: Site, queue: Queue) -> None:
+def wait(site: Site, queue: Clients) -> None:
     from echo_queue.submission.arrival import arrive
 
     config = site.config()
@@ -172,7 +172,7 @@ def wait(site: Site, queue: Queue) -> None:
 def test_a_file_that_changed_after_it_was_submitted_is_refused(site: Site, tmp_path: Path) -> None:
     source = write(tmp_path / "prompts.jsonl", ROWS)
     config = site.config()
-    queue = Queue.connect(config, "submitter")
+    queue = Clients.connected_as(config, "submitter")
     declare_and_send(config, queue, build(config), choose(config, source))
     write(tmp_path / "prompts.jsonl", [*ROWS[:150], {"prompt": "other", "answer": 150}, *ROWS[151:]])
     site.celery()
@@ -202,7 +202,7 @@ def test_what_is_known_of_the_answers_lengths_arrives_with_the_prompts(site: Sit
     levels = ["easy", "hard", None] * 40
     source = write(tmp_path / "prompts.jsonl", [{"prompt": "p", "level": level} for level in levels])
     config = site.config(prompts__length_feature="level")
-    queue, app = Queue.connect(config, "submitter"), build(config)
+    queue, app = Clients.connected_as(config, "submitter"), build(config)
     declare_and_send(config, queue, app, choose(config, source))
     declare_and_send(config, queue, app, choose(config, source, "by-prompt", length_feature=""))
     for name in ("prompts", "by-prompt"):
@@ -223,7 +223,7 @@ def test_a_misspelled_column_is_an_error_before_anything_is_declared(site: Site,
 def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(site: Site, tmp_path: Path) -> None:
     source = write(tmp_path / "prompts.jsonl", ROWS[:150])
     config = site.config()
-    queue = Queue.connect(config, "submitter")
+    queue = Clients.connected_as(config, "submitter")
     declare_and_send(config, queue, build(config), choose(config, source))
     Path(source).unlink()
     assert not expand(queue, site.store, None, "prompts", 0)
@@ -252,10 +252,14 @@ def test_progress_is_told_from_the_first_row_to_the_last_chunk(site: Site, tmp_p
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"ECHO_QUEUE_CONFIG": ""}, "ECHO_QUEUE_CONFIG: is not set"),
-        ({"ECHO_QUEUE_CONFIG": "/nowhere.toml"}, "/nowhere.toml: cannot be read"),
         ({"ECHO_QUEUE_STALENESS__S": "x"}, "staleness.s: "),
-        ({"ECHO_QUEUE_REDIS__URL": "embedded"}, "the services of this run have not started"),
+        pytest.param({"ECHO_QUEUE_CONFIG": ""}, "ECHO_QUEUE_CONFIG: is not set", marks=pytest.mark.slow),
+        pytest.param({"ECHO_QUEUE_CONFIG": "/nowhere.toml"}, "/nowhere.toml: cannot be read", marks=pytest.mark.slow),
+        pytest.param(
+            {"ECHO_QUEUE_REDIS__URL": "embedded"},
+            "the services of this run have not started",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_celery_worker_without_a_usable_config_says_so_in_one_error(

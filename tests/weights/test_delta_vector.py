@@ -14,7 +14,7 @@ from echo_queue.weights.delta import apply, read_header
 from echo_queue.weights.delta.codes import flat, on_host
 
 VECTOR = Path(__file__).parent / "vector"
-DELTA, ANCHOR = (sorted(VECTOR.glob(f"{way}-*.shard")) for way in ("delta", "anchor"))
+DELTA, ANCHOR = (sorted(VECTOR.glob(f"{route}-*.shard")) for route in ("delta", "anchor"))
 WIDTHS = {
     "F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2,
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
@@ -118,11 +118,11 @@ def read(path: Path, base: dict[str, tuple[str, list[int], bytes]]) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize("way", [DELTA, ANCHOR], ids=["delta", "anchor"])
-def test_the_page_says_enough_to_read_a_shard(way: list[Path]) -> None:
-    base = BASE if way is DELTA else {}
+@pytest.mark.parametrize("route", [DELTA, ANCHOR], ids=["delta", "anchor"])
+def test_the_page_says_enough_to_read_a_shard(route: list[Path]) -> None:
+    base = BASE if route is DELTA else {}
     out = {name: bytearray(b"\xa5" * len(data)) for name, (_, _, data) in NEW.items()}
-    for path in reversed(way):
+    for path in reversed(route):
         for piece, new in read(path, base):
             name, at = piece["names"][0], piece["start"] * WIDTHS[piece["dtype"]]
             assert [piece["dtype"], piece["shape"]] == list(NEW[name][:2])
@@ -142,12 +142,12 @@ def test_the_vector_has_all_that_the_page_speaks_of() -> None:
     assert {math.prod(piece.shape) for piece in pieces} >= {0, 1}
 
 
-@pytest.mark.parametrize("way", [DELTA, ANCHOR], ids=["delta", "anchor"])
-def test_shards_of_an_older_writer_are_still_read(way: list[Path]) -> None:
+@pytest.mark.parametrize("route", [DELTA, ANCHOR], ids=["delta", "anchor"])
+def test_shards_of_an_older_writer_are_still_read(route: list[Path]) -> None:
     base, expected = (load_file(VECTOR / f"{name}.safetensors") for name in ("base", "new"))
     out = {name: tensor.clone().fill_(1) for name, tensor in expected.items()}
     out["head"] = out["embedding"].clone()
-    for path in way:
+    for path in route:
         apply(path.read_bytes(), base, out)
     for name, tensor in (expected | {"head": expected["embedding"]}).items():
         assert on_host(flat(out[name])).tobytes() == on_host(flat(tensor)).tobytes(), name

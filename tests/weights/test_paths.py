@@ -1,4 +1,4 @@
-"""The cheapest way to a version, without a store."""
+"""The cheapest path to a version, without a store."""
 
 import random
 from itertools import combinations
@@ -58,7 +58,7 @@ def test_of_equals_the_fewest_routes_win() -> None:
 
 
 def test_no_way_is_cheaper_than_the_one_that_was_found() -> None:
-    """Against every way there is, on small random graphs."""
+    """Against every path there is, on small random graphs."""
     chance = random.Random(0)
     for _ in range(200):
         count = chance.randint(2, 6)

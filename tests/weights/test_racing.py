@@ -8,9 +8,9 @@ from torch import Tensor
 
 from echo_queue import weights
 from echo_queue.errors import FencedError
-from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES
 from tests.weights.scene import VERIFIER, drifted, fetch, model, same, weight_publisher
 
@@ -26,7 +26,7 @@ def weights_of(version: Version) -> dict[str, Tensor]:
 
 
 def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole_and_newer_versions(
-    queue: Queue, object_store: ObjectStore
+    queue: Clients, object_store: ObjectStore
 ) -> None:
     queue.configure(RULES)
     over, fenced = threading.Event(), []
@@ -34,7 +34,7 @@ def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole
 
     def learn(number: int) -> None:
         time.sleep(0.15 * number)  # in the middle of what the one before does
-        mine = Queue(queue.client, queue.run)
+        mine = Clients(queue.client, queue.run)
         lineage = mine.resume().lineage
         learner = weight_publisher(object_store, anchor_every=3)
         try:

@@ -83,9 +83,9 @@ def test_the_page_says_enough_to_read_a_store(tmp_path: Path) -> None:
     known: list[Tensors] = []
     for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
         base = manifest["route"]["base"]
-        way = "full" if base is None else f"from-{base['lineage']:04d}.{base['number']:08d}"
+        name = "full" if base is None else f"from-{base['lineage']:04d}.{base['number']:08d}"
         assert base is None or base["root"] == manifests[number - 1]["root"]
-        known.append(follow(folder / way, manifest["route"], known[-1] if known else {}, tmp_path / "shard"))
+        known.append(follow(folder / name, manifest["route"], known[-1] if known else {}, tmp_path / "shard"))
         check(manifest, known[-1])
     skip = folders[2] / "from-0001.00000000"
     route = document(skip / "route.json")

@@ -10,7 +10,7 @@ from echo_queue.config import Weights
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest, Route, SignatureVerifier, Signer, WeightPublisher, read_manifest
-from echo_queue.weights.reader import bring
+from echo_queue.weights.reader import fetch_parts
 from echo_queue.weights.tensors import digest_of
 
 SMALL = {"part_bytes": 20_000, "chunk_bytes": 4_096, "anchor_every": 4}
@@ -66,7 +66,7 @@ class Publications:
         return read_manifest(self.store, published, self.verifier)
 
     def parts(self, routes: Sequence[Route]) -> dict[str, Bytes]:
-        return {part.key: Bytes(data) for route in routes for part, data in bring(self.store, route)}
+        return {part.key: Bytes(data) for route in routes for part, data in fetch_parts(self.store, route)}
 
 
 def model(seed: int = 0) -> dict[str, Tensor]:

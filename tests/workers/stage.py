@@ -16,13 +16,14 @@ from transformers import AutoModelForCausalLM
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.queue import Chunk, PromptSet, Queue, RunRules, Status
+from echo_queue.queue import Chunk, PromptSet, RunRules, Status
 from echo_queue.records import Group, Message, PromptRow, Published, Version
 from echo_queue.services.serving import Services
 from echo_queue.submission import shards
 from echo_queue.weights import Signer, WeightPublisher
 from learner.publication import signing_key
 from tests import toml
+from tests.queue.clients import Clients
 from workers import engines
 from workers.environments.scorer import Scorer
 from workers.shutdown import Shutdown
@@ -42,7 +43,7 @@ class Stage:
         self.services = Services(self.config)
         self.services.start()
         self.store = connect_store(self.config, "learner")
-        self.queue = Queue.connect(self.config, "learner", self.store)
+        self.queue = Clients.connected_as(self.config, "learner", self.store)
         self.lineage = 0
         self.signer = Signer.generate()
         self._weight_publisher: WeightPublisher | None = None
@@ -69,10 +70,10 @@ class Stage:
             max_attempts=self.config.queue.max_attempts,
             pace=False,
         )
-        Queue.connect(self.config, "admin", self.store).configure(rules)
+        Clients.connected_as(self.config, "admin", self.store).configure(rules)
 
     def submit(self, prompts: Sequence[str | list[Message]], **columns: Any) -> None:
-        submitter = Queue.connect(self.config, "submitter", self.store)
+        submitter = Clients.connected_as(self.config, "submitter", self.store)
         submitter.declare(PromptSet("p", "test"), [Chunk(0, 0, len(prompts))])
         rows = [PromptRow(prompt, columns) for prompt in prompts]
         submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
@@ -121,7 +122,7 @@ class Stage:
         return [dead.reason for dead in self.queue.dead()]
 
     def status(self) -> Status:
-        return Queue.connect(self.config, "monitor").status()
+        return Clients.connected_as(self.config, "monitor").status()
 
     def until(self, true: Callable[[], bool], what: str) -> None:
         give_up = time.monotonic() + DEADLINE_S

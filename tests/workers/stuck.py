@@ -6,8 +6,8 @@ from pathlib import Path
 
 from echo_queue.config import Preemption
 from echo_queue.config.loading import load
-from echo_queue.queue import Queue
 from echo_queue.records import Version
+from tests.queue.clients import Clients
 from workers.held_leases import HeldLeases
 from workers.preemption import watch
 from workers.shutdown import Shutdown, ShutdownThread, on_signals
@@ -15,13 +15,12 @@ from workers.shutdown import Shutdown, ShutdownThread, on_signals
 
 def main(config_path: Path, notice: Path) -> None:
     config = load(config_path)
-    queue = Queue.connect(config, "worker")
-    queue.caller.deadline_s = 600.0
+    queue = Clients.connected_as(config, "worker", deadline_s=600.0)
     leaving = Shutdown()
     on_signals(leaving)
     watch(Preemption(watch="file", file=notice, poll_s=0.05), leaving)
     held = HeldLeases()
-    held.take(queue.lease("w1", Version(0, 0), 8).tasks, version=0)
+    held.add(queue.lease("w1", Version(0, 0), 8).tasks, version=0)
     ShutdownThread(queue, "w1", leaving, config.rollout.grace_s, held=held, retire=lambda: None).start()
     while True:
         time.sleep(3600)

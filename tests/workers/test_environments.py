@@ -74,6 +74,13 @@ def test_a_function_gets_what_trl_gives_it() -> None:
         assert one.score(answers(["hi", "ho"], [{"role": "user", "content": "ho"}])) == [0.0, 1.0]
 
 
+@pytest.fixture(scope="module")
+def misbehaving() -> Iterator[Scorer]:
+    """One scorer for all ways to misbehave: after each of them the next one is scored as well."""
+    with scorer(kind="function", function=f"{REWARDS}:misbehaves", timeout_s=0.5) as one:
+        yield one
+
+
 @pytest.mark.parametrize(
     ("completion", "reason"),
     [
@@ -85,11 +92,12 @@ def test_a_function_gets_what_trl_gives_it() -> None:
         ("short", "0 rewards for 2"),
     ],
 )
-def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(completion: str, reason: str) -> None:
-    with scorer(kind="function", function=f"{REWARDS}:misbehaves", timeout_s=0.5) as one:
-        with pytest.raises(ScoringError, match=reason):
-            one.score(answers([completion] * 2))
-        assert one.score(answers(["well"] * 2)) == [1.0, 1.0]
+def test_a_misbehaving_environment_is_a_failure_and_the_next_batch_is_scored(
+    misbehaving: Scorer, completion: str, reason: str
+) -> None:
+    with pytest.raises(ScoringError, match=reason):
+        misbehaving.score(answers([completion] * 2))
+    assert misbehaving.score(answers(["well"] * 2)) == [1.0, 1.0]
 
 
 def guess(*completions: str) -> Turn:
@@ -124,6 +132,13 @@ def test_a_poker_table_plays_the_hand_of_the_row() -> None:
             one.reply(guess("check"))
 
 
+@pytest.fixture(scope="module")
+def played() -> Iterator[Scorer]:
+    """One scorer for all sessions that misbehave, as a worker has one for all of its samples."""
+    with guessing(timeout_s=0.5) as one:
+        yield one
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -135,12 +150,11 @@ def test_a_poker_table_plays_the_hand_of_the_row() -> None:
         ("list", "neither a text nor a reward"),
     ],
 )
-def test_a_session_that_misbehaves_is_a_failure_and_the_others_go_on(text: str, reason: str) -> None:
-    with guessing(timeout_s=0.5) as one:
-        assert one.reply(guess("-1")) == Reply("higher", None)
-        with pytest.raises(ScoringError, match=reason):
-            one.reply(guess(text))
-        assert one.reply(guess("-1", "-1")) == Reply("higher", None)
+def test_a_session_that_misbehaves_is_a_failure_and_the_others_go_on(played: Scorer, text: str, reason: str) -> None:
+    assert played.reply(guess("-1")) == Reply("higher", None)
+    with pytest.raises(ScoringError, match=reason):
+        played.reply(guess(text))
+    assert played.reply(guess("-1", "-1")) == Reply("higher", None)
 
 
 def test_turns_are_bounded_by_the_configuration() -> None:
@@ -173,6 +187,13 @@ def framed(message: bytes) -> str:
     return (len(message).to_bytes(8, "little") + message).hex()
 
 
+@pytest.fixture(scope="module")
+def talkative() -> Iterator[Scorer]:
+    """One scorer for all that is said out of turn: after each of them the next batch is scored."""
+    with scorer(kind="function", function=f"{REWARDS}:speaks_out_of_turn") as one:
+        yield one
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -186,11 +207,12 @@ def framed(message: bytes) -> str:
         (1 << 62).to_bytes(8, "little").hex(),
     ],
 )
-def test_a_reward_function_that_speaks_for_the_scorer_is_a_failure_and_the_next_batch_is_scored(message: str) -> None:
-    with scorer(kind="function", function=f"{REWARDS}:speaks_out_of_turn") as one:
-        with pytest.raises(ScoringError, match="wrote into our pipe"):
-            one.score(answers([message, "x"]))
-        assert one.score(answers(["", ""])) == [1.0, 1.0]
+def test_a_reward_function_that_speaks_for_the_scorer_is_a_failure_and_the_next_batch_is_scored(
+    talkative: Scorer, message: str
+) -> None:
+    with pytest.raises(ScoringError, match="wrote into the scorer's pipe"):
+        talkative.score(answers([message, "x"]))
+    assert talkative.score(answers(["", ""])) == [1.0, 1.0]
 
 
 def test_a_reward_function_cannot_run_code_in_its_worker(tmp_path: Path) -> None:
@@ -208,7 +230,7 @@ def test_a_reward_function_cannot_run_code_in_its_worker(tmp_path: Path) -> None
     [
         ("nowhere_at_all:f", "No module named"),
         (f"{REWARDS}:nothing", "has no nothing"),
-        (f"{REWARDS}:not_a_function", "is int, no function"),
+        (f"{REWARDS}:not_a_function", "is of type int, not a function"),
     ],
 )
 def test_an_environment_that_cannot_be_made_stops_the_worker(function: str, reason: str) -> None:

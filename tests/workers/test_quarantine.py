@@ -1,7 +1,9 @@
 """What becomes of a worker whose engine breaks while it takes new weights: real services, a real engine that fails."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +11,10 @@ from torch import Tensor
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.records import Version
+from echo_queue.records import PartialSample, Version
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, assert_generated_by, tensors_of
-from workers.engines import Engine, Sampling
+from workers.engines import Engine, SampleKey, Sampling
 from workers.engines.transformers import TransformersEngine
 
 torch.set_num_threads(1)
@@ -50,9 +52,28 @@ class Failing(TransformersEngine):
             self.weight(max(tensors)).view(-1)[-1] += 1
 
 
-def failing(how: str, failures: int, made: list[Failing]) -> Callable[[Config, str, Version, Sequence[int]], Engine]:
+class Unhurried(Failing):
+    """Waits before each token until it is told to load newer weights: what runs is under way until then."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._newer = threading.Event()
+
+    def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+        if version.number > 0:
+            self._newer.set()
+        super().load(version, tensors)
+
+    def step(self) -> Mapping[SampleKey, PartialSample]:
+        self._newer.wait(0.1)
+        return super().step()
+
+
+def failing(
+    how: str, failures: int, made: list[Failing], engine: type[Failing] = Failing
+) -> Callable[[Config, str, Version, Sequence[int]], Engine]:
     def make(config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> Engine:
-        made.append(Failing(folder, config, stop_tokens, how))
+        made.append(engine(folder, config, stop_tokens, how))
         made[-1].failures = failures
         return made[-1]
 
@@ -89,10 +110,10 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
 
 def test_what_runs_is_handed_back_before_weights_are_built_anew(stage: Begin, tmp_path: Path) -> None:
     old, new = (save_model(tmp_path / name, seed, stop=False) for seed, name in enumerate(("old", "new")))
-    sizes = {"base": str(old), "max_prompt_tokens": 64, "max_new_tokens": 4000}
+    sizes = {"base": str(old), "max_prompt_tokens": 64, "max_new_tokens": 300}
     run, made = stage(old, model=sizes, staleness={"s": 1}, queue=PATIENT), list[Failing]()
     run.begin(QUESTIONS[:2], tensors_of(old), wanted="3")
-    run.worker("w1", failing("raises", 1, made))
+    run.worker("w1", failing("raises", 1, made, Unhurried))
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
     run.publish(1, tensors_of(new))
     released = 0

@@ -1,15 +1,15 @@
-"""Engines make samples of prompts, many at once; the rollout loop knows them by this interface only.
+"""Engines generate samples of prompts, many at once; the rollout loop knows them by this interface only.
 
 - A token's log-probability is that of the distribution it was drawn from: softmax(logits / temperature), cut to the
-  top-p nucleus and renormalised. At top_p = 1 a learner gets the same numbers from log_softmax(logits / temperature),
-  which is what its ratio must divide by.
-- Samples join and leave between steps (continuous batching), and so do weights: a sample under way goes on with the
-  new ones and keeps its key-value cache, or has all of it read anew (`http`); its spans name the version of each token.
-  What is added later reads nothing that was computed with older weights.
+  top-p nucleus and renormalised. At top_p = 1 a learner computes the same numbers as log_softmax(logits / temperature),
+  by which its ratio must divide.
+- Samples join and leave between steps (continuous batching). Weights change between steps as well: a running sample
+  goes on with the new weights and keeps its key-value cache, or has all of it computed again (`http`); its spans name
+  the version of each token. A sample added later reads nothing that was computed with older weights.
 - A `load` that raises `ConfigError` leaves the old version serving; after any other error the engine may hold parts of
-  both.
-- A sample depends on its prompt, its seed, its partial rollout and the weights, not on what shares the batch with it.
-- One thread uses an engine; any may read `sampled`, and several may ask at once what it `holds`.
+  both versions.
+- A sample depends on its prompt, its seed, its partial rollout and the weights, not on the other samples in its batch.
+- One thread uses an engine, except that any thread may read `sampled`, and several may call `holds` at once.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,28 +27,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an engine draws. `stop_tokens` end a sample, beside those that the model's own generation settings name."""
+    """How an engine draws tokens. `stop_tokens` end a sample, as do those that the model's generation settings name."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     stop_tokens: tuple[int, ...] = ()
 
 
-class Key(NamedTuple):
-    """Names a sample: its task's id, and its number in the group."""
+class SampleKey(NamedTuple):
+    """Identifies a sample by its task's id and its number in the group."""
 
     task: str
     sample: int
 
 
-class Request(NamedTuple):
-    """One sample to generate: prompt [P], then the partial, then up to `limit` tokens with the partial rollout's.
+class SampleRequest(NamedTuple):
+    """One sample to generate: its prompt [P] and the partial rollout to continue, if any.
 
-    `seed`, 63 bits, is this sample's own: the token at place t is drawn with the t-th random number of its sequence. A
-    server (`http`) begins a sequence of its own at each place where it takes a sample up.
+    `limit`: the most tokens of the sample, those of the partial rollout included. `seed`, 63 bits, is this sample's
+    own: the token at index t is drawn with the t-th random number of its sequence. A server (`http`) begins a sequence
+    of its own at each index from which it continues a sample.
     """
 
-    key: Key
+    key: SampleKey
     prompt: Tokens
     seed: int
     limit: int
@@ -56,62 +57,69 @@ class Request(NamedTuple):
 
 
 class Engine(Protocol):
+    """Generates samples, and serves one version of the weights at a time."""
+
     name: str
 
     @property
     def version(self) -> Version:
-        """Of the weights loaded."""
+        """The version of the weights loaded."""
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled since the engine was made."""
+        """The number of tokens sampled since the engine was made. Any thread may read it."""
 
     @property
     def running(self) -> int:
-        """Samples in it, neither ended nor aborted."""
+        """The number of samples in the engine that have neither ended nor been aborted."""
 
-    def add(self, requests: Sequence[Request]) -> None:
-        """They join at the next step. Requests of one call that share a prompt, and have no partial, read it once.
+    def add(self, requests: Sequence[SampleRequest]) -> None:
+        """Adds samples, which join at the next step. The prompt that several requests of one call share is read once,
+        unless they have partial rollouts.
 
         Raises `ValueError` for a key that is in use, an empty prompt, or a partial rollout that is at its limit.
         """
 
-    def step(self) -> Mapping[Key, PartialSample]:
-        """At least one more token for each sample; where a server makes them, those that have come.
+    def step(self) -> Mapping[SampleKey, PartialSample]:
+        """Draws at least one more token for each sample (`http`: takes the tokens that have arrived from the server).
 
-        Those that ended leave: "stop" after a stop token (it is the last one of the partial), "length" at the limit.
+        Returns the samples that ended, which leave the engine. Their finish is "stop" after a stop token, which is the
+        last token of the sample, and "length" at the limit.
         """
 
-    def partials(self, tasks: Collection[str] | None = None) -> Mapping[Key, PartialSample]:
-        """How far the samples under way are; of these tasks, or all."""
+    def partials(self, tasks: Collection[str] | None = None) -> Mapping[SampleKey, PartialSample]:
+        """Returns the partial rollouts of the running samples, of these tasks or of all."""
 
     def abort(self, tasks: Collection[str]) -> None:
-        """The samples of these tasks leave at once. Unknown ones are ignored."""
+        """Removes the samples of these tasks at once. Unknown tasks are ignored."""
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None:
-        """Takes new weights, named as in the model's state dict (tied names once or equal).
+        """Loads new weights, named as in the model's state dict (tied names once, or with equal tensors).
 
-        At most 512 MiB of the device are used beside the model. Raises `ConfigError` naming what is missing, unknown or
-        of another shape or type, before anything is changed.
+        It uses at most 512 MiB of the device beside the model. It raises `ConfigError`, before anything is changed,
+        naming each tensor that is missing, unknown or of another shape or type.
         """
 
     def weight(self, name: str) -> "Tensor":
-        """What is served under this name now, not a copy, on whichever device; of an engine that runs elsewhere, what
-        it was given. Raises `KeyError`."""
+        """Returns the tensor that is served under this name, not a copy, on the engine's device. Raises `KeyError`.
+
+        An engine whose model runs in another process returns the tensor that it was given last.
+        """
 
     def holds(self, info: "TensorInfo") -> bool:
-        """Whether what is served under this name now, read from where it is served, has the digest that is named."""
+        """Returns whether the tensor named, read from where it is served, has the digest in `info`. Any thread may call
+        it."""
 
     def close(self) -> None:
-        """Gives back the device, and ends what it started."""
+        """Releases the device, and ends the threads and processes that the engine started."""
 
 
-def check(requests: Sequence[Request], partial_payloads: Collection[Key]) -> None:
-    """Raises `ValueError` as `Engine.add` does."""
-    used = set(partial_payloads)
+def check(requests: Sequence[SampleRequest], in_use: Collection[SampleKey]) -> None:
+    """Raises `ValueError` as `Engine.add` does. `in_use`: the keys of the running samples."""
+    used = set(in_use)
     for request in requests:
         if request.key in used:
-            raise ValueError(f"{request.key} is under way already")
+            raise ValueError(f"{request.key} is in use already")
         if not len(request.prompt):
             raise ValueError(f"{request.key} has an empty prompt")
         if len(request.partial_sample.tokens) >= request.limit:
@@ -124,9 +132,9 @@ Maker = Callable[[Config, str, Version, Sequence[int]], Engine]
 
 
 def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> Engine:
-    """The engine of `config.rollout.engine`, serving the weights in `folder` (or hub name) as `version`.
+    """Makes the engine of `config.rollout.engine`, serving the weights in `folder` (or hub name) as `version`.
 
-    `stop_tokens`: the tokenizer's.
+    `stop_tokens`: those of the tokenizer.
     """
     rollout = config.rollout
     sampling = Sampling(rollout.temperature, rollout.top_p, tuple(stop_tokens))
@@ -135,10 +143,10 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
         return _http(config, folder, version, longest, sampling)
     if rollout.engine == "vllm":
         from workers.engines.vllm.engine import VllmEngine
-        from workers.engines.vllm.opening import Room
+        from workers.engines.vllm.setup import Capacity
 
-        room = Room(rollout.concurrent_groups * rollout.group_size, longest, config.model.dtype)
-        return VllmEngine(folder, version, room, sampling, rollout.metrics_port)
+        capacity = Capacity(rollout.concurrent_groups * rollout.group_size, longest, config.model.dtype)
+        return VllmEngine(folder, version, capacity, sampling, rollout.metrics_port)
     from workers.engines.transformers import TransformersEngine
 
     return TransformersEngine(folder, version, config.model.dtype, longest, sampling)
@@ -147,10 +155,10 @@ def create(config: Config, folder: str, version: Version, stop_tokens: Sequence[
 def _http(config: Config, folder: str, version: Version, longest: int, sampling: Sampling) -> Engine:
     from echo_queue.connections.secrets import engine_key
     from workers.engines.http.engine import HttpEngine
-    from workers.engines.http.weights import Place
+    from workers.engines.http.weights import ServerAccess
 
     rollout, http = config.rollout, config.rollout.http
-    assert http.weights_dir is not None  # a contradiction otherwise
+    assert http.weights_dir is not None  # the configuration was checked
     samples = rollout.concurrent_groups * rollout.group_size
-    place = Place(http.url, engine_key(), http.weights_dir, http.deadline_s, http.checksums, samples)
-    return HttpEngine(folder, version, place, dtype=config.model.dtype, longest=longest, sampling=sampling)
+    access = ServerAccess(http.url, engine_key(), http.weights_dir, http.deadline_s, http.checksums, samples)
+    return HttpEngine(folder, version, access, dtype=config.model.dtype, longest=longest, sampling=sampling)

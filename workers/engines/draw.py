@@ -1,4 +1,4 @@
-"""Draws one token per row, and says with which probability it was drawn."""
+"""Draws one token per row, and computes the probability with which it was drawn."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,12 @@ BELOW_ONE = 1.0 - 2.0**-40
 
 
 def uniforms(seed: int, count: int) -> npt.NDArray[np.float64]:
-    """A sample's random numbers in [0, 1): its token at place t is drawn with the t-th one, whatever the engine."""
+    """Returns a sample's random numbers in [0, 1): every engine draws the token at index t with the t-th number."""
     return np.random.default_rng(seed).random(count)
 
 
 def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:
-    """Inverse-CDF sampling from softmax(logits / temperature), cut to the top-p nucleus and renormalised.
+    """Samples by inverse CDF from softmax(logits / temperature), cut to the top-p nucleus and renormalised.
 
     logits [R, V]; uniform [R] in [0, 1), float64. Returns tokens [R] int64 and their log-probabilities [R] float32.
     A row's token depends on that row only.
@@ -30,8 +30,8 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_p: float) -> t
 
 
 def nucleus_(probabilities: Tensor, top_p: float) -> Tensor:
-    """Of each row in descending order [R, V], the smallest set whose mass reaches top_p (Holtzman et al. 2020); the
-    others become 0. In place."""
+    """Keeps, in each row in descending order [R, V], the smallest set whose mass reaches top_p (Holtzman et al. 2020);
+    sets the others to 0. In place."""
     outside = probabilities.cumsum(-1, dtype=torch.float64) - probabilities >= top_p
     return probabilities.masked_fill_(outside, 0.0)
 
@@ -45,22 +45,22 @@ def _draw_nucleus(logprobs: Tensor, uniform: Tensor, top_p: float) -> tuple[Tens
 
 
 def _invert(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """First index [R] whose cumulative mass exceeds uniform × total; its own mass is therefore positive.
+    """Returns the first index [R] whose cumulative mass exceeds uniform × total; its own mass is therefore positive.
 
-    Finds the block first, then the index in it: one running sum in float32 would lose the rare tokens of a large
-    vocabulary, and one in float64 takes longer than all the rest.
+    It finds the block first, then the index in it: a single running sum in float32 would lose the rare tokens of a
+    large vocabulary, and one in float64 takes longer than everything else here.
     """
     rows, vocabulary = probabilities.shape
     blocks = F.pad(probabilities, (0, -vocabulary % BLOCK)).view(rows, -1, BLOCK)
     mass = blocks.sum(-1).double()
-    block, inside = _place(mass, uniform.unsqueeze(-1))
+    block, inside = _find(mass, uniform.unsqueeze(-1))
     chosen = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1).double()
-    index, _ = _place(chosen, inside)
+    index, _ = _find(chosen, inside)
     return (block * BLOCK + index).squeeze(-1)
 
 
-def _place(mass: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Where `share` [R, 1] of the total mass [R, N] falls: the index [R, 1], and the share of its own mass below."""
+def _find(mass: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Finds where `share` [R, 1] of the mass [R, N] falls: the index [R, 1], and the share of its own mass below."""
     cumulative = mass.cumsum(-1)
     point = share.clamp(0.0, BELOW_ONE) * cumulative[:, -1:]
     index = torch.searchsorted(cumulative, point, right=True)

@@ -1,10 +1,10 @@
-"""The keys and values of the samples under way, which join and leave one by one.
+"""The key-value cache of the running samples, which join and leave one by one.
 
-- Every row ends at the same column: a step writes one column for all rows. What a row lacks in length is padding on its
-  left, which the mask hides; it is finite, for 0 times NaN would be seen.
-- Columns that only rows gone by had filled are read no more, and their memory is given back when the storage moves,
+- Every row ends at the same column, so that a step writes one column for all rows. A shorter row is padded on its left,
+  where the mask hides it; the padding is finite, since 0 times NaN would still be NaN.
+- Columns that only former rows had filled are no longer read, and their memory is released when the storage moves,
   within `GROW_COLUMNS` columns.
-- A row that leaves is replaced by the last one, so that rows move only if others leave.
+- A row that leaves is replaced by the last one, so that rows move only when others leave.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 KeysValues = tuple[Tensor, Tensor]
 GROW_COLUMNS = 128
 SPARE_SHARE = 4
-"""Storage has room for 1/4 more rows than there are; it is made smaller when more than half of it is empty."""
+"""The storage has room for 1/4 more rows than there are; it is made smaller when more than half of it is empty."""
 
 
 @dataclass
-class Window:
-    """What is filled of `row_capacity` rows and `capacity` columns: the first `rows`, and from `start` up to `end`."""
+class CacheWindow:
+    """The filled part of `row_capacity` rows and `capacity` columns: the first `rows`, from `start` up to `end`."""
 
     rows: int = 0
     start: int = 0
@@ -34,26 +34,26 @@ class Window:
     def width(self) -> int:
         return self.end - self.start
 
-    def holds(self, rows: int, before: int) -> bool:
-        """Whether there is room for so many rows, for `before` columns up to `end`, and for the next one."""
+    def has_zeros(self, rows: int, before: int) -> bool:
+        """Returns whether there is room for so many rows, for `before` columns up to `end`, and for the next column."""
         return rows <= self.row_capacity and before <= self.end < self.capacity
 
 
 class KVLayer(CacheLayerMixin):
     """Keys and values [row_capacity, heads, capacity, head_dim], of which `window` is filled."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: CacheWindow) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.window = window
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = self._room(key_states), self._room(value_states)
+        self.keys, self.values = self._zeros(key_states), self._zeros(value_states)
         self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Writes one column, for which there must be room; returns the window and that column."""
+        """Writes one column, for which there must be room; returns the window with that column."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
@@ -65,28 +65,28 @@ class KVLayer(CacheLayerMixin):
         return self.keys[:rows, :, columns], self.values[:rows, :, columns]
 
     def join(self, keys: Tensor, values: Tensor, rows: Tensor) -> None:
-        """Of [N, heads, columns, head_dim], the `rows` [R] come below those of the window, up to its last column."""
+        """Appends `rows` [R] of [N, heads, columns, head_dim] below the window's rows, up to its last column."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         assert self.keys is not None and self.values is not None
         first, end = self.window.rows, self.window.end
-        place = slice(first, first + len(rows)), slice(None), slice(end - keys.shape[2], end)
-        self.keys[place] = keys.index_select(0, rows)
-        self.values[place] = values.index_select(0, rows)
+        target = slice(first, first + len(rows)), slice(None), slice(end - keys.shape[2], end)
+        self.keys[target] = keys.index_select(0, rows)
+        self.values[target] = values.index_select(0, rows)
 
     def replace(self, holes: Tensor, movers: Tensor) -> None:
-        """The rows `movers` are from now on at `holes` (both [R])."""
+        """Moves the rows `movers` to `holes` (both [R])."""
         if self.keys is not None and self.values is not None:
             columns = slice(self.window.start, self.window.end)
             for storage in (self.keys[:, :, columns], self.values[:, :, columns]):
                 storage[holes] = storage[movers]
 
-    def move(self, new: Window) -> None:
-        """Into a storage of the size and to the place that `new` says."""
+    def move(self, new: CacheWindow) -> None:
+        """Moves the window into a new storage, of the size and at the position that `new` says."""
         old, self.window = self.window, new
         if self.keys is not None and self.values is not None:
-            self.keys = _moved(self.keys, self._room(self.keys), old, new)
-            self.values = _moved(self.values, self._room(self.values), old, new)
+            self.keys = _moved(self.keys, self._zeros(self.keys), old, new)
+            self.values = _moved(self.values, self._zeros(self.values), old, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.window.width + query_length, 0
@@ -97,31 +97,31 @@ class KVLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    def _room(self, like: Tensor) -> Tensor:
+    def _zeros(self, like: Tensor) -> Tensor:
         _, heads, _, head_dim = like.shape
         return like.new_zeros(self.window.row_capacity, heads, self.window.capacity, head_dim)
 
 
 class KVCache(Cache):
-    """`mask` is what a step adds to its attention scores."""
+    """The cache of all layers. A step adds `mask` to its attention scores."""
 
     def __init__(self, layers: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._window = Window()
-        self._mask = torch.zeros(0, 1, 0, 1, dtype=dtype, device=device)  # as if it were one more key
+        self._window = CacheWindow()
+        self._mask = torch.zeros(0, 1, 0, 1, dtype=dtype, device=device)  # laid out like one more key
         self._hidden = torch.finfo(dtype).min
         self._kv_layers = [KVLayer(self._window) for _ in range(layers)]
         super().__init__(layers=list(self._kv_layers))
 
     @property
     def mask(self) -> Tensor:
-        """[rows, 1, 1, columns], the column that is written next included."""
+        """The mask [rows, 1, 1, columns], including the column that is written next."""
         window = self._window
         return self._mask[: window.rows, :, window.start : window.end + 1].transpose(2, 3)
 
     def join(self, read: Sequence[KeysValues], rows: Tensor, lengths: Tensor) -> None:
-        """What was `read`, layer by layer, [N, heads, columns, head_dim], padded on the left: its `rows` [R] join.
+        """Adds rows: `rows` [R] index the sequences that were `read`, of which the last `lengths` [R] columns count.
 
-        Of each its last `lengths` [R] columns count.
+        `read` holds each layer's keys and values [N, heads, columns, head_dim], padded on the left.
         """
         columns = read[0][0].shape[2]
         window = self._reserve(len(rows), columns)
@@ -134,7 +134,7 @@ class KVCache(Cache):
         window.start = min(window.start, window.end - columns)
 
     def leave(self, rows: int, holes: Tensor, movers: Tensor) -> None:
-        """So many `rows` stay, the first ones after `movers` have taken the places of `holes` (both [R])."""
+        """Moves the rows `movers` to `holes` (both [R]), then keeps the first `rows`."""
         if len(holes):
             for layer in self._kv_layers:
                 layer.replace(holes, movers)
@@ -142,27 +142,27 @@ class KVCache(Cache):
         self._window.rows = rows
 
     def narrow(self, width: int) -> None:
-        """No row is longer than `width` columns any more."""
+        """Narrows the window to `width` columns, the length of the longest row."""
         self._window.start = self._window.end - width
 
     def make_room(self) -> None:
-        """For the next column."""
+        """Makes room for the next column."""
         self._reserve(0, 0)
 
     def advance(self) -> None:
-        """All layers have written their column."""
+        """Counts the column that all layers have written."""
         self._window.end += 1
 
-    def _reserve(self, rows: int, before: int) -> Window:
-        """Room for so many more rows, which have `before` columns at most, and for the next column of all."""
+    def _reserve(self, rows: int, before: int) -> CacheWindow:
+        """Makes room for so many more rows, of at most `before` columns, and for the next column of all rows."""
         old = self._window
         rows += old.rows
-        if old.holds(rows, before):
+        if old.has_zeros(rows, before):
             return old
         end = max(before, old.width)
         enough = rows <= old.row_capacity <= 2 * rows
         row_capacity = old.row_capacity if enough else rows + rows // SPARE_SHARE
-        new = self._window = Window(old.rows, end - old.width, end, row_capacity, end + GROW_COLUMNS)
+        new = self._window = CacheWindow(old.rows, end - old.width, end, row_capacity, end + GROW_COLUMNS)
         for layer in self._kv_layers:
             layer.move(new)
         mask = self._mask.new_zeros(row_capacity, 1, new.capacity, 1)
@@ -171,7 +171,7 @@ class KVCache(Cache):
         return new
 
 
-def _moved(source: Tensor, target: Tensor, old: Window, new: Window) -> Tensor:
-    """[rows, _, columns, _]: the window is now in `target`."""
+def _moved(source: Tensor, target: Tensor, old: CacheWindow, new: CacheWindow) -> Tensor:
+    """Copies the window from `source` to `target`, both [rows, _, columns, _]; returns `target`."""
     target[: new.rows, :, new.start : new.end] = source[: old.rows, :, old.start : old.end]
     return target

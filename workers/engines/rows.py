@@ -1,7 +1,7 @@
-"""The samples of a batch, one row each: what they were asked for, and what was sampled so far.
+"""The samples of a batch, one row each: their requests, and the tokens sampled so far.
 
-A step costs the same few operations for any number of rows; a row is looked at by itself only when it joins, ends, is
-asked for or is given other weights.
+A step costs the same few operations for any number of rows. A row is handled by itself only when it joins, ends, is
+asked for, or gets other weights.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -13,29 +13,33 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from echo_queue.records import Finish, PartialSample, Span
-from workers.engines import Key, Request
+from workers.engines import SampleKey, SampleRequest
 from workers.engines.draw import uniforms
 
-INPUT, POSITION, PLACE, LIMIT = range(4)
-"""Columns of the rows' state: the token that the next step reads and its position in the sequence, the place of the
-token that it draws in the partial rollout, and the most tokens the partial rollout may have."""
+INPUT, POSITION, INDEX, LIMIT = range(4)
+"""Columns of the rows' state: the token that the next step reads and its position in the sequence, the index in the
+sample of the token that the step draws, and the most tokens of the sample."""
 
 
 @dataclass
-class _Sample:
-    request: Request
+class _BatchRow:
+    """A row's request, and the versions of its tokens."""
+
+    request: SampleRequest
     joined: int
-    """The step before which it joined."""
+    """The number of the step before which it joined."""
     spans: list[Span] = field(default_factory=list)
 
 
-class Rows:
+class BatchRows:
+    """The rows as tensors: state [R, 4], and a table of random numbers, of tokens and of log-probabilities."""
+
     def __init__(self, device: torch.device) -> None:
         self._steps = 0
-        self._samples: list[_Sample] = []
+        self._samples: list[_BatchRow] = []
         self._state = torch.zeros(0, 4, dtype=torch.long, device=device)
         self._uniform = torch.zeros(0, 0, dtype=torch.float64, device=device)
-        """[R, places] in [0, 1): the randomness of each token. So are the tokens and their log-probabilities."""
+        """[R, tokens] in [0, 1): the random number of each token. Tokens and log-probabilities have the same shape."""
         self._tokens = torch.zeros(0, 0, dtype=torch.int32, device=device)
         self._logprobs = torch.zeros(0, 0, dtype=torch.float32, device=device)
 
@@ -43,29 +47,29 @@ class Rows:
         return len(self._samples)
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[SampleKey]:
         return [sample.request.key for sample in self._samples]
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """What the next step reads: tokens and their positions, both [R, 1]."""
+        """The tokens that the next step reads, and their positions, both [R, 1]."""
         return self._state[:, INPUT : INPUT + 1], self._state[:, POSITION : POSITION + 1]
 
     @property
     def uniform(self) -> Tensor:
-        """[R]: the random number of the token that the next step draws."""
-        return self._uniform.gather(1, self._state[:, PLACE : PLACE + 1]).squeeze(1)
+        """The random numbers [R] of the tokens that the next step draws."""
+        return self._uniform.gather(1, self._state[:, INDEX : INDEX + 1]).squeeze(1)
 
     @property
     def widest(self) -> int:
-        """Tokens that the longest sequence has before the next step reads its last one."""
-        return max(len(sample.request.prompt) + self._place(sample) - 1 for sample in self._samples)
+        """The length of the longest sequence without its last token, which the next step reads."""
+        return max(len(sample.request.prompt) + self._next_index(sample) - 1 for sample in self._samples)
 
-    def join(self, requests: Sequence[Request], version: int) -> None:
-        """They come below the others, in this order."""
+    def join(self, requests: Sequence[SampleRequest], version: int) -> None:
+        """Appends a row for each request, in this order."""
         for request in requests:
-            self._samples.append(_Sample(request, self._steps, list(request.partial_sample.spans)))
-        places = max(sample.request.limit for sample in self._samples)
+            self._samples.append(_BatchRow(request, self._steps, list(request.partial_sample.spans)))
+        columns = max(sample.request.limit for sample in self._samples)
         partials = [request.partial_sample for request in requests]
         device = self._state.device
         state = [
@@ -74,34 +78,37 @@ class Rows:
         ]
         self._state = torch.cat([self._state, torch.tensor(state, device=device)])
         uniform = [uniforms(request.seed, request.limit) for request in requests]
-        self._uniform = _stack(self._uniform, uniform, places)
-        self._tokens = _stack(self._tokens, [partial_sample.tokens for partial_sample in partials], places)
-        self._logprobs = _stack(self._logprobs, [partial_sample.logprobs for partial_sample in partials], places)
+        self._uniform = _stack(self._uniform, uniform, columns)
+        self._tokens = _stack(self._tokens, [partial_sample.tokens for partial_sample in partials], columns)
+        self._logprobs = _stack(self._logprobs, [partial_sample.logprobs for partial_sample in partials], columns)
         self.serve(version)
 
     def serve(self, version: int) -> None:
-        """Of this version are the tokens that are drawn from now on."""
+        """Marks the tokens that are drawn from now on as those of `version`."""
         for sample in self._samples:
-            place = self._place(sample)
-            while sample.spans and sample.spans[-1].start >= place:
+            index = self._next_index(sample)
+            while sample.spans and sample.spans[-1].start >= index:
                 sample.spans.pop()
             if not sample.spans or sample.spans[-1].version != version:
-                sample.spans.append(Span(place, version))
+                sample.spans.append(Span(index, version))
 
     def write(self, tokens: Tensor, logprobs: Tensor, stops: Tensor) -> list[int]:
-        """Each row's next token, whether it stops, and its log-probability, all [R]. Returns which rows ended."""
+        """Appends each row's next token and its log-probability, all [R]; `stops` says which rows stop.
+
+        Returns the rows that ended, by a stop or by their limit.
+        """
         state = self._state
-        place = state[:, PLACE : PLACE + 1]
-        self._tokens.scatter_(1, place, tokens.int().unsqueeze(1))
-        self._logprobs.scatter_(1, place, logprobs.unsqueeze(1))
+        index = state[:, INDEX : INDEX + 1]
+        self._tokens.scatter_(1, index, tokens.int().unsqueeze(1))
+        self._logprobs.scatter_(1, index, logprobs.unsqueeze(1))
         state[:, INPUT] = tokens
-        state[:, POSITION : PLACE + 1] += 1
+        state[:, POSITION : INDEX + 1] += 1
         self._steps += 1
-        ended = stops | (state[:, PLACE] >= state[:, LIMIT])
+        ended = stops | (state[:, INDEX] >= state[:, LIMIT])
         return ended.nonzero().squeeze(1).tolist()
 
-    def partials(self, rows: Sequence[int], stops: Tensor | None = None) -> Iterator[tuple[Key, PartialSample]]:
-        """Of these rows; `stops` [R] if they ended."""
+    def partials(self, rows: Sequence[int], stops: Tensor | None = None) -> Iterator[tuple[SampleKey, PartialSample]]:
+        """Yields the partial rollouts of these rows. `stops` [R]: given for rows that ended, which of them stopped."""
         if not rows:
             return
         index = torch.tensor(rows, device=self._state.device)
@@ -109,18 +116,26 @@ class Rows:
         stopped = [None] * len(rows) if stops is None else stops[index].tolist()
         for number, row in enumerate(rows):
             sample = self._samples[row]
-            length = self._place(sample)
+            length = self._next_index(sample)
             spans = tuple(span for span in sample.spans if span.start < length)
             finish: Finish | None = None if stopped[number] is None else "stop" if stopped[number] else "length"
-            made = tokens[number, :length].copy(), logprobs[number, :length].copy()
-            yield sample.request.key, PartialSample(*made, spans, sample.request.partial_sample.observed, finish)
+            yield (
+                sample.request.key,
+                PartialSample(
+                    tokens[number, :length].copy(),
+                    logprobs[number, :length].copy(),
+                    spans,
+                    sample.request.partial_sample.observed,
+                    finish,
+                ),
+            )
 
-    def of(self, tasks: Collection[str] | None) -> list[int]:
-        """The rows of these tasks, or all."""
+    def rows_of(self, tasks: Collection[str] | None) -> list[int]:
+        """Returns the rows of these tasks, or of all."""
         return [row for row, sample in enumerate(self._samples) if tasks is None or sample.request.key.task in tasks]
 
     def leave(self, rows: Collection[int]) -> tuple[Tensor, Tensor]:
-        """The last rows that stay move to the places of those that leave: returns whither and from where, both [M]."""
+        """Removes rows: the last rows that stay move into the holes. Returns the holes and the movers, both [M]."""
         stay = len(self._samples) - len(rows)
         gone = set(rows)
         holes = [row for row in rows if row < stay]
@@ -128,36 +143,36 @@ class Rows:
         for hole, mover in zip(holes, movers, strict=True):
             self._samples[hole] = self._samples[mover]
         del self._samples[stay:]
-        to, by = (torch.tensor(places, dtype=torch.long, device=self._state.device) for places in (holes, movers))
+        to, by = (torch.tensor(rows, dtype=torch.long, device=self._state.device) for rows in (holes, movers))
         self._state, self._uniform, self._tokens, self._logprobs = (
             _replaced(table, to, by)[:stay] for table in (self._state, self._uniform, self._tokens, self._logprobs)
         )
         return to, by
 
-    def _place(self, sample: _Sample) -> int:
-        """Where in its partial rollout the next token is."""
+    def _next_index(self, sample: _BatchRow) -> int:
+        """Returns the index in the sample of its next token."""
         return len(sample.request.partial_sample.tokens) + self._steps - sample.joined
 
 
-def sequence(request: Request) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """All tokens that there are: the prompt and the partial rollout."""
+def sequence(request: SampleRequest) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Returns the prompt and the partial rollout as one sequence."""
     return np.concatenate([request.prompt, request.partial_sample.tokens])
 
 
-def _last(request: Request) -> int:
+def _last(request: SampleRequest) -> int:
     return int((request.partial_sample.tokens if len(request.partial_sample.tokens) else request.prompt)[-1])
 
 
-def _length(request: Request) -> int:
+def _length(request: SampleRequest) -> int:
     return len(request.prompt) + len(request.partial_sample.tokens)
 
 
-def _stack(table: Tensor, rows: Sequence[np.ndarray], places: int) -> Tensor:
-    """`table` [R, _] with `rows` below it, cut or filled up to so many `places`."""
-    below = np.zeros((len(rows), places), dtype=rows[0].dtype)
+def _stack(table: Tensor, rows: Sequence[np.ndarray], columns: int) -> Tensor:
+    """Returns `table` [R, _] with `rows` below it, padded or cut to so many `columns`."""
+    below = np.zeros((len(rows), columns), dtype=rows[0].dtype)
     for number, row in enumerate(rows):
         below[number, : len(row)] = row
-    above = F.pad(table, (0, places - table.shape[1]))
+    above = F.pad(table, (0, columns - table.shape[1]))
     return torch.cat([above, torch.from_numpy(below).to(table.device)])
 
 

@@ -1,10 +1,11 @@
 """Continuous batching over transformers' causal language models.
 
-- Each step reads one token of every sample, the last one it has, and draws the next: whatever a step returns was made
-  by the weights that it began with.
-- What joins is read when its first step begins: the rest of its prompt and of its partial, once for all that share it.
+- Each step reads the last token of every sample and draws the next: all tokens of a step are drawn by the weights that
+  the step began with.
+- A sample that joins is read when its first step begins: the rest of its prompt and of its partial rollout, once for
+  all samples that share them.
 - Sequences of different lengths are padded on the left; padding takes no position and is never attended to.
-- Samples that have ended leave the batch at once, so a long sample does not pay for the short ones.
+- Samples that have ended leave the batch at once, so that the longest samples run in a small batch.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,24 +21,26 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import PartialSample, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from workers.engines import Key, Request, Sampling, check, checkpoint
+from workers.engines import SampleKey, SampleRequest, Sampling, check, checkpoint
 from workers.engines.draw import draw
 from workers.engines.kv_cache import KeysValues, KVCache
 from workers.engines.qwen3_step import Qwen3Step
 from workers.engines.qwen3_step import applies as qwen3_applies
-from workers.engines.rows import Rows, sequence
+from workers.engines.rows import BatchRows, sequence
 
 PREFILL_TOKENS = 8192
-"""Read in one forward pass at most, padding included, unless a single sequence is longer."""
+"""The most tokens read in one forward pass, padding included, unless a single sequence is longer."""
 
 
 class TransformersEngine:
+    """The `Engine` for any model of transformers with full attention."""
+
     name = "transformers"
 
     def __init__(self, folder: str, version: Version, dtype: str, longest: int, sampling: Sampling) -> None:
-        """`folder`: a model folder or hub name. `longest`: most tokens of a prompt and its completion together.
+        """Opens a model folder or hub name. `longest`: the most tokens of a prompt and its completion together.
 
-        Raises `ConfigError` for a model that is too short for `longest` or attends otherwise than in full.
+        Raises `ConfigError` for a model that is too short for `longest`, or that has other than full attention.
         """
         self.version = version
         self.sampled = 0
@@ -51,19 +54,19 @@ class TransformersEngine:
         self._sampling = sampling
         stop_tokens = {*sampling.stop_tokens, *checkpoint.stop_tokens(model)}
         self._stop_tokens = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=self._device)
-        self._waiting: list[Request] = []
+        self._waiting: list[SampleRequest] = []
         self._start_empty()
 
     @property
     def running(self) -> int:
         return len(self._rows) + len(self._waiting)
 
-    def add(self, requests: Sequence[Request]) -> None:
+    def add(self, requests: Sequence[SampleRequest]) -> None:
         check(requests, {*self._rows.keys, *(request.key for request in self._waiting)})
         self._waiting += requests
 
     @torch.inference_mode()
-    def step(self) -> Mapping[Key, PartialSample]:
+    def step(self) -> Mapping[SampleKey, PartialSample]:
         for requests in _portions(self._waiting):
             self._join(requests)
         self._waiting = []
@@ -81,14 +84,14 @@ class TransformersEngine:
         return partials
 
     @torch.inference_mode()
-    def partials(self, tasks: Collection[str] | None = None) -> Mapping[Key, PartialSample]:
+    def partials(self, tasks: Collection[str] | None = None) -> Mapping[SampleKey, PartialSample]:
         waiting = {one.key: one.partial_sample for one in self._waiting if tasks is None or one.key.task in tasks}
-        return waiting | dict(self._rows.partials(self._rows.of(tasks)))
+        return waiting | dict(self._rows.partials(self._rows.rows_of(tasks)))
 
     @torch.inference_mode()
     def abort(self, tasks: Collection[str]) -> None:
         self._waiting = [request for request in self._waiting if request.key.task not in tasks]
-        self._leave(self._rows.of(tasks))
+        self._leave(self._rows.rows_of(tasks))
 
     def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         parameters = self._model.state_dict(keep_vars=True)
@@ -97,7 +100,7 @@ class TransformersEngine:
             raise ConfigError(*problems)
         distinct = {id(parameters[name]): name for name in tensors}
         with torch.no_grad():
-            for name in distinct.values():  # one at a time: nothing is staged on the device
+            for name in distinct.values():  # one at a time, so that nothing is staged on the device
                 parameters[name].copy_(tensors[name])
         self.version = version
         self._rows.serve(version.number)
@@ -115,11 +118,11 @@ class TransformersEngine:
         del self._forward, self._model
 
     def _start_empty(self) -> None:
-        self._rows = Rows(self._device)
+        self._rows = BatchRows(self._device)
         self._cache = KVCache(self._model.config.num_hidden_layers, self._model.dtype, self._device)
 
-    def _join(self, requests: Sequence[Request]) -> None:
-        """Reads all but the last token of each sequence, and makes rows of them."""
+    def _join(self, requests: Sequence[SampleRequest]) -> None:
+        """Reads each sequence without its last token, and adds a row for it."""
         sequences = [sequence(request)[:-1] for request in requests]
         distinct = {one.tobytes(): one for one in sequences}
         number = {name: index for index, name in enumerate(distinct)}
@@ -130,11 +133,11 @@ class TransformersEngine:
         self._rows.join(requests, self.version.number)
 
     def _prefill(self, sequences: Sequence[Tokens]) -> list[KeysValues]:
-        """Of each layer, the sequences padded on the left."""
+        """Computes each layer's keys and values for the sequences, padded on the left."""
         padded, real = _pad_left(sequences, self._device)
         length = padded.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=self._device).tril()
-        # Padding sees itself: the softmax of a row that sees nothing would be NaN.
+        # Padding attends to itself: the softmax of a row that attends to nothing would be NaN.
         visible = (causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool, device=self._device)
         positions = (real.cumsum(-1) - 1).clamp_(min=0)
         cache: Any = DynamicCache()
@@ -142,8 +145,8 @@ class TransformersEngine:
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def _plain_forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
-        """tokens, positions [R, T]. Returns the last position's logits [R, V]."""
-        # A four-dimensional mask is taken as it is; a two-dimensional one would be rebuilt at every token.
+        """Runs the model's own forward pass on tokens, positions [R, T]. Returns the last position's logits [R, V]."""
+        # The model uses a four-dimensional mask as it is; it would rebuild a two-dimensional one at every token.
         output: Any = self._model(
             input_ids=tokens,
             attention_mask=mask,
@@ -166,10 +169,10 @@ class TransformersEngine:
         self._cache.narrow(self._rows.widest)
 
 
-def _portions(requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """What is read together: sequences of like length, `PREFILL_TOKENS` at most, equal ones in one portion."""
+def _portions(requests: Sequence[SampleRequest]) -> Iterator[list[SampleRequest]]:
+    """Groups requests to be read together: similar lengths, at most `PREFILL_TOKENS`, equal sequences together."""
     sequences = sorted(((sequence(request), request) for request in requests), key=lambda pair: _order(pair[0]))
-    portion: list[Request] = []
+    portion: list[SampleRequest] = []
     distinct: set[bytes] = set()
     for tokens, request in sequences:
         name = tokens.tobytes()
@@ -187,7 +190,8 @@ def _order(tokens: Tokens) -> tuple[int, bytes]:
 
 
 def _pad_left(sequences: Sequence[Tokens], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids [N, P] int64, and where they are real [N, P] bool. P is 1 at least: sequences may be empty."""
+    """Returns token ids [N, P] int64, and which of them are real [N, P] bool. P is at least 1, since sequences may be
+    empty."""
     columns = max(1, *map(len, sequences))
     padded = np.zeros((len(sequences), columns), dtype=np.int64)
     real = np.zeros((len(sequences), columns), dtype=bool)
@@ -204,7 +208,7 @@ def _unfit(config: PreTrainedConfig, folder: str, longest: int) -> Iterator[Prob
     if kinds:
         yield Problem(
             "rollout.engine",
-            f"transformers keeps full attention only; {folder} has {', '.join(sorted(kinds))} layers",
+            f"the transformers engine supports only full attention; {folder} has {', '.join(sorted(kinds))} layers",
             "choose another engine or model",
         )
     yield from checkpoint.too_short(config, longest)

@@ -1,10 +1,10 @@
 """Environments turn completions into rewards, at once or after several turns.
 
-- They run in a process of their own (`scorer.py`): one that raises, hangs or dies costs its task an attempt,
-  with the traceback, and never becomes a reward of 0.
+- An environment runs in a process of its own (`scorer.py`): one that raises, hangs or dies costs its task an attempt,
+  recorded with the traceback, and never becomes a reward of 0.
 - A reward is a finite float, one for each completion; anything else is a failure too.
-- An interactive one keeps a session for each sample. A session follows from its prompt, columns, seed and the model's
-  turns, so it can be made again anywhere (`sessions.py`): a sample may go on on another machine.
+- An interactive environment keeps a session for each sample. A session follows from its prompt, columns, seed and the
+  model's turns, so it can be made again anywhere (`sessions.py`): a sample may continue on another machine.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from echo_queue.records import Message
 
 @dataclass(frozen=True)
 class Answers:
-    """The N completions of one prompt. `columns` are the prompt row's further columns."""
+    """The N completions of one prompt, to be scored. `columns` are the prompt row's further columns."""
 
     prompt: str | list[Message]
     completions: Sequence[str]
@@ -27,10 +27,10 @@ class Answers:
 
 @dataclass(frozen=True)
 class Turn:
-    """One sample up to where the environment is to speak.
+    """One sample up to the point where the environment must reply.
 
-    `completions`: every text that the model wrote in it, in order. `last`: there is no room for more; the last text may
-    be cut, or may have been answered before with an observation that filled the room.
+    `completions`: every text that the model wrote in the sample, in order. `last`: the model has no room to write more;
+    its last text may be cut, or may have been answered before by an observation that filled the room.
     """
 
     prompt: str | list[Message]
@@ -42,36 +42,40 @@ class Turn:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model reads next; or None, and the reward, once it is over."""
+    """An environment's reply: an observation that the model reads next, or, once the sample is over, its reward."""
 
     observation: str | None
     reward: float | None
 
 
-class Environment(Protocol):
+class ScoringEnvironment(Protocol):
+    """Scores completions at once."""
+
     def score(self, answers: Answers) -> list[float]:
-        """The reward of each completion, in order. May raise anything."""
+        """Returns the reward of each completion, in order. May raise anything."""
 
 
 class Session(Protocol):
     """One sample's game, dialogue or tools."""
 
     def reply(self, text: str) -> str | float:
-        """To the model's next turn: a text, not empty, that it reads, or the reward, which ends the session."""
+        """Replies to the model's next turn: a text that is not empty, or the reward, which ends the session."""
 
     def unfinished(self) -> float:
-        """The reward if the model has no room, or no turns, to go on."""
+        """Returns the reward of a sample that ends because the model has no room, or no turns, left."""
 
 
-class Interactive(Protocol):
+class InteractiveEnvironment(Protocol):
+    """Answers the model turn by turn."""
+
     def start(self, prompt: str | list[Message], columns: Mapping[str, Any], seed: int) -> Session:
-        """A session whose replies depend on these and on the model's turns, and on nothing else. May raise anything."""
+        """Starts a session whose replies depend only on these arguments and the model's turns. May raise anything."""
 
 
-def create(config: EnvironmentConfig) -> Environment | Interactive:
-    """One with sessions iff `config.kind` is interactive.
+def create(config: EnvironmentConfig) -> ScoringEnvironment | InteractiveEnvironment:
+    """Makes the configured environment, an `InteractiveEnvironment` iff `config.kind` is interactive.
 
-    Raises `ConfigError` if the environment cannot be had on this machine.
+    Raises `ConfigError` if the environment cannot be made on this machine.
     """
     match config.kind:
         case "reasoning-gym":

@@ -1,8 +1,8 @@
 """The scoring process that `scorer.py` starts: `main(FD, PARENT, ENVIRONMENT_JSON)`.
 
-On the socket FD (`pipe.py`) it answers `Answers` with `Rewards`, a `Turn` with a `Reply`, and either with `Failed`,
-until the socket closes. It ignores SIGINT and SIGTERM, since its parent decides when it ends, and dies with its parent
-even while the environment hangs.
+On the socket FD (`pipe.py`) the process answers `Answers` with `Rewards`, a `Turn` with a `Reply`, and either with
+`Failed`, until the socket closes. It ignores SIGINT and SIGTERM, since its parent decides when it ends, and dies with
+its parent even while the environment hangs.
 """
 
 import ctypes
@@ -28,36 +28,40 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True)
 class Ready:
-    """The environment is made."""
+    """Says that the environment is made."""
 
 
 @dataclass(frozen=True)
 class Unfit:
-    """The environment cannot be had on this machine."""
+    """Says that the environment cannot be made on this machine."""
 
     problems: tuple[Problem, ...]
 
 
 @dataclass(frozen=True)
 class Rewards:
+    """The rewards of all completions, in order."""
+
     values: list[float]
 
 
 @dataclass(frozen=True)
 class Failed:
+    """The traceback of an environment that raised."""
+
     traceback: str
 
 
 Answer = Ready | Unfit | Rewards | Reply | Failed
 
 
-def told(answer: Answer) -> list[Any]:
-    """As a message; `heard` is the inverse."""
+def message_of(answer: Answer) -> list[Any]:
+    """Returns the answer as a message; `answer_of` is the inverse."""
     return [type(answer).__name__, answer]
 
 
-def heard(message: Any) -> Answer:
-    """Raises `ValueError` for what is no answer."""
+def answer_of(message: Any) -> Answer:
+    """Returns the answer in a message. Raises `ValueError` for any other message."""
     match message:
         case ["Ready", _]:
             return Ready()
@@ -71,60 +75,61 @@ def heard(message: Any) -> Answer:
             return Reply(None, reward)
         case ["Failed", {"traceback": str(text)}]:
             return Failed(text)
-    raise ValueError(f"no answer: {str(message)[:200]}")
+    raise ValueError(f"not an answer: {str(message)[:200]}")
 
 
 def _problem(message: Any) -> Problem:
     match message:
         case {"where": str(where), "what": str(what), "fix": str(fix)}:
             return Problem(where, what, fix)
-    raise ValueError(f"no problem: {str(message)[:200]}")
+    raise ValueError(f"not a problem: {str(message)[:200]}")
 
 
 def serve(pipe: Pipe, config: EnvironmentConfig) -> None:
+    """Makes the environment and answers messages until the pipe closes."""
     try:
         answer = answerer(config)
     except ConfigError as error:
-        pipe.send(told(Unfit(error.problems)), None)
+        pipe.send(message_of(Unfit(error.problems)), None)
         return
     except Exception:
         where = f"environment.{'function' if config.function else 'kind'}"
-        pipe.send(told(Unfit((Problem(where, _traceback(), "fix what it raised"),))), None)
+        pipe.send(message_of(Unfit((Problem(where, _traceback(), "fix the error that it raised"),))), None)
         return
-    pipe.send(told(Ready()), None)
+    pipe.send(message_of(Ready()), None)
     while True:
         try:
-            asked = pipe.receive(None)
+            message = pipe.receive(None)
         except EOFError:
             return
         try:
-            said: Answer = answer(asked)
+            reply: Answer = answer(message)
         except Exception:
-            said = Failed(_traceback())
-        pipe.send(told(said), None)
+            reply = Failed(_traceback())
+        pipe.send(message_of(reply), None)
 
 
 def answerer(config: EnvironmentConfig) -> Callable[[dict[str, Any]], Rewards | Reply]:
-    """What the environment says to a message. Raises `ConfigError` if the environment cannot be had here."""
+    """Returns the function that answers messages. Raises `ConfigError` if the environment cannot be made here."""
     environment: Any = create(config)
     if config.kind in INTERACTIVE:
         sessions = Sessions(environment, config.max_turns)
-        return lambda asked: replied(sessions.reply(Turn(**asked)))
+        return lambda message: checked_reply(sessions.reply(Turn(**message)))
 
-    def score(asked: dict[str, Any]) -> Rewards:
-        answers = Answers(**asked)
-        return Rewards(checked(environment.score(answers), len(answers.completions)))
+    def score(message: dict[str, Any]) -> Rewards:
+        answers = Answers(**message)
+        return Rewards(checked_rewards(environment.score(answers), len(answers.completions)))
 
     return score
 
 
-def replied(reply: Reply) -> Reply:
-    """Raises `ValueError` for a reward that is none."""
-    return reply if reply.reward is None else Reply(None, *checked([reply.reward], 1))
+def checked_reply(reply: Reply) -> Reply:
+    """Returns the reply with its reward as a float. Raises `ValueError` if the reward is not a finite number."""
+    return reply if reply.reward is None else Reply(None, *checked_rewards([reply.reward], 1))
 
 
-def checked(rewards: Sequence[Any], count: int) -> list[float]:
-    """`rewards` as `count` finite floats. Raises `ValueError` saying which is not."""
+def checked_rewards(rewards: Sequence[Any], count: int) -> list[float]:
+    """Returns `rewards` as `count` finite floats. Raises `ValueError` naming the one that is not."""
     if len(rewards) != count:
         raise ValueError(f"the environment returned {len(rewards)} rewards for {count} completions")
     for position, reward in enumerate(rewards):
@@ -134,7 +139,7 @@ def checked(rewards: Sequence[Any], count: int) -> list[float]:
 
 
 def die_with(parent: int) -> None:
-    """Asks Linux for SIGKILL when the parent ends; elsewhere a hanging environment would outlive it."""
+    """Asks Linux for SIGKILL when the parent ends; on other systems a hanging environment would outlive its parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -149,5 +154,5 @@ def main(descriptor: str, parent: str, config: str) -> None:
 
 
 def _traceback() -> str:
-    """What is being handled, as text that JSON can carry."""
+    """Returns the traceback of the exception being handled, as text that JSON can carry."""
     return traceback.format_exc().rstrip().encode("utf-8", "replace").decode()

@@ -1,7 +1,8 @@
 """A user's reward function, called as TRL's trainers call theirs.
 
-Keywords: `prompts`, `completions`, `completion_ids`, `trainer_state` (None here), and each further column as a list.
-For chat prompts a completion is `[{"role": "assistant", "content": …}]`, else text. Plain or `async def`.
+The keywords are `prompts`, `completions`, `completion_ids`, `trainer_state` (None here), and each further column as a
+list. A completion of a chat prompt is `[{"role": "assistant", "content": …}]`, of a text prompt a text. The function
+may be plain or `async def`.
 Source: huggingface/trl, docs/source/grpo_trainer.md, "Using a custom reward function".
 """
 

@@ -1,7 +1,8 @@
-"""Mathematical answers, compared with math-verify: 1.0 if equal to the row's `answer` (or `solution`), else 0.0.
+"""Mathematical answers, compared by math-verify: 1.0 if equal to the row's `answer` (or `solution`), else 0.0.
 
-math-verify bounds its own work with SIGALRM, so it must run on the main thread of its process, as it does in
-the scorer's. A completion that it cannot read in time is a wrong answer; a solution that it cannot read is an error.
+math-verify bounds its own work with SIGALRM, so it must run on the main thread of its process, as it does in the
+scorer's process. A completion that it cannot parse in time is a wrong answer; a solution that it cannot parse is an
+error.
 """
 
 import re
@@ -31,7 +32,7 @@ class Math:
         return [float(self._verify(solution, self._parse(completion))) for completion in answers.completions]
 
     def _solution(self, text: str) -> list[Any]:
-        """Data sets give a bare expression, with or without its dollars, or prose that ends in the answer."""
+        """Parses a solution: data sets give an expression, with or without dollar signs, or prose that ends in it."""
         readings = (text, f"${text}$") if DELIMITED_OR_PROSE.search(text) else (f"${text}$", text)
         parsed: list[Any] = self._parse(readings[0]) or self._parse(readings[1])
         if not parsed:

@@ -1,8 +1,8 @@
 """Messages between the scorer and its child: JSON in frames over a socket.
 
-- Every frame comes and goes whole within its deadline (`TimeoutError`), or not at all (`EOFError` once the other side
-  is gone): a child that stops in the middle of a message holds nobody up.
-- Nothing is unpickled: an environment's process can say no more than its few kinds of answer.
+- Every frame is sent or received whole within its deadline, or the call raises: `TimeoutError`, or `EOFError` once the
+  other side is gone. A child that stops in the middle of a message thus blocks no worker.
+- Nothing is unpickled: an environment's process can send only its few kinds of answer.
 """
 
 import socket
@@ -13,22 +13,24 @@ import orjson
 
 HEADER_BYTES = 8
 FRAME_MAX_BYTES = 256 << 20
-"""A longer one is no message of ours."""
+"""A longer frame cannot be a valid message."""
 RECEIVE_BYTES = 1 << 20
 
 
 class Pipe:
+    """One end of the socket between the scorer and its child."""
+
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
 
     def send(self, message: Any, timeout_s: float | None) -> None:
-        """Raises `OSError` if the other side is gone."""
+        """Sends one message. Raises `OSError` if the other side is gone."""
         frame = orjson.dumps(message)
         self._socket.settimeout(timeout_s)
         self._socket.sendall(len(frame).to_bytes(HEADER_BYTES, "little") + frame)
 
     def receive(self, timeout_s: float | None) -> Any:
-        """The next message. Raises `ValueError` for what is none."""
+        """Returns the next message. Raises `ValueError` for bytes that are not a message."""
         give_up = None if timeout_s is None else time.monotonic() + timeout_s
         size = int.from_bytes(self._exactly(HEADER_BYTES, give_up), "little")
         if size > FRAME_MAX_BYTES:

@@ -1,4 +1,4 @@
-"""A poker table: the prompt row's hand against its opponent, for chips (`echo_queue.submission.sources.poker`)."""
+"""A poker table: the model plays the prompt row's hand for chips (`echo_queue.submission.sources.poker`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ class Poker:
             raise ConfigError(*error.problems) from None
 
     def start(self, prompt: str | list[Message], columns: Mapping[str, Any], seed: int) -> "Game":
-        """The deal decides everything; the sample's seed nothing."""
+        """Starts the deal of the row's columns, which determine the session; the sample's seed has no effect."""
         return Game(Hand(deal_of(columns)))
 
 

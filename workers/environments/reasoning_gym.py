@@ -1,6 +1,6 @@
 """Any reasoning-gym dataset, scored by the dataset's own `score_answer`.
 
-The answer is what stands in the last <answer> tag; without one, the whole completion.
+The answer is the text of the last <answer> tag, or the whole completion if there is no tag.
 """
 
 import re
@@ -19,7 +19,7 @@ class ReasoningGym:
         if find_spec("reasoning_gym") is None:
             fix = "pip install 'echo-queue[environments]'"
             raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", fix))
-        import_module("reasoning_gym")  # takes a second, which no task should be charged for
+        import_module("reasoning_gym")  # takes a second, which should not count as a task's time
 
     def score(self, answers: Answers) -> list[float]:
         dataset, entry = original(answers.columns)

@@ -2,8 +2,8 @@
 
 - `score` returns one finite reward per completion, `reply` an observation or the reward of one sample; or they raise
   `ScoringError` with the environment's traceback.
-- After a timeout or a crash the child is killed and a fresh one started.
-- An environment that cannot even be made is a `ConfigError`: it would fail every task.
+- After a timeout or a crash the child is killed and a new one is started.
+- An environment that cannot be made at all is a `ConfigError`, since it would fail every task.
 """
 
 import os
@@ -19,39 +19,48 @@ from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
 from echo_queue.launch.reap import reap
 from workers.environments import Answers, Reply, Turn
-from workers.environments.child import Answer, Failed, Rewards, Unfit, checked, heard, replied
+from workers.environments.child import (
+    Answer,
+    Failed,
+    Rewards,
+    Unfit,
+    answer_of,
+    checked_reply,
+    checked_rewards,
+)
 from workers.environments.pipe import Pipe
 
 START_DEADLINE_S = 120.0
-"""Importing a large environment from a cold disk."""
+"""Long enough to import a large environment from a cold disk."""
 GONE_S = 10.0
 """A killed process is gone at once, unless the machine is in trouble."""
-
 
 T = TypeVar("T")
 
 
 class ScoringError(Exception):
-    """An environment raised, hung, died or returned no rewards. The message is for the dead-letter entry."""
+    """The environment raised, hung, died or returned no rewards. The message is the reason of the failed attempt."""
 
 
 class Scorer:
+    """The parent's side of the scoring process. One thread uses it at a time."""
+
     def __init__(self, config: EnvironmentConfig) -> None:
-        """Starts the child and does not wait for it."""
+        """Starts the child, without waiting for it."""
         self._config = config
         self.interactive = config.kind in INTERACTIVE
         self._ready = False
         self._start()
 
     def wait_ready(self) -> None:
-        """Raises `ConfigError` if the environment cannot be had here, `DeadlineError` if it takes too long."""
+        """Waits for the environment. Raises `ConfigError` if it cannot be made, `DeadlineError` if that is too slow."""
         if self._ready:
             return
         try:
             answer = self._answer(START_DEADLINE_S)
         except TimeoutError:
             what = f"the {self._config.kind} environment was not ready within {START_DEADLINE_S:.0f} s"
-            raise DeadlineError(Problem("environment", what, "see what its module does when imported")) from None
+            raise DeadlineError(Problem("environment", what, "check what its module does when imported")) from None
         except EOFError:
             code = reap(self._process, GONE_S, "the environment's process")
             what = f"the {self._config.kind} environment's process ended with {code} while starting"
@@ -61,32 +70,32 @@ class Scorer:
         self._ready = True
 
     def score(self, answers: Answers) -> list[float]:
-        """Takes at most `environment.timeout_s`, plus the start of a fresh child after a failure."""
+        """Scores completions within `environment.timeout_s`, plus the start of a new child after a failure."""
 
         def rewards(answer: Answer) -> list[float] | None:
-            return checked(answer.values, len(answers.completions)) if isinstance(answer, Rewards) else None
+            return checked_rewards(answer.values, len(answers.completions)) if isinstance(answer, Rewards) else None
 
         return self._ask(answers, rewards)
 
     def reply(self, turn: Turn) -> Reply:
-        """Of an interactive environment. As long as `score` at most."""
-        return self._ask(turn, lambda answer: replied(answer) if isinstance(answer, Reply) else None)
+        """Returns an interactive environment's reply to a turn, within the time that `score` may take."""
+        return self._ask(turn, lambda answer: checked_reply(answer) if isinstance(answer, Reply) else None)
 
     def _ask(self, question: Answers | Turn, expected: Callable[[Answer], T | None]) -> T:
-        """`expected` makes something of the answer that it should be, and None of others."""
+        """Asks the child. `expected` converts an answer of the right kind, and returns None for any other."""
         self.wait_ready()
         try:
             failpoints.step("ask scorer", lambda: self._pipe.send(question, self._config.timeout_s))
             answer = self._answer(self._config.timeout_s)
-            if (made := expected(answer)) is not None:
-                return made
+            if (result := expected(answer)) is not None:
+                return result
         except TimeoutError:
             self._restart()
             limit = f"environment.timeout_s = {self._config.timeout_s}"
             raise ScoringError(f"the environment took longer than {limit}") from None
         except ValueError as error:
             self._restart()
-            raise ScoringError(f"the environment's process wrote into our pipe: {error}") from None
+            raise ScoringError(f"the environment's process wrote into the scorer's pipe: {error}") from None
         except (EOFError, OSError):
             code = self._restart()
             raise ScoringError(f"the environment's process ended with {code} (negative: the signal)") from None
@@ -100,7 +109,7 @@ class Scorer:
         return reap(self._process, GONE_S, "the environment's process")
 
     def _answer(self, timeout_s: float) -> Answer:
-        return heard(failpoints.step("hear scorer", lambda: self._pipe.receive(timeout_s)))
+        return answer_of(failpoints.step("hear scorer", lambda: self._pipe.receive(timeout_s)))
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

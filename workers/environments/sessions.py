@@ -1,8 +1,8 @@
 """The sessions of an interactive environment, one for each sample under way.
 
-- The same turns get the same reply, in whatever process they are told: a session that is missing, or that has heard
-  other turns, is made again and hears all of them.
-- At most `SESSIONS_MAX` are kept; those unused for longest make room.
+- The same turns get the same reply in every process: a session that is missing, or that was played with other turns, is
+  started again and played with all of them.
+- At most `SESSIONS_MAX` sessions are kept; the least recently used are dropped first.
 """
 
 from collections import OrderedDict
@@ -14,15 +14,15 @@ from typing import Any
 import orjson
 from blake3 import blake3
 
-from workers.environments import Interactive, Reply, Session, Turn
+from workers.environments import InteractiveEnvironment, Reply, Session, Turn
 
 SESSIONS_MAX = 4096
-"""More samples than a worker has under way at once."""
+"""More than the number of samples that a worker generates at once."""
 
 
 @dataclass(eq=False)
-class Heard:
-    """A session, the turns it has heard, and its answer to the last one."""
+class PlayedSession:
+    """A session, the turns that it was played with, and its answer to the last one."""
 
     session: Session
     turns: list[str] = field(default_factory=list)
@@ -30,47 +30,45 @@ class Heard:
 
 
 class Sessions:
-    """`max_turns`: a session ends after so many turns of the model, as one that has no room left."""
+    """`max_turns`: after so many turns of the model a session ends, like one that has no room left."""
 
-    def __init__(self, environment: Interactive, max_turns: int) -> None:
+    def __init__(self, environment: InteractiveEnvironment, max_turns: int) -> None:
         self._environment = environment
         self._max_turns = max_turns
-        self._heard: OrderedDict[bytes, Heard] = OrderedDict()
+        self._played: OrderedDict[bytes, PlayedSession] = OrderedDict()
 
     def reply(self, turn: Turn) -> Reply:
-        """Raises `ValueError` for an answer that is none; and whatever the environment raises."""
+        """Replies to a turn. Raises `ValueError` for a malformed answer, and any error that the environment raises."""
         key = _identity(turn)
-        heard = self._heard.pop(key, None)
-        if heard is None or heard.turns != list(turn.completions[: len(heard.turns)]):
-            heard = Heard(self._environment.start(turn.prompt, turn.columns, turn.seed))
-        _tell(heard, turn.completions)
-        if not isinstance(heard.answer, str):
-            return Reply(None, _reward(heard.answer))
+        played = self._played.pop(key, None)
+        if played is None or played.turns != list(turn.completions[: len(played.turns)]):
+            played = PlayedSession(self._environment.start(turn.prompt, turn.columns, turn.seed))
+        _catch_up(played, turn.completions)
+        if not isinstance(played.answer, str):
+            return Reply(None, _reward(played.answer))
         if turn.last or len(turn.completions) >= self._max_turns:
-            return Reply(None, _reward(heard.session.unfinished()))
-        self._heard[key] = heard
-        while len(self._heard) > SESSIONS_MAX:
-            self._heard.popitem(last=False)
-        return Reply(heard.answer, None)
+            return Reply(None, _reward(played.session.unfinished()))
+        self._played[key] = played
+        while len(self._played) > SESSIONS_MAX:
+            self._played.popitem(last=False)
+        return Reply(played.answer, None)
 
 
-def _tell(heard: Heard, completions: Sequence[str]) -> None:
-    """Those turns that the session has not heard."""
-    for number in range(len(heard.turns), len(completions)):
-        if number and not isinstance(heard.answer, str):
-            what = (
-                f"ended after turn {number} and not before turn {len(completions)} when they were told to it once more"
-            )
+def _catch_up(played: PlayedSession, completions: Sequence[str]) -> None:
+    """Plays the turns that the session has not had yet."""
+    for number in range(len(played.turns), len(completions)):
+        if number and not isinstance(played.answer, str):
+            what = f"ended after turn {number} when replayed, but had not ended before turn {len(completions)}"
             raise ValueError(f"the session {what}: it depends on more than its prompt, columns, seed and turns")
-        heard.answer = heard.session.reply(completions[number])
-        heard.turns.append(completions[number])
-        if heard.answer == "":
+        played.answer = played.session.reply(completions[number])
+        played.turns.append(completions[number])
+        if played.answer == "":
             raise ValueError("the environment answered with an empty text")
 
 
 def _reward(answer: object) -> float:
     if not isinstance(answer, Real):
-        raise ValueError(f"the environment answered {answer!r}, neither a text nor a reward")
+        raise ValueError(f"the environment answered {answer!r}, which is neither a text nor a reward")
     return float(answer)
 
 

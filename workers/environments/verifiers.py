@@ -1,11 +1,12 @@
 """Environments written for `verifiers` (PrimeIntellect-ai/verifiers, `MultiTurnEnv` and its kin, version 0.3).
 
-The environment runs its own rollout and asks a client for the model's turns; `Policy` is that client. So stop
-conditions, state and rubric are its own to the letter. What it adds between two turns is the observation.
+The environment runs its own rollout and asks a client for the model's turns; `TurnClient` is that client. Stop
+conditions, state and rubric are thus exactly the environment's own. The messages that the environment adds between two
+turns are the observation.
 
-- The row's columns `answer` and `info` reach it as the columns of a `verifiers` data set; what it draws by chance
-  it must draw from `info["seed"]`, so that the same turns make the same session.
-- Tools are for models behind a server that reads their calls: here a turn of the model is plain text.
+- The row's columns `answer` and `info` reach the environment as the columns of a `verifiers` data set. Everything
+  random must be drawn from `info["seed"]`, so that the same turns make the same session.
+- Tools are not supported: they need a server that parses the model's calls, and here a turn of the model is plain text.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ try:
     from verifiers.types import ResponseMessage
 except ImportError:
     fix = "pip install 'echo-queue[verifiers]'"
-    raise ConfigError(Problem("environment.kind", "verifiers needs that package here, below 0.4", fix)) from None
+    raise ConfigError(
+        Problem("environment.kind", "verifiers needs the verifiers package here, below version 0.4", fix)
+    ) from None
 
 logging.getLogger("verifiers").setLevel(logging.WARNING)
 MODEL = "policy"
@@ -47,32 +50,35 @@ class Verifiers:
 
 
 class Conversation:
-    """One rollout of the environment, which stands still while the model is to speak."""
+    """One rollout of the environment, which pauses while the model generates its turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, environment: Any, row: Mapping[str, Any]) -> None:
         self._loop, self._environment = loop, environment
-        self._policy = Policy(loop)
-        self._rollout = loop.create_task(environment.rollout(row, self._policy, MODEL, {}))
-        self._told = len(self._go_on() or ())
+        self._client = TurnClient(loop)
+        self._rollout = loop.create_task(environment.rollout(row, self._client, MODEL, {}))
+        self._seen = len(self._run_to_turn() or ())
 
     def reply(self, text: str) -> str | float:
-        self._policy.turn.set_result(text)
-        asked = self._go_on()
+        self._client.turn.set_result(text)
+        asked = self._run_to_turn()
         if asked is None:
             return self._score()
-        new = asked[self._told + 1 :]
-        self._told = len(asked)
+        new = asked[self._seen + 1 :]
+        self._seen = len(asked)
         return "\n".join(str(message.content) for message in new)
 
     def unfinished(self) -> float:
-        """As where a server refuses a conversation that has become too long."""
-        self._policy.turn.set_exception(OverlongPromptError())
-        self._go_on()
+        """Ends the rollout as a server does that refuses a conversation which has become too long."""
+        self._client.turn.set_exception(OverlongPromptError())
+        self._run_to_turn()
         return self._score()
 
-    def _go_on(self) -> list[Any] | None:
-        """Until the model is asked: the conversation so far; None once it is over. Raises what its rollout raises."""
-        asked = self._loop.create_task(self._policy.asked.get())
+    def _run_to_turn(self) -> list[Any] | None:
+        """Runs the rollout until it asks for a turn; returns the conversation so far, or None once the rollout is over.
+
+        Raises the rollout's error, if any.
+        """
+        asked = self._loop.create_task(self._client.asked.get())
         both = (asked, self._rollout)
         self._loop.run_until_complete(asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED))
         if asked.done():
@@ -88,8 +94,8 @@ class Conversation:
         return float(state["reward"])
 
 
-class Policy(Client):  # type: ignore[misc]
-    """A client whose answers come from whoever holds the conversation: `asked`, then `turn`."""
+class TurnClient(Client):  # type: ignore[misc]
+    """A client whose responses are given by the `Conversation`: it puts each request into `asked` and awaits `turn`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(None)

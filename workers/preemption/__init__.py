@@ -1,31 +1,31 @@
-"""Spot notices: who tells a worker that its machine is about to be taken away, and how.
+"""Spot notices: the sources that tell a worker that its machine is about to be taken away.
 
-- A notice makes the worker leave within the time that it gives; a recommendation makes it rest, so that it leases
-  nothing more. Nothing here ever ends a worker otherwise: a source that cannot be asked is asked again.
-- A source says what is so now, and is asked until the worker leaves: no notice is missed by coming too early.
+- A notice makes the worker leave within the time that the notice gives; a recommendation makes the worker rest, so that
+  it leases nothing more. Nothing else here ends a worker: a source that does not answer is asked again.
+- A source reports the present state and is polled until the worker leaves, so a notice that comes early is not missed.
 """
 
 from echo_queue.config import Preemption
 from workers.preemption import signals
 from workers.preemption.aws import Aws
 from workers.preemption.azure import Azure
-from workers.preemption.file import File
+from workers.preemption.file import NoticeFile
 from workers.preemption.gcp import Gcp
-from workers.preemption.watcher import Source, Watcher
+from workers.preemption.watcher import NoticeSource, NoticeWatcher
 from workers.shutdown import Shutdown
 
 __all__ = ["watch"]
 
 
-def watch(config: Preemption, leaving: Shutdown) -> None:
-    """Tells `leaving` of each notice from now on, in a daemon thread. Call it in the main thread."""
+def watch(config: Preemption, shutdown: Shutdown) -> None:
+    """Starts a daemon thread that passes each notice on to `shutdown`. Call it in the main thread."""
     if config.watch == "signal":
-        signals.watch(leaving)
+        signals.watch(shutdown)
     elif config.watch != "none":
-        Watcher(_source(config), leaving, config.poll_s).start()
+        NoticeWatcher(_source(config), shutdown, config.poll_s).start()
 
 
-def _source(config: Preemption) -> Source:
+def _source(config: Preemption) -> NoticeSource:
     match config.watch:
         case "aws":
             return Aws(config.endpoint or Aws.ENDPOINT)
@@ -34,5 +34,5 @@ def _source(config: Preemption) -> Source:
         case "azure":
             return Azure(config.endpoint or Azure.ENDPOINT, acknowledge=config.acknowledge)
         case _:
-            assert config.file is not None, "a file to watch is named"
-            return File(config.file)
+            assert config.file is not None, "the configuration names a file to watch"
+            return NoticeFile(config.file)

@@ -1,4 +1,4 @@
-"""Azure: scheduled events of the instance metadata service, which tells each machine those of its whole set.
+"""Azure: scheduled events of the instance metadata service, which tells each machine the events of its whole set.
 
 https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 """
@@ -11,8 +11,8 @@ from typing import ClassVar, NamedTuple
 
 import orjson
 
-from workers.preemption.metadata import Metadata
-from workers.preemption.watcher import Away, Notice, seconds_until
+from workers.preemption.metadata import MetadataServer
+from workers.preemption.watcher import Notice, NoticeSourceAway, seconds_until
 
 log = logging.getLogger(__name__)
 
@@ -20,25 +20,27 @@ EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 HEADERS = {"Metadata": "true"}
 LONGEST_S = 900.0
-"""No event is announced earlier."""
+"""Azure announces no event earlier than this."""
 
 
 class Eviction(NamedTuple):
+    """A scheduled preemption of some machines, by their names in lower case."""
+
     event: str
     machines: list[str]
     within_s: float
 
 
 class Azure:
-    """`acknowledge`: as this process ends, Azure is told that it need not wait any longer."""
+    """`acknowledge`: when this process ends, it tells Azure that it need not wait any longer."""
 
     ENDPOINT: ClassVar = "http://169.254.169.254"
 
     def __init__(self, endpoint: str, *, acknowledge: bool) -> None:
-        self._server = Metadata(endpoint)
+        self._server = MetadataServer(endpoint)
         self._acknowledges = acknowledge
 
-    def look(self) -> Notice | None:
+    def poll(self) -> Notice | None:
         announced = list(evictions(self._server.ask(EVENTS, HEADERS).json()))
         own = next((one for one in announced if self._name() in one.machines), None)
         if own is None:
@@ -54,28 +56,28 @@ class Azure:
         try:
             body = orjson.dumps({"StartRequests": [{"EventId": event}]})
             self._server.ask(EVENTS, HEADERS, method="POST", body=body)
-        except Away as error:
+        except NoticeSourceAway as error:
             log.warning("event %s was not acknowledged: %s", event, error)
 
 
 def evictions(document: object) -> Iterator[Eviction]:
-    """Of the scheduled events; names of machines in lower case. Raises `Away`."""
+    """Yields the preemptions among scheduled events. Raises `NoticeSourceAway` for a malformed document."""
     match document:
         case {"Events": list(events)}:
             for event in events:
                 match event:
                     case {"EventType": "Preempt", "EventId": str(name), "Resources": list(machines)}:
-                        within_s = _left(str(event.get("NotBefore") or ""))
+                        within_s = _seconds_left(str(event.get("NotBefore") or ""))
                         yield Eviction(name, [str(machine).casefold() for machine in machines], within_s)
         case _:
-            raise Away(f"{str(document)[:80]!r} are no scheduled events")
+            raise NoticeSourceAway(f"{str(document)[:80]!r} is not a list of scheduled events")
 
 
-def _left(not_before: str) -> float:
-    """Seconds; an event that has started has no time."""
+def _seconds_left(not_before: str) -> float:
+    """Returns the seconds until an event, 0 for an event without a time, which has started."""
     if not not_before:
         return 0.0
     try:
         return seconds_until(parsedate_to_datetime(not_before), LONGEST_S)
     except ValueError as error:
-        raise Away(f"{not_before!r} is no time") from error
+        raise NoticeSourceAway(f"{not_before!r} is not a time") from error

@@ -1,31 +1,33 @@
-"""A file that says it, for whatever else knows: an agent on the machine, a node drainer, a person."""
+"""A file as the notice, for any other source: an agent on the machine, a node drainer, a person."""
 
 from pathlib import Path
 
-from workers.preemption.watcher import Away, Notice, Warned
+from workers.preemption.watcher import Notice, NoticeSourceAway, Recommendation
 
 
-class File:
-    """While `path` exists, the worker is to leave: within the seconds that it holds, if it holds a number.
+class NoticeFile:
+    """While `path` exists, the worker must leave, within the number of seconds that the file holds, if any.
 
-    With the word `rest` in it, the worker leases nothing more.
+    If the file holds the word `rest`, the worker only leases nothing more.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def look(self) -> Notice | Warned | None:
+    def poll(self) -> Notice | Recommendation | None:
         try:
-            said = self._path.read_text(encoding="utf-8", errors="replace").strip()
+            text = self._path.read_text(encoding="utf-8", errors="replace").strip()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Away(f"{self._path} cannot be read: {error.strerror}") from error
-        return Warned(f"{self._path} says so") if said == "rest" else Notice(f"{self._path} is there", _seconds(said))
+            raise NoticeSourceAway(f"{self._path} cannot be read: {error.strerror}") from error
+        if text == "rest":
+            return Recommendation(f"{self._path} says rest")
+        return Notice(f"{self._path} exists", _seconds(text))
 
 
-def _seconds(said: str) -> float | None:
+def _seconds(text: str) -> float | None:
     try:
-        return max(float(said), 0.0)
+        return max(float(text), 0.0)
     except ValueError:
         return None

@@ -1,16 +1,16 @@
-"""Compute Engine: `instance/preempted` of the metadata server, which holds an answer back until it changes.
+"""Compute Engine: `instance/preempted` of the metadata server, which delays its answer until the value changes.
 
 https://cloud.google.com/compute/docs/instances/preemptible and /compute/docs/metadata/querying-metadata
 """
 
 from typing import ClassVar
 
-from workers.preemption.metadata import Metadata
-from workers.preemption.watcher import Away, Notice
+from workers.preemption.metadata import MetadataServer
+from workers.preemption.watcher import Notice, NoticeSourceAway
 
 WAIT_S = 30
 NOTICE_S = 30.0
-"""From the change to the hard stop."""
+"""Time from the change to the hard stop."""
 FLAVOR = "Metadata-Flavor"
 
 
@@ -18,17 +18,17 @@ class Gcp:
     ENDPOINT: ClassVar = "http://metadata.google.internal"
 
     def __init__(self, endpoint: str) -> None:
-        self._server = Metadata(endpoint)
-        self._seen = ""
+        self._server = MetadataServer(endpoint)
+        self._last_etag = ""
 
-    def look(self) -> Notice | None:
-        """The first time it answers at once; later once it differs from the answer before, or after `WAIT_S`."""
-        wait = f"?wait_for_change=true&timeout_sec={WAIT_S}&last_etag={self._seen}" if self._seen else ""
+    def poll(self) -> Notice | None:
+        """Returns at once the first time; later when the value changes, or after `WAIT_S`."""
+        wait = f"?wait_for_change=true&timeout_sec={WAIT_S}&last_etag={self._last_etag}" if self._last_etag else ""
         path = f"/computeMetadata/v1/instance/preempted{wait}"
         answer = self._server.ask(path, {FLAVOR: "Google"}, wait_s=WAIT_S if wait else 0)
         preempted = answer.body.strip().upper()
         if answer.headers.get(FLAVOR) != "Google" or preempted not in (b"TRUE", b"FALSE"):
-            self._seen = ""
-            raise Away(f"{path}: {answer.body[:80]!r} is not the metadata server's")
-        self._seen = answer.headers.get("ETag", "")
+            self._last_etag = ""
+            raise NoticeSourceAway(f"{path}: {answer.body[:80]!r} is not an answer of the metadata server")
+        self._last_etag = answer.headers.get("ETag", "")
         return Notice("Compute Engine preempts this instance", NOTICE_S) if preempted == b"TRUE" else None

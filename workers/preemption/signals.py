@@ -1,15 +1,16 @@
-"""Signals of whoever started the worker: SIGUSR1, rest; SIGUSR2, leave."""
+"""Signals from the process that started the worker: SIGUSR1, rest; SIGUSR2, leave."""
 
 import signal
 from functools import partial
 
-from workers.shutdown import Shutdown, hear
+from workers.shutdown import Shutdown, dispatch_signals
 
 
-def watch(leaving: Shutdown) -> None:
-    hear(
+def watch(shutdown: Shutdown) -> None:
+    """Passes the two signals on to `shutdown`. Call it in the main thread."""
+    dispatch_signals(
         {
-            signal.SIGUSR1: partial(leaving.rest, signal.SIGUSR1.name),
-            signal.SIGUSR2: partial(leaving.leave, signal.SIGUSR2.name),
+            signal.SIGUSR1: partial(shutdown.rest, signal.SIGUSR1.name),
+            signal.SIGUSR2: partial(shutdown.leave, signal.SIGUSR2.name),
         }
     )

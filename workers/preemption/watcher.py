@@ -1,4 +1,4 @@
-"""Asks a source of notices again and again, and tells the worker."""
+"""The thread that polls a source of notices and passes them on to the worker."""
 
 import logging
 import threading
@@ -14,62 +14,64 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Notice:
-    """The machine is taken away in `within_s` seconds (None: nobody knows)."""
+    """The machine will be taken away in `within_s` seconds (None: unknown)."""
 
     why: str
     within_s: float | None = None
 
 
 @dataclass(frozen=True)
-class Warned:
+class Recommendation:
     """The machine may soon be taken away."""
 
     why: str
 
 
-class Away(Exception):
-    """The source cannot be asked, or answers what is not its protocol; it may be back later."""
+class NoticeSourceAway(Exception):
+    """The source does not answer, or its answer is malformed; it may answer later."""
 
 
-class Source(Protocol):
-    def look(self) -> Notice | Warned | None:
-        """What is so now. It may wait for a change, a minute at most. Raises `Away`."""
+class NoticeSource(Protocol):
+    def poll(self) -> Notice | Recommendation | None:
+        """Returns the present notice, if any. It may wait for a change, a minute at most. Raises `NoticeSourceAway`."""
 
 
-class Watcher(threading.Thread):
-    """Looks until the worker leaves. Of a source that is away one line is logged, however often."""
+class NoticeWatcher(threading.Thread):
+    """Polls until the worker leaves. A source that is away is logged once, however often it is away."""
 
-    def __init__(self, source: Source, leaving: Shutdown, poll_s: float) -> None:
+    def __init__(self, source: NoticeSource, shutdown: Shutdown, poll_s: float) -> None:
         super().__init__(name="preemption", daemon=True)
         self._source = source
-        self._leaving = leaving
+        self._shutdown = shutdown
         self._poll_s = poll_s
-        self._complained = False
+        self._warned = False
 
     def run(self) -> None:
-        while not self._leaving.is_set():
+        while not self._shutdown.is_set():
             try:
-                self._tell(self._source.look())
-            except Away as error:
-                self._complain(error)
-            self._leaving.wait(self._poll_s)
+                self._pass_on(self._source.poll())
+            except NoticeSourceAway as error:
+                self._warn_once(error)
+            self._shutdown.wait(self._poll_s)
 
-    def _tell(self, seen: Notice | Warned | None) -> None:
-        match seen:
+    def _pass_on(self, notice: Notice | Recommendation | None) -> None:
+        match notice:
             case Notice(why, within_s):
-                self._leaving.leave(why, within_s)
-            case Warned(why):
-                self._leaving.rest(why)
+                self._shutdown.leave(why, within_s)
+            case Recommendation(why):
+                self._shutdown.rest(why)
 
-    def _complain(self, error: Away) -> None:
-        if not self._complained:
-            log.warning("no spot notice would be seen, and it is tried again without a word: %s", error)
-        self._complained = True
+    def _warn_once(self, error: NoticeSourceAway) -> None:
+        if not self._warned:
+            log.warning(
+                "spot notices cannot be received; their source is polled again without further warnings: %s", error
+            )
+        self._warned = True
 
 
 def seconds_until(moment: datetime, at_most: float) -> float:
-    """From now on, by this machine's clock, of which nobody knows how right it is: hence the bounds, 0 and `at_most`.
+    """Returns the seconds from now until `moment`, which has a time zone, between 0 and `at_most`.
 
-    `moment` has a time zone.
+    The bounds are there because this machine's clock may be wrong.
     """
     return min(max(moment.timestamp() - time.time(), 0.0), at_most)

@@ -1,4 +1,4 @@
-"""Whom a worker believes: the learner's public key, pinned when the worker joins and kept for its life.
+"""The learner's public key, pinned when the worker joins and kept for its life.
 
 A run whose key changes meanwhile ends the worker with an error that says what to do: it may be a learner that lost its
 keys, or somebody who writes to Redis and is not the learner.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, ServiceError
-from echo_queue.queue import Queue
+from echo_queue.queue import TrustedWeights
 from echo_queue.queue.types import RunKeys
 from echo_queue.weights.signatures import SignatureVerifier
 
@@ -25,31 +25,31 @@ class KeyChanged(ServiceError):
 @dataclass(frozen=True)
 class PinnedKey:
     verifier: SignatureVerifier
-    trust: RunKeys
-    queue: Queue
+    keys: RunKeys
+    queue: TrustedWeights
 
     @property
     def chunk_key(self) -> bytes | None:
-        return self.trust.chunk_key
+        return self.keys.chunk_key
 
     def check(self) -> None:
         """Raises `KeyChanged` if the run names another key by now."""
         now = self.queue.run_keys()
-        if now is not None and now.public_key != self.trust.public_key:
-            raise _changed(now.public_key, self.trust.public_key, "the one when this worker joined")
+        if now is not None and now.public_key != self.keys.public_key:
+            raise _changed(now.public_key, self.keys.public_key, "the one when this worker joined")
 
 
-def pin(config: Config, queue: Queue, leaving: threading.Event) -> PinnedKey | None:
+def pin(config: Config, queue: TrustedWeights, leaving: threading.Event) -> PinnedKey | None:
     """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
     deadline_s = config.queue.stall_deadline_s
     give_up = time.monotonic() + deadline_s
     while not leaving.is_set():
-        trust = queue.run_keys()
-        if trust is not None:
-            expected = config.weights.public_key or trust.public_key
-            if trust.public_key != expected:
-                raise _changed(trust.public_key, expected, "weights.public_key")
-            return PinnedKey(SignatureVerifier(expected), trust, queue)
+        keys = queue.run_keys()
+        if keys is not None:
+            expected = config.weights.public_key or keys.public_key
+            if keys.public_key != expected:
+                raise _changed(keys.public_key, expected, "weights.public_key")
+            return PinnedKey(SignatureVerifier(expected), keys, queue)
         if time.monotonic() > give_up:
             what = f"the learner named none within {deadline_s:.0f} s"
             raise DeadlineError(Problem("key of the weights", what, "start the learner"))

@@ -1,22 +1,21 @@
 """Prefetches what the learner announces of the version under way, if it begins at what is staged here.
 
-- Nothing announced is ever applied: it lies in the part cache until the version's signed manifest names the same parts.
+- Nothing announced is ever applied: the transport keeps it until the version's signed manifest names the same parts.
 - An announcement is believed if it is signed with the pinned key and is what its place says; one that is not ends the
   prefetching of its route, with one warning.
-- What was announced and came to nothing leaves the part cache again.
-- `follow` waits for nothing but one read from Redis. The courier prefetches only while it has no other work.
+- What was announced and came to nothing is dropped again.
+- `update` waits for nothing but one read from Redis. The transport prefetches only while it has no other work.
 """
 
 import logging
 
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import Announced, Queue
-from echo_queue.weights.manifest import Announcement, Part, way
+from echo_queue.queue import Announced, PublishedWeights
+from echo_queue.weights.manifest import Announcement, Part, folder_name
 from echo_queue.weights.reader import Damaged
 from echo_queue.weights.signatures import SignatureVerifier
-from workers.weights.peers.download import RouteDownload
-from workers.weights.peers.exchange import PeerExchange
 from workers.weights.staging import Stage
+from workers.weights.transport import Prefetch, WeightTransport
 
 log = logging.getLogger(__name__)
 
@@ -24,29 +23,34 @@ FIX = "its weights are fetched once their version stands; look at who else write
 
 
 class Prefetcher:
-    """For one thread. `deadline_s`: a route of which nothing more is announced for so long is given up."""
+    """Used by one thread. `deadline_s`: a route of which nothing more is announced for so long is given up."""
 
     def __init__(
-        self, queue: Queue, verifier: SignatureVerifier, stage: Stage, exchange: PeerExchange, deadline_s: float
+        self,
+        queue: PublishedWeights,
+        verifier: SignatureVerifier,
+        stage: Stage,
+        transport: WeightTransport,
+        deadline_s: float,
     ) -> None:
-        self._queue, self._verifier, self._stage, self._exchange = queue, verifier, stage, exchange
+        self._queue, self._verifier, self._stage, self._transport = queue, verifier, stage, transport
         self._deadline_s = deadline_s
         self._route = ""
         self._next = 0
-        """Place of the first part that was not begun."""
-        self._delivery: RouteDownload | None = None
+        """The place of the first part that was not begun."""
+        self._prefetch: Prefetch | None = None
         self._ended = False
         """Nothing more of this route."""
 
-    def follow(self, announced: Announced | None) -> None:
-        """`announced`: as it stands now."""
+    def update(self, announced: Announced | None) -> None:
+        """Prefetches what is new in `announced`, which is what the queue says now."""
         route = announced.route if announced is not None else ""
         if route != self._route:
-            self._leave()
+            self._drop()
             self._route, self._next, self._ended = route, 0, False
-        elif self._delivery is not None and self._delivery.over.is_set():
-            self._leave()
-        if announced is None or self._ended or announced.last < self._next or not self._leads_on(route):
+        elif self._prefetch is not None and self._prefetch.over.is_set():
+            self._drop()
+        if announced is None or self._ended or announced.last < self._next or not self._begins_here(route):
             return
         try:
             self._fetch(self._read(announced))
@@ -54,20 +58,20 @@ class Prefetcher:
             log.warning("%s is not prefetched: %s", route, error)
             self._ended = True
 
-    def _leave(self) -> None:
-        """What is in hand was brought, or comes to nothing."""
-        if self._delivery is not None:
-            self._delivery, self._ended = None, True
-            self._exchange.make_way(())
+    def _drop(self) -> None:
+        """What is being prefetched was fetched by now, or comes to nothing."""
+        if self._prefetch is not None:
+            self._prefetch, self._ended = None, True
+            self._transport.drop_prefetched()
 
-    def _leads_on(self, route: str) -> bool:
-        """Whether it looks as if it began at what is staged; the documents will tell."""
+    def _begins_here(self, route: str) -> bool:
+        """Whether the route looks as if it began at what is staged; the documents will tell."""
         have = self._stage.have
-        return route.partition("/")[2] in (way(None), *((way(have[0]),) if have is not None else ()))
+        return route.partition("/")[2] in (folder_name(None), *((folder_name(have[0]),) if have is not None else ()))
 
     def _read(self, announced: Announced) -> dict[int, Part]:
         """New parts by their places. Raises `ServiceError` for what is not to be believed."""
-        documents = self._queue.announced(announced, self._next)
+        documents = self._queue.announced_parts(announced, self._next)
         return {place: self._open(announced.route, place, document) for place, document in documents.items()}
 
     def _open(self, route: str, place: int, document: bytes) -> Part:
@@ -86,9 +90,9 @@ class Prefetcher:
     def _fetch(self, parts: dict[int, Part]) -> None:
         if not parts:
             return
-        if self._delivery is None:
-            self._delivery = self._exchange.prefetch(self._route, tuple(parts.values()), self._deadline_s)
+        if self._prefetch is None:
+            self._prefetch = self._transport.prefetch(self._route, tuple(parts.values()), self._deadline_s)
         else:
-            self._delivery.add(parts.values())
-        if self._delivery is not None:
+            self._prefetch.add(parts.values())
+        if self._prefetch is not None:
             self._next = max(parts) + 1

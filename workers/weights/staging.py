@@ -8,7 +8,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from echo_queue import failpoints
 from echo_queue.errors import Problem, ServiceError
@@ -18,6 +18,7 @@ from echo_queue.weights.delta.codes import dtype_name
 from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo, root_digest
 from echo_queue.weights.tensors import digest_of, empty
 from workers.weights.tensor_check import TensorCheck
+from workers.weights.transport import FetchedPart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,12 +29,6 @@ HOLD_S = 0.2
 
 class BadStage(ServiceError):
     """What was staged is not what was published."""
-
-
-class Whole(Protocol):
-    """A part that has arrived and was verified, as its bytes."""
-
-    def memory(self) -> memoryview: ...
 
 
 class Stage:
@@ -59,37 +54,37 @@ class Stage:
         return False
 
     def forget(self) -> None:
-        """For who holds the stage: nothing that is here may be a base."""
+        """Marks the stage as no base for any route. The caller holds the stage."""
         self.have = None
 
     def apply(
-        self, routes: Sequence[Route], manifest: Manifest, parts: Mapping[str, Whole], chunk_key: bytes | None
+        self, routes: Sequence[Route], manifest: Manifest, parts: Mapping[str, FetchedPart], chunk_key: bytes | None
     ) -> None:
-        """For who holds the stage: makes it the manifest's version, by way of `routes`, whose `parts` are by their key.
+        """Makes the stage the manifest's version, along the path `routes`, whose `parts` are by their key.
 
-        The first route begins at what the stage has, or at nothing. Raises `BadStage`, `BadDelta`, or what reading a
-        part raises; the stage then has nothing.
+        The caller holds the stage. The first route begins at what the stage has, or at nothing. Raises `BadStage`,
+        `BadDelta`, or what reading a part raises; the stage then has nothing.
         """
         have, self.have = self.have, None
         self._allocate(manifest)
         if not routes and (have is None or have[1] != manifest.root):
             self._refuse(manifest, "no route leads to it")
-        made = TensorCheck()
+        check = TensorCheck()
         for route in routes:
             if route.base is not None and (have is None or have[1] != route.base_root):
                 self._refuse(manifest, f"route {route.name} begins elsewhere")
-            made = TensorCheck()
+            check = TensorCheck()
             for part in route.parts:
-                made.add(self._apply(part, parts[part.key], chunk_key))
+                check.add(self._apply(part, parts[part.key], chunk_key))
             have = (route.version, route.root)
-        if routes and (wrong := made.differing(manifest.tensors)):
+        if routes and (wrong := check.differing(manifest.tensors)):
             self._refuse(manifest, f"{wrong} is not what was published")
         if have is None or have[1] != manifest.root:
             self._refuse(manifest, "its routes lead elsewhere")
         self.have = (manifest.version, manifest.root)
 
     def adopt(self, manifest: Manifest, weight: "Callable[[str], Tensor]") -> str:
-        """For who holds the stage: takes over what an engine serves, as the manifest's version; returns its root."""
+        """Takes over what an engine serves as the manifest's version; returns its root. The caller holds the stage."""
         self._allocate(manifest)
         found = []
         for info in manifest.tensors:
@@ -100,8 +95,8 @@ class Stage:
         self.have = (manifest.version, root_digest(found, manifest.aliases))
         return self.have[1]
 
-    def _apply(self, part: Part, whole: Whole, chunk_key: bytes | None) -> tuple[delta.Piece, ...]:
-        shard = reader.plain(part, whole.memory(), chunk_key)
+    def _apply(self, part: Part, fetched: FetchedPart, chunk_key: bytes | None) -> tuple[delta.Piece, ...]:
+        shard = reader.plain(part, fetched.memory(), chunk_key)
         return failpoints.step("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
 
     def _allocate(self, manifest: Manifest) -> None:
@@ -114,7 +109,7 @@ class Stage:
             self.tensors[alias] = self.tensors[owner]
 
     def _refuse(self, manifest: Manifest, what: str) -> None:
-        fix = "it is fetched anew from an anchor; if that goes on, publish again"
+        fix = "it is fetched again from an anchor; if that goes on, publish again"
         raise BadStage(Problem(f"weights {manifest.version}", what, fix))
 
 

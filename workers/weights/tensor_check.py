@@ -1,4 +1,4 @@
-"""What was made of a version's tensors, piece by piece, held against what its manifest says of them whole."""
+"""Compares the digests of pieces of tensors, as they were decoded, with those of whole tensors in a manifest."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from echo_queue.weights.manifest import TensorInfo, tensor_digest
 
 
 class TensorCheck:
-    """Pieces as they were verified, in any order."""
+    """Collects verified pieces, in any order."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, list[Piece]] = {}
@@ -18,7 +18,7 @@ class TensorCheck:
             self._pieces.setdefault(piece.names[0], []).append(piece)
 
     def differing(self, tensors: Sequence[TensorInfo]) -> str | None:
-        """The first of `tensors` that was not made whole and as its digest says."""
+        """The name of the first of `tensors` whose pieces do not make it up, or not with its digest."""
         return next((info.name for info in tensors if not self._matches(info)), None)
 
     def _matches(self, info: TensorInfo) -> bool:

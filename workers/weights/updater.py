@@ -1,92 +1,75 @@
-"""When and how this worker takes new weights.
+"""Decides how this worker takes new weights, and what happens when a swap fails.
 
-- An engine that may hold parts of two versions is quarantined: the worker generates nothing and holds no lease until it
-  has loaded weights anew from an anchor; if that fails as well, it is one clear error.
-- Weights of another lineage than before: what older ones generated may have been abandoned.
+- An engine that may hold parts of two versions is quarantined: the worker generates nothing and holds no lease until
+  weights were loaded again from an anchor; if that fails as well, it is one clear error.
 """
 
 import logging
 import threading
 from collections.abc import Callable
 
-from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue
-from echo_queue.records import Version
-from workers.lease_keeper import LeaseKeeper
-from workers.weights.swap import Spoilt, WeightSwap
+from echo_queue.records import Published, Version
+from workers.weights.swap import FailedSwap, WeightSwap
 from workers.weights.watcher import Staged, WeightWatcher
 
 log = logging.getLogger(__name__)
 
 
 class WeightUpdater:
-    """`hand_back`: what is under way is given up, since the engine is spoilt."""
+    """Loads staged weights into the engine, in the caller's thread.
+
+    `on_swap` is called with the weights that were loaded, and the seconds for which generation stood. `on_quarantine`
+    is called when a swap has failed: the groups being generated must be given up.
+    """
 
     def __init__(
         self,
-        config: Config,
-        follower: WeightWatcher,
-        gate: WeightSwap,
-        *,
-        lease_keeper: LeaseKeeper,
+        watcher: WeightWatcher,
+        swap: WeightSwap,
+        deadline_s: float,
         leaving: threading.Event,
-        hand_back: Callable[[], None],
+        *,
+        on_swap: Callable[[Published, float], object],
+        on_quarantine: Callable[[], object],
     ) -> None:
-        self._deadline_s = config.queue.stall_deadline_s
-        self._follower = follower
-        self._gate = gate
-        self._lease_keeper = lease_keeper
+        self._watcher = watcher
+        self._swap = swap
+        self._deadline_s = deadline_s
         self._leaving = leaving
-        self._hand_back = hand_back
-
-    @property
-    def waits(self) -> bool:
-        """Newer weights are staged."""
-        return self._follower.staged
-
-    def check(self) -> None:
-        """Raises why no weights will ever follow, if that is so."""
-        self._follower.check()
-
-    def catch_up(self, queue: Queue, serving: Version) -> None:
-        """Starts with the newest weights there are."""
-        published = queue.published()
-        if published is not None and published.version != serving:
-            self.refresh(published.version)
+        self._on_swap = on_swap
+        self._on_quarantine = on_quarantine
 
     def take(self) -> None:
-        """The newest weights, if they are staged; never waits."""
-        self._load(self._follower.take())
+        """Loads the newest weights, if they are staged; never waits."""
+        self._load(self._watcher.take())
 
     def refresh(self, needed: Version) -> None:
         """Loads weights that are `needed` or newer. Raises `DeadlineError`."""
-        self._lease_keeper.state = "fetching"
-        self._load(self._follower.wait_for(needed, self._deadline_s, self._leaving))
+        self._load(self._watcher.wait_for(needed, self._deadline_s, self._leaving))
 
     def _load(self, staged: Staged | None) -> None:
-        """Through the gate; an engine that is spoilt there is built anew, or ends this worker."""
+        """Loads staged weights. After a failed swap the engine is loaded from an anchor, or the error is raised."""
         if staged is None:
             return
         try:
-            self._swap(staged)
-        except Spoilt as error:
-            log.error("quarantined, weights are built anew from an anchor: %s", error)
-            self._lease_keeper.state = "quarantined"
-            self._hand_back()
+            self._take(staged)
+        except FailedSwap as error:
+            log.error("quarantined, weights are fetched again from an anchor: %s", error)
+            self._on_quarantine()
             self._rebuild(staged.version, error)
 
-    def _rebuild(self, needed: Version, first: Spoilt) -> None:
-        anew = self._follower.rebuild(needed, self._deadline_s, self._leaving)
-        if anew is None:
+    def _rebuild(self, needed: Version, first: FailedSwap) -> None:
+        rebuilt = self._watcher.rebuild(needed, self._deadline_s, self._leaving)
+        if rebuilt is None:
             return
         try:
-            self._swap(anew)
-        except Spoilt as second:
+            self._take(rebuilt)
+        except FailedSwap as second:
             raise EchoQueueError(*second.problems, *first.problems) from second
 
-    def _swap(self, staged: Staged) -> None:
+    def _take(self, staged: Staged) -> None:
         with staged:
-            self._gate.swap(staged.manifest, staged.tensors)
-        self._lease_keeper.serve(staged.published, self._gate.pause_s)
-        log.info("serves version %s after a pause of %.0f ms", staged.version, 1000 * self._gate.pause_s)
+            self._swap.swap(staged.manifest, staged.tensors)
+        self._on_swap(staged.published, self._swap.pause_s)
+        log.info("serves version %s after a pause of %.0f ms", staged.version, 1000 * self._swap.pause_s)

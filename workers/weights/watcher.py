@@ -1,11 +1,11 @@
-"""Brings newly published weights here while generation goes on, and holds the newest until it is taken.
+"""Watches for newly published weights, stages them while generation goes on, and holds the newest until it is taken.
 
 - Weights are fetched, verified and staged whole before anyone sees them; what fails is tried again, and until it
   succeeds the worker serves what it has.
 - `take` never waits for weights that are just being staged; after a take that came too early, what is staged next stays
   until it was taken.
 - `wait_for` ends at its deadline with an error that names the version waited for and the last failure.
-- What is announced of the next version is looked at between versions, so that its parts come while they are uploaded.
+- Announced parts of the next version are prefetched between versions, while the learner uploads the others.
 - A run whose key has changed ends the worker: `check` raises it in the main thread.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
-from echo_queue.queue import Announced, Queue
+from echo_queue.queue import Announced, WorkerQueue
 from echo_queue.records import Published, Version
 from echo_queue.weights.manifest import Manifest
 from workers.weights.fetch import FetchedVersion, VersionFetcher
@@ -55,26 +55,28 @@ class Staged:
 
 
 class WeightWatcher(threading.Thread):
-    """`have`: what is served, if nothing else was published the worker needs nothing. `look_ahead` is told what is
-    announced, and returns at once."""
+    """The thread that stages new weights. `have`: version already served; it is not fetched again.
+
+    `on_announced` is called in this thread with the queue's announcement; it returns at once.
+    """
 
     def __init__(
         self,
-        queue: Queue,
-        intake: VersionFetcher,
+        queue: WorkerQueue,
+        fetcher: VersionFetcher,
         have: Version | None,
-        look_ahead: Callable[[Announced | None], object] = lambda announced: None,
+        on_announced: Callable[[Announced | None], object] = lambda announced: None,
     ) -> None:
-        super().__init__(name="follower", daemon=True)
+        super().__init__(name="weight watcher", daemon=True)
         self._queue = queue
-        self._intake = intake
-        self._stage = intake.stage
+        self._fetcher = fetcher
+        self._stage = fetcher.stage
         self._have = have
-        self._look_ahead = look_ahead
+        self._on_announced = on_announced
         self._staged: FetchedVersion | None = None
         self._needed: Version | None = None
         self._missed = False
-        self._trouble: Exception | None = None
+        self._failure: Exception | None = None
         self._changed = threading.Condition()  # reentrant
         self._closed = False
 
@@ -84,9 +86,9 @@ class WeightWatcher(threading.Thread):
             try:
                 latest_weights = self._queue.latest_weights()
                 if latest_weights.published is not None and latest_weights.published.version != self._have:
-                    self._follow(latest_weights.published)
-                self._look_ahead(latest_weights.announced)
-                cursor, pause_s = self._queue.wait(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
+                    self._stage_version(latest_weights.published)
+                self._on_announced(latest_weights.announced)
+                cursor, pause_s = self._queue.wait_for_event(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
             except Exception as error:
                 if self._closed:
                     return
@@ -97,9 +99,9 @@ class WeightWatcher(threading.Thread):
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def check(self) -> None:
-        """Raises why nothing will ever follow, if that is so."""
-        if isinstance(self._trouble, KeyChanged):
-            raise self._trouble
+        """Raises `KeyChanged` if no weights will ever be staged again."""
+        if isinstance(self._failure, KeyChanged):
+            raise self._failure
 
     @property
     def staged(self) -> bool:
@@ -107,17 +109,17 @@ class WeightWatcher(threading.Thread):
         return self._staged is not None
 
     def take(self) -> Staged | None:
-        """The newest weights staged since the last call; its user leaves its `with` block soon."""
+        """The newest weights staged since the last call; the caller leaves its `with` block soon."""
         if not self._stage.hold():
             self._missed = True
             return None
         with self._changed:
-            arrived, self._staged, self._missed = self._staged, None, False
+            fetched, self._staged, self._missed = self._staged, None, False
             self._changed.notify_all()
-        if arrived is None:
+        if fetched is None:
             self._stage.release()
             return None
-        return Staged(arrived.published, arrived.manifest, self._stage.tensors, self._stage.release)
+        return Staged(fetched.published, fetched.manifest, self._stage.tensors, self._stage.release)
 
     def wait_for(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
         """The first weights staged that are `needed` or newer; None once `leaving`. Raises `DeadlineError`.
@@ -140,7 +142,7 @@ class WeightWatcher(threading.Thread):
         return None
 
     def rebuild(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
-        """Forgets what was staged: weights of `needed` or newer, anew from an anchor. Else as `wait_for`."""
+        """Forgets the staged weights and waits for `needed` or newer, built from an anchor. Otherwise as `wait_for`."""
         give_up = time.monotonic() + deadline_s
         if not self._stage.wait_turn(lambda: not leaving.is_set() and time.monotonic() < give_up):
             if not leaving.is_set():
@@ -155,41 +157,41 @@ class WeightWatcher(threading.Thread):
     def close(self) -> None:
         self._closed = True
 
-    def _follow(self, published: Published) -> None:
-        arrived = self._intake.bring(published)
+    def _stage_version(self, published: Published) -> None:
+        fetched = self._fetcher.fetch(published)
         with self._changed:
-            while not self._closed and self._is_awaited():
+            while not self._closed and self._must_stay():
                 self._changed.wait(timeout=0.2)
         if not self._stage.wait_turn(lambda: not self._closed):
             return
         try:
             with self._changed:
                 self._staged = None
-            self._intake.apply(arrived)
+            self._fetcher.apply(fetched)
             with self._changed:
-                self._have, self._staged, self._trouble = published.version, arrived, None
+                self._have, self._staged, self._failure = published.version, fetched, None
         finally:
             self._stage.release()
         with self._changed:
             self._changed.notify_all()
 
-    def _is_awaited(self) -> bool:
-        """What is staged was asked for while it was being staged, and will do."""
+    def _must_stay(self) -> bool:
+        """Whether a `take` came while the staged version was being staged, and that version satisfies it."""
         return self._missed and self._staged is not None and (self._needed is None or self._fits(self._needed))
 
     def _fits(self, needed: Version) -> bool:
         return self._staged is not None and self._staged.published.version >= needed
 
     def _report(self, error: Exception) -> None:
-        """Once per kind of failure, not once per try."""
+        """Warns once per kind of failure, not once per try."""
         with self._changed:
-            if repr(error) != repr(self._trouble):
+            if repr(error) != repr(self._failure):
                 what = str(error) if isinstance(error, EchoQueueError) else repr(error)
-                log.warning("cannot follow the weights, serving the old ones: %s", what)
-            self._trouble = error
+                log.warning("no new weights, serving the old ones: %s", what)
+            self._failure = error
 
     def _give_up(self, needed: Version, deadline_s: float) -> None:
-        last = f"; the last failure: {self._trouble}" if self._trouble else ""
+        last = f"; the last failure: {self._failure}" if self._failure else ""
         what = f"version {needed} or newer did not arrive within {deadline_s:.0f} s{last}"
         fix = "see that the learner publishes and that the object store can be reached from here"
         raise DeadlineError(Problem("weights", what, fix))

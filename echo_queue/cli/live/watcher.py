@@ -14,7 +14,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.supervisor import RoleState
-from echo_queue.queue import Queue, diagnosis
+from echo_queue.queue import Caller, Monitor, diagnosis
 from echo_queue.queue.types import Status
 from echo_queue.reporting.metrics import MetricsReader, UpdateMetrics, summarise
 
@@ -26,9 +26,10 @@ NOT_BEGUN = "EQNORUN"
 """The queue's error for a run whose learner has not started yet."""
 
 
-def monitor(config: Config) -> Queue:
+def monitor(config: Config) -> Monitor:
     """Returns the run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
-    return Queue(connect_redis(config, "monitor", STATUS_DEADLINE_S), config.run.name, deadline_s=STATUS_DEADLINE_S)
+    client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
+    return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S))
 
 
 class RunWatcher:
@@ -45,7 +46,7 @@ class RunWatcher:
         self._config = config
         self._period_s = period_s
         self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
-        self._queue: Queue | None = None
+        self._queue: Monitor | None = None
         self._started = time.monotonic()
         self._over = threading.Event()
         self._stillness = diagnosis.Stillness()

@@ -18,7 +18,7 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, celery_broker_url
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
-from echo_queue.queue import Queue
+from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
 from echo_queue.submission.celery.worker_steps import LeaveUnacked, ReconcilerStep
 from echo_queue.submission.declaration import choose, declare_and_send
@@ -125,16 +125,16 @@ class TaskConnections:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._opened: tuple[int, Queue, Writes] | None = None
+        self._opened: tuple[int, SubmitterQueue, Writes] | None = None
 
-    def queue(self) -> Queue:
+    def queue(self) -> SubmitterQueue:
         return self._open()[1]
 
     def store(self) -> Writes:
         return self._open()[2]
 
-    def _open(self) -> tuple[int, Queue, Writes]:
+    def _open(self) -> tuple[int, SubmitterQueue, Writes]:
         if self._opened is None or self._opened[0] != os.getpid():
-            queue, store = Queue.connect(self._config, "submitter"), connect_store(self._config, "submitter")
+            queue, store = SubmitterQueue.connect(self._config), connect_store(self._config, "submitter")
             self._opened = os.getpid(), queue, store
         return self._opened

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from echo_queue.queue import Queue
+from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import messages_waiting, send
 
 Key = tuple[str, int]
@@ -32,14 +32,14 @@ def presumed_lost(before: BrokerSnapshot | None, now: BrokerSnapshot) -> frozens
 class Reconciler:
     """Compares each snapshot of the broker with the one before."""
 
-    def __init__(self, queue: Queue, app: Celery) -> None:
+    def __init__(self, queue: SubmitterQueue, app: Celery) -> None:
         self._queue = queue
         self._app = app
         self._before: BrokerSnapshot | None = None
 
     def reconcile(self) -> int:
         """Sends the lost chunks of all sets again, and returns their number. Raises `ServiceError`."""
-        statuses = [status for name in self._queue.unserved() if (status := self._queue.submission_status(name))]
+        statuses = [status for name in self._queue.unserved_sets() if (status := self._queue.submission_status(name))]
         waiting = frozenset((status.name, chunk.number) for status in statuses for chunk in status.waiting)
         now = BrokerSnapshot(waiting, messages_waiting(self._app) if waiting else 0)
         lost = presumed_lost(self._before, now)

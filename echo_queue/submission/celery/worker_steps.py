@@ -9,9 +9,8 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 
 from echo_queue.config import Config
-from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import EchoQueueError
-from echo_queue.queue import Queue
+from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.reconciler import Reconciler
 
 RECONCILE_DEADLINE_S = 1.0
@@ -33,7 +32,7 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(consumer, **options)
         config: Config = consumer.app.echo_queue
         self._every_s = config.submission.reconcile_s
-        queue = Queue(connect_redis(config, "submitter"), config.run.name, deadline_s=RECONCILE_DEADLINE_S)
+        queue = SubmitterQueue.connect(config, RECONCILE_DEADLINE_S)
         self._reconciler = Reconciler(queue, consumer.app)
         self._entry: Any = None
 

@@ -17,8 +17,8 @@ from echo_queue.config import Config
 from echo_queue.records import Finish, Logprobs, PartialSample, Span, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from tests.faults import stamps
-from workers.engines import Key, Request
+from tests.faults.history import stamps
+from workers.engines import SampleKey, SampleRequest
 from workers.environments import Answers, Reply, Turn
 from workers.environments.scorer import ScoringError
 
@@ -45,7 +45,7 @@ class Drawing:
         self.version = version
         self.sampled = 0
         self._tensors = stamps.on(version, load_file(f"{folder}/model.safetensors"))
-        self._running: dict[Key, Growing] = {}
+        self._running: dict[SampleKey, Growing] = {}
 
     @property
     def running(self) -> int:
@@ -62,12 +62,12 @@ class Drawing:
     def holds(self, info: TensorInfo) -> bool:
         return matches(self.weight(info.name), info)
 
-    def add(self, requests: Sequence[Request]) -> None:
+    def add(self, requests: Sequence[SampleRequest]) -> None:
         for request in requests:
             assert request.key not in self._running and len(request.partial_sample.tokens) < request.limit
             self._running[request.key] = Growing.of(request)
 
-    def step(self) -> dict[Key, PartialSample]:
+    def step(self) -> dict[SampleKey, PartialSample]:
         slow_s = random.uniform(0, SLOW_S) if random.randrange(ONE_IN_SLOW) == 0 else 0.0
         time.sleep(slow_s + STEP_S * any(sample.long for sample in self._running.values()))
         version = stamps.of(self._tensors)
@@ -78,7 +78,7 @@ class Drawing:
             del self._running[key]
         return ended
 
-    def partials(self, tasks: Collection[str] | None = None) -> dict[Key, PartialSample]:
+    def partials(self, tasks: Collection[str] | None = None) -> dict[SampleKey, PartialSample]:
         return {
             key: one.partial_sample(None) for key, one in self._running.items() if tasks is None or key.task in tasks
         }
@@ -103,7 +103,7 @@ class Growing:
     place: int = 0
 
     @classmethod
-    def of(cls, request: Request) -> "Growing":
+    def of(cls, request: SampleRequest) -> "Growing":
         draw = np.random.default_rng(request.seed)
         long = draw.integers(ONE_IN_LONG) == 0
         length = LONG if long else int(draw.integers(1, SHORT + 1))

@@ -20,14 +20,14 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problems import print_problems
-from echo_queue.queue import Queue
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
-from tests.faults import served, stamps
-from tests.faults.history import Recorder
+from tests.faults.history import served_versions, stamps
+from tests.faults.history.recorder import Recorder
 from tests.faults.storm import prompts
 from tests.faults.storm.made_up import Drawing, Parity
 from tests.faults.storm.settings import SPOTS
+from tests.queue.clients import Clients
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,7 +92,7 @@ def worker(directory: Path, config: Config, name: str) -> int:
 
     leaving = Shutdown()
     on_signals(leaving)
-    served.watch(config.run.dir)
+    served_versions.watch(config.run.dir)
     weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})
     config = config.model_copy(update={"weights": weights})
     work(config, name, Parity(config.environment.kind == "interactive"), leaving, Drawing)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def submit(directory: Path, config: Config, name: str) -> int:
     """Set after set, as long as the backlog is short; one that was acknowledged is never submitted again."""
     done = directory / "submitted"
     done.mkdir(exist_ok=True)
-    queue = Queue.connect(config, "monitor")
+    queue = Clients.connected_as(config, "monitor")
     while not (directory / CLOSING).exists():
         number = len(list(done.iterdir()))
         if number < 2 or queue.status().backlog < BACKLOG:
@@ -124,7 +124,7 @@ def rewinder(directory: Path, config: Config, name: str) -> int:
     """
     from learner.recovery.rewind import choices, rewind
 
-    queue, store = Queue.connect(config, "learner"), connect_store(config, "learner")
+    queue, store = Clients.connected_as(config, "learner"), connect_store(config, "learner")
     give_up = time.monotonic() + REWIND_S
     while True:
         whole = [choice for choice in choices(store) if choice.whole]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from echo_queue.config import Config
-from tests.faults.checker import Verdict
+from tests.faults.history.checker import Verdict
 from tests.faults.storm.settings import KILLS
 
 DRAIN_S = 60.0

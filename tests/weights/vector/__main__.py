@@ -44,9 +44,9 @@ def write() -> None:
     base, new = versions()
     save_file(base, FOLDER / "base.safetensors")
     save_file(new, FOLDER / "new.safetensors")
-    for way, old in (("delta", base), ("anchor", {})):
+    for name, old in (("delta", base), ("anchor", {})):
         for number, shard in enumerate(encode(old, new, TIED, HOW)):
-            (FOLDER / f"{way}-{number}.shard").write_bytes(shard.data)
+            (FOLDER / f"{name}-{number}.shard").write_bytes(shard.data)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Queue
 from echo_queue.records import Version
+from tests.queue.clients import Clients
 from tests.workers.preemption.servers import Ec2, serving
 from tests.workers.small import save_model
 from tests.workers.stage import Stage, tensors_of
@@ -54,7 +54,7 @@ def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run
     assert worker.wait(timeout=DEADLINE_S) == 0
     assert run.queue.reclaim().released == 2
     assert run.status().workers == ()
-    lease = Queue.connect(run.config, "worker", run.store).lease("w2", Version(0, 0), 2)
+    lease = Clients.connected_as(run.config, "worker", run.store).lease("w2", Version(0, 0), 2)
     assert {task.id for task in lease.tasks} == set(lease.partials)
     assert all(len(sample.tokens) > 0 for partials in lease.partials.values() for sample in partials.samples)
     assert run.queue.audit().ok

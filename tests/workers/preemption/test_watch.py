@@ -115,7 +115,7 @@ def test_a_server_that_is_away_is_tried_until_it_is_there(
         watching(cloud, server, leaving)
         announce(server)
         assert leaving.wait(DEADLINE_S)
-    assert "is tried again" in caplog.text
+    assert "their source is polled again" in caplog.text
 
 
 # EC2 ------------------------------------------------------------------------------------------------------------------
@@ -202,8 +202,8 @@ def test_an_event_is_acknowledged_as_the_process_ends_and_not_before(monkeypatch
     monkeypatch.setattr("atexit.register", lambda *act: at_the_end.append(act))
     with serving(AzureInstance("vm_7")) as server:
         event = server.announce("Preempt", "vm_7", in_s=30)
-        assert isinstance(Azure(server.url, acknowledge=False).look(), Notice) and not at_the_end
-        assert isinstance(Azure(server.url, acknowledge=True).look(), Notice)
+        assert isinstance(Azure(server.url, acknowledge=False).poll(), Notice) and not at_the_end
+        assert isinstance(Azure(server.url, acknowledge=True).poll(), Notice)
         assert server.started == []
         ((acknowledge, *about),) = at_the_end
         acknowledge(*about)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.queue import Queue
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.storage.object_store import ObjectStore
+from tests.queue.clients import Clients
 from tests.servers.redis import start_redis
 from tests.servers.s3 import BUCKET, Server, server_of
 from tests.workers.weights.scene import Region
@@ -39,6 +39,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def region(site: Site, tmp_path: Path, run_name: str) -> Iterator[Region]:
     with site.redis.client() as client:
         store = ObjectStore(site.store.endpoint(BUCKET), run_name, STORE_DEADLINE_S)
-        region = Region(Queue(client, run_name, deadline_s=10.0), store, tmp_path / "part cache")
+        region = Region(Clients(client, run_name, deadline_s=10.0), store, tmp_path / "part_cache")
         yield region
         region.close()

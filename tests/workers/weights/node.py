@@ -1,22 +1,23 @@
 """A worker that only fetches and serves, as a process to be killed: `python -m tests.workers.weights.node SPEC`.
 
-Says "half" when half of the route's chunks are here, then "whole" and its bytes by source; then serves until its input
-ends.
+Says "begun", then "half" when half of the route's chunks are here, then "whole" and its bytes by source; then serves
+until its input ends.
 """
 
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import redis
 
-from echo_queue.queue import Queue
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
+from tests.queue.clients import Clients
 from tests.workers.weights.scene import Member, Region
 
 
@@ -24,18 +25,32 @@ def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
     region = Region(
-        Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
+        Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
         store,
         Path(spec["folder"]),
         configure=False,
     )
+    slow_down(store, spec.get("pause_s", 0.0))
     member = Member(region, spec["name"], peer_host="127.0.0.1", **spec["settings"])
     route = Route.decode(spec["route"].encode(), "the test")
+    print("begun", flush=True)
     threading.Thread(target=watch, args=(member, route), daemon=True).start()
-    store_bytes, peer_bytes = member.bring(route)
+    store_bytes, peer_bytes = member.fetch(route)
     print("whole", store_bytes, peer_bytes, flush=True)
     sys.stdin.read()
     member.close()
+
+
+def slow_down(store: ObjectStore, pause_s: float) -> None:
+    """Every piece from the store takes so much longer."""
+    stream = store.stream
+
+    def slowly(*place: Any) -> Iterator[bytes]:
+        for piece in stream(*place):
+            time.sleep(pause_s)
+            yield piece
+
+    store.stream = slowly  # type: ignore[method-assign]
 
 
 def watch(member: Member, route: Route) -> None:

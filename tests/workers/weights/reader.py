@@ -1,21 +1,22 @@
 """A worker that follows the weights as the product does, without an engine; also as a process that can be killed:
-`python -m tests.workers.weights.reader SPEC` says "ahead" once it has prefetched two chunks, and follows until it ends.
+`python -m tests.workers.weights.reader SPEC` says "prefetched" once it has prefetched two chunks, and goes on until
+it ends.
 """
 
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import redis
 
-from echo_queue.queue import Queue, RunKeys
+from echo_queue.queue import RunKeys
 from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import SignatureVerifier
+from tests.queue.clients import Clients
 from tests.workers.weights.scene import DEADLINE_S, SECRET, Member, Region
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
@@ -27,35 +28,32 @@ from workers.weights.watcher import WeightWatcher
 class Reader:
     """`member` fetches and serves; a thread stages what is published, and prefetches what is announced."""
 
-    def __init__(self, member: Member, queue: Queue, store: ObjectStore, key: str, ahead_s: float = DEADLINE_S) -> None:
+    def __init__(
+        self, member: Member, queue: Clients, store: ObjectStore, key: str, prefetch_s: float = DEADLINE_S
+    ) -> None:
         self.member, self.part_cache, self.exchange = member, member.part_cache, member.exchange
+        self._queue = queue
         self.stage = Stage()
         pinned = PinnedKey(SignatureVerifier(key), RunKeys(key, SECRET, bytes(32)), queue)
-        self.intake = VersionFetcher(
-            store,
-            pinned,
-            self.stage,
-            bring=partial(self.exchange.bring, deadline_s=DEADLINE_S),
-            part_cache=self.part_cache,
-            make_way=self.exchange.make_way,
-        )
-        self.ahead = Prefetcher(queue, pinned.verifier, self.stage, self.exchange, ahead_s)
-        self.follower = WeightWatcher(queue, self.intake, None, self.ahead.follow)
-        self.follower.start()
+        fetcher = VersionFetcher(store, pinned, self.stage, self.exchange, DEADLINE_S)
+        self.prefetcher = Prefetcher(queue, pinned.verifier, self.stage, self.exchange, prefetch_s)
+        self.watcher = WeightWatcher(queue, fetcher, None, self.prefetcher.update)
+        self.watcher.start()
 
     @property
     def version(self) -> Version | None:
         return self.stage.have[0] if self.stage.have else None
 
     def close(self) -> None:
-        self.follower.close()
-        self.follower.join(timeout=10)
+        self.watcher.close()
+        self._queue.resume()  # an event, for which it waits
+        self.watcher.join(timeout=10)
 
 
 def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
-    queue = Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
+    queue = Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
     member = Member(Region(queue, store, Path(spec["folder"]), configure=False), spec["name"], **spec["settings"])
     reader = Reader(member, queue, store, spec["public_key"])
     while reader.version is None:
@@ -64,7 +62,7 @@ def main() -> None:
     print("follows", flush=True)
     while sum(member.exchange.fetched.values()) < before + spec["enough"]:
         time.sleep(0.005)
-    print("ahead", flush=True)
+    print("prefetched", flush=True)
     sys.stdin.read()
 
 

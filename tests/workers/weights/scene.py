@@ -11,13 +11,15 @@ from typing import Any
 from blake3 import blake3
 
 from echo_queue.config import Weights
-from echo_queue.queue import Heartbeat, Peer, Queue
+from echo_queue.queue import Heartbeat, Peer
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
+from tests.queue.clients import Clients
 from tests.queue.scene import RULES
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.folder import FolderTransport, SharedFolder
 from workers.weights.peers.exchange import PeerExchange
-from workers.weights.peers.part_cache import PartCache
 
 CHUNK = 16 << 10
 SECRET = b"shared by the run's workers"
@@ -42,21 +44,26 @@ def cargo(chunks: int, parts: int = 1) -> list[bytes]:
 
 
 class Member:
-    """A worker that fetches and serves; its heart has beaten once, for long."""
+    """A worker that fetches and serves; it has sent one heartbeat, for long."""
 
     def __init__(self, region: "Region", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
         self.name = name
         region.heartbeat(name)
         chosen = {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings
         self.part_cache = PartCache(region.folder / name, 1 << 30)
-        self.exchange = PeerExchange(
-            region.queue, region.store, self.part_cache, name, Weights(**chosen), secret=secret
-        )
+        weights = Weights(**chosen)
+        self.exchange: Any
+        """Its transport."""
+        if weights.transport == "folder":
+            shared = SharedFolder(region.folder.parent / "shared", weights.folder_max_bytes)
+            self.exchange = FolderTransport(shared, region.store, self.part_cache, weights.chunk_deadline_s)
+        else:
+            self.exchange = PeerExchange(region.queue, region.store, self.part_cache, name, weights, secret=secret)
 
-    def bring(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
+    def fetch(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
         """Bytes from the store and from peers."""
-        brought = self.exchange.bring(route, deadline_s)
-        return brought.store_bytes, brought.peer_bytes
+        fetched = self.exchange.fetch_route(route, deadline_s)
+        return fetched.store_bytes, fetched.peer_bytes
 
     def holds(self, route: Route, datas: Sequence[bytes]) -> bool:
         return all(self.part_cache.open(part).memory() == data for part, data in zip(route.parts, datas, strict=True))
@@ -67,7 +74,7 @@ class Member:
 
 
 class Region:
-    def __init__(self, queue: Queue, store: ObjectStore, folder: Path, configure: bool = True) -> None:
+    def __init__(self, queue: Clients, store: ObjectStore, folder: Path, configure: bool = True) -> None:
         self.queue, self.store, self.folder = queue, store, folder
         self._members: list[Member] = []
         self._liars: list[Liar] = []

@@ -1,6 +1,6 @@
 """What a worker says of its own rate, which decides whether others are fed from it."""
 
-from workers.weights.peers.source_selector import FADE, WINDOW_BYTES, WINDOW_S, Memory, Rate
+from workers.weights.peers.source_selector import FADE, WINDOW_BYTES, WINDOW_S, PeerHistory, Rate
 
 MB = 1 << 20
 
@@ -38,12 +38,12 @@ def test_a_rest_does_not_count_and_what_came_before_it_does() -> None:
 
 
 def test_small_routes_teach_nothing_and_slow_ones_bit_by_bit() -> None:
-    memory = Memory()
-    memory.learn(100.0)
+    history = PeerHistory()
+    history.learn(100.0)
     for _ in range(50):
-        memory.learn(0.0)
-    assert memory.rate == 100.0
-    memory.learn(10.0)
-    assert memory.rate == FADE * 100.0
-    memory.learn(200.0)
-    assert memory.rate == 200.0
+        history.learn(0.0)
+    assert history.rate == 100.0
+    history.learn(10.0)
+    assert history.rate == FADE * 100.0
+    history.learn(200.0)
+    assert history.rate == 200.0

@@ -10,19 +10,19 @@ from typing import Any
 import orjson
 import redis
 
-from echo_queue.queue import Queue
 from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from learner.publication.announcer import Announcer
+from tests.queue.clients import Clients
 from tests.weights.scene import history, weight_publisher
 
 
 def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
-    queue = Queue(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
-    announcer = Announcer(queue)
+    queue = Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
+    announcer = Announcer(queue.learner(1))
     announcer.start()
     learner = weight_publisher(store, announce=announcer.announce)
     for number, tensors in enumerate(history(1)):

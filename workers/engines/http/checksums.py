@@ -1,8 +1,8 @@
-"""Which of the server's parameters can be told from the checkpoint, and whether they are what it says.
+"""Checks the server's parameters against the checkpoint, as far as their checksums can be computed here.
 
-The server reports the SHA-256 of each parameter as it lies in its memory. That can be computed here where it holds the
-tensor of the checkpoint, or several of them one after another, or one that is padded to whole blocks of a vocabulary.
-What is split over devices, packed or quantised cannot.
+The server reports the SHA-256 of each parameter as it lies in its memory. That can be computed here if the parameter is
+a tensor of the checkpoint, several of them one after another, or one padded to whole blocks of a vocabulary. It cannot
+for parameters that are split over devices, packed or quantised.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,19 +13,19 @@ from torch import Tensor
 from echo_queue.weights.delta.codes import flat, on_host
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""What vLLM stores in one, in order."""
+"""Projections that vLLM stores in one parameter, in order."""
 PADDED_TO = 64
-"""Rows of an embedding, in vLLM."""
+"""vLLM pads the rows of an embedding to a multiple of this."""
 
 Read = Callable[[str], Tensor]
 
 
 class Checksums:
-    """`coverage`: the parameters that can be checked, by the name of a tensor that they hold. `read` gives the tensors
-    of the checkpoint that the server was told to load last."""
+    """`coverage`: the parameters that can be checked, by the name of each tensor that they hold. `read` returns the
+    tensors of the checkpoint that the server was told to load last."""
 
     def __init__(self, reported: Mapping[str, str], owner: Mapping[str, str], read: Read) -> None:
-        """`reported` while the server has what `read` gives."""
+        """`reported`: the server's checksums while it has the tensors that `read` returns."""
         self._owner, self._read = owner, read
         self._parts: dict[str, tuple[str, ...]] = {}
         for parameter, digest in reported.items():
@@ -38,7 +38,7 @@ class Checksums:
                 self.coverage.setdefault(part, []).append(parameter)
 
     def agree(self, reported: Mapping[str, str], name: str) -> bool:
-        """Whether every parameter that can be checked, and holds the tensor `name`, is what `read` gives."""
+        """Returns whether every parameter that can be checked and holds the tensor `name` has the bytes of `read`."""
         return all(
             reported.get(parameter) in _digests([self._read(part) for part in self._parts[parameter]])
             for parameter in self.coverage.get(self._owner[name], ())
@@ -46,7 +46,7 @@ class Checksums:
 
 
 def _parts(parameter: str, owner: Mapping[str, str]) -> tuple[str, ...]:
-    """The tensors of the checkpoint that a parameter should be made of; empty if nobody knows."""
+    """Returns the names of the tensors that a parameter should consist of; empty if unknown."""
     if parameter in owner:
         return (owner[parameter],)
     path, _, leaf = parameter.rpartition(".")
@@ -56,7 +56,7 @@ def _parts(parameter: str, owner: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _digests(parts: list[Tensor]) -> set[str]:
-    """Of the parts one after another: as they are, and with rows of zeros up to a whole block."""
+    """Returns the digests of the parts one after another: as they are, and padded by rows of zeros to whole blocks."""
     rows = sum(len(part) for part in parts)
     padding = parts[0].new_zeros((-rows % PADDED_TO, *parts[0].shape[1:]))
     plain = sha256()

@@ -1,9 +1,9 @@
-"""For a vLLM server on CPUs, as `--worker-extension-cls workers.engines.http.plain_weights.PlainWeights`.
+"""Extends a vLLM server on CPUs, as `--worker-extension-cls workers.engines.http.plain_weights.PlainWeights`.
 
-vLLM packs the weights of linear layers away on CPUs: its checksums do not see them, and a tied output layer is not
-packed again when weights are reloaded. A server that imports this module before it builds the model keeps them as the
-checkpoint has them: also in their order in memory, other than the engine in process (`vllm.opening`), since reloading
-puts new ones in their place.
+On CPUs, vLLM packs the weights of linear layers: its checksums do not see them, and a tied output layer is not packed
+again when weights are reloaded. A server that imports this module before it builds the model keeps the weights as the
+checkpoint has them. Unlike the engine in this process (`vllm.setup`), it keeps their order in memory too, since
+reloading replaces them.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from vllm.model_executor.layers import utils
 
 
 def keep(layer: Any, remove_weight: bool) -> None:
-    """In place of what packs a layer's weight."""
+    """Replaces vLLM's function that packs a layer's weight."""
     layer.cpu_linear = linear
 
 
@@ -21,4 +21,4 @@ utils.dispatch_cpu_unquantized_gemm = keep
 
 
 class PlainWeights:
-    """Adds nothing to the server's workers: its module is what matters."""
+    """Adds nothing to the server's workers; importing its module is the effect."""

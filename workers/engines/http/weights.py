@@ -1,4 +1,4 @@
-"""What the server has: the checkpoint that it was told to load, and how far that can be checked."""
+"""The server's weights: the checkpoint that it was told to load, and the check whether it did."""
 
 import logging
 from collections.abc import Mapping
@@ -12,15 +12,18 @@ from echo_queue.records import Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from workers.engines.http.checksums import Checksums
-from workers.engines.http.files import Files
-from workers.engines.http.loader import Loader
-from workers.engines.http.server import WHERE, Refused, Server
+from workers.engines.http.files import CheckpointFiles
+from workers.engines.http.loader import WeightLoader
+from workers.engines.http.server import WHERE, Server, ServerRefused
 
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
-    """Where the server is and where its weights are put. `streams`: samples that it generates at once."""
+class ServerAccess(NamedTuple):
+    """The server's address, and the folder for its weights. `streams`: samples that it generates at once.
+
+    `checksums`: whether the server's checksums are checked.
+    """
 
     url: str
     key: str | None
@@ -30,16 +33,16 @@ class Place(NamedTuple):
     streams: int
 
 
-class Weights:
-    """`parameters`: shapes and types by name; tied names share one object."""
+class ServerWeights:
+    """The weights of one server. `parameters`: shapes and types by name; tied names share one object."""
 
-    def __init__(self, server: Server, place: Place, state: Mapping[str, Tensor]) -> None:
-        """`state`: of a model such as the server's, with its variables."""
+    def __init__(self, server: Server, access: ServerAccess, state: Mapping[str, Tensor]) -> None:
+        """`state`: the state dict, with its variables, of the model that the server was started with."""
         self._server = server
-        self._loader = Loader(server)
-        self._files = Files(place.weights_dir, place.url, state)
+        self._loader = WeightLoader(server)
+        self._files = CheckpointFiles(access.weights_dir, access.url, state)
         self._folder = Path()
-        self._asks = place.checksums
+        self._ask_checksums = access.checksums
         self._reported: dict[str, str] = {}
         self._checksums = Checksums({}, self._files.owner, self.read)
         shapes = {id(one): one.detach().to("meta") for one in state.values()}
@@ -47,46 +50,51 @@ class Weights:
 
     @property
     def label(self) -> str:
-        """Empty after a load that failed."""
+        """The label of the weights given last; empty after a load that failed."""
         return self._loader.label
 
     @property
     def served(self) -> bool:
-        """The server still has what it was given last. Raises `Away`, and `Refused` if it has somebody else's."""
+        """True if the server still has the weights given last.
+
+        Raises `ServerAway`, or `ServerRefused` if it has those of another client.
+        """
         return self._loader.holds()
 
     def put(self, tensors: Mapping[str, Tensor]) -> Path:
-        """A checkpoint that can be loaded; the server does not know of it yet. Raises `ConfigError`."""
+        """Writes a checkpoint, of which the server does not know yet; returns its folder. Raises `ConfigError`."""
         return self._files.put(tensors)
 
     def give(self, version: Version, folder: Path) -> None:
-        """Raises `Away` or `Refused`: the server may then have anything; what it had before can be given `again`."""
+        """Makes the server load `folder`. After `ServerAway` or `ServerRefused` the server's weights are unknown; those
+        before can be given `again`."""
         self._loader.give(version, folder)
-        self._reported = self._server.checksums() if self._asks else {}
+        self._reported = self._server.checksums() if self._ask_checksums else {}
         self._folder = folder
         self._files.keep_only(folder)
 
     def again(self, version: Version) -> None:
-        """What it was given last, to a server that has something else. Raises `Refused` if it makes something else of
-        it than the server before."""
+        """Gives a server the weights given last again. Raises `ServerRefused` if it makes other parameters of them than
+        before."""
         before = self._reported
         self.give(version, self._folder)
         if self._reported != before:
             what = f"{self._server.url} was started again, and makes other parameters of the same weights"
-            raise Refused(Problem(WHERE, what, "start it as it was started before"))
+            raise ServerRefused(Problem(WHERE, what, "start it as it was started before"))
 
     def learn(self) -> None:
-        """Which parameters the server's checksums tell, while it surely has what it was given."""
+        """Finds the parameters that can be checked. Call it while the server surely has the weights given last."""
         self._checksums = Checksums(self._reported, self._files.owner, self.read)
-        told, all_names = len(self._checksums.coverage), len(set(self._files.owner.values()))
-        log.info("%d of %d tensors can be checked by the server's checksums", told, all_names)
+        checked, all_names = len(self._checksums.coverage), len(set(self._files.owner.values()))
+        log.info("%d of %d tensors can be checked by the server's checksums", checked, all_names)
 
     def read(self, name: str) -> Tensor:
-        """From the checkpoint that the server was given last. Raises `KeyError`."""
+        """Reads a tensor of the checkpoint given last. Raises `KeyError`."""
         return self._files.read(self._folder, name)
 
     def holds(self, info: TensorInfo) -> bool:
-        """The checkpoint that the server has loaded is right, and so is what it made of it, where that can be told."""
+        """Returns whether the checkpoint that the server loaded is right, and its parameters as far as they can be
+        checked."""
         right = matches(self.read(info.name), info)
         return right and self.served and self._checksums.agree(self._reported, info.name)
 

@@ -1,4 +1,4 @@
-"""The vLLM engine: the samples under way, and vLLM that moves them on."""
+"""The vLLM engine: the running samples, and vLLM, which generates them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
@@ -11,12 +11,12 @@ from echo_queue.errors import ConfigError
 from echo_queue.records import Finish, PartialSample, Span, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from workers.engines import Key, Request, Sampling, check
+from workers.engines import SampleKey, SampleRequest, Sampling, check
 from workers.engines.checkpoint import misfits, open_model, stop_tokens, too_short
 from workers.engines.draw import uniforms
 from workers.engines.vllm.layout import renew, views
-from workers.engines.vllm.metrics import Endpoint
-from workers.engines.vllm.opening import Room, open_vllm
+from workers.engines.vllm.metrics import MetricsEndpoint
+from workers.engines.vllm.setup import Capacity, open_vllm
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -26,66 +26,70 @@ FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length"}
 
 
 class VllmEngine:
+    """The `Engine` over vLLM in this process."""
+
     name = "vllm"
 
-    def __init__(self, folder: str, version: Version, room: Room, sampling: Sampling, metrics_port: int = 0) -> None:
-        """`folder`: a model folder or hub name. `metrics_port`: of vLLM's metrics (`metrics.py`); 0: none.
+    def __init__(
+        self, folder: str, version: Version, capacity: Capacity, sampling: Sampling, metrics_port: int = 0
+    ) -> None:
+        """`folder`: a model folder or hub name. `metrics_port`: port of vLLM's metrics (`metrics.py`); 0: none.
 
-        Raises `ConfigError` for a model that vLLM does not serve, or whose weights it could not renew.
+        Raises `ConfigError` for a model that vLLM does not serve, or whose weights could not be replaced.
         """
         self.version = version
         self.sampled = 0
-        model = open_model(folder, room.dtype)
-        problems = list(too_short(model.config, room.tokens))
+        model = open_model(folder, capacity.dtype)
+        problems = list(too_short(model.config, capacity.tokens))
         if problems:
             raise ConfigError(*problems)
         self._stop_tokens = sorted({*sampling.stop_tokens, *stop_tokens(model)})
-        self._vllm = open_vllm(folder, room, stats=metrics_port > 0)
-        from workers.engines.vllm.sampler import Sampler  # after vLLM's environment was set
+        self._vllm = open_vllm(folder, capacity, stats=metrics_port > 0)
+        from workers.engines.vllm.sampler import Sampler  # imported once vLLM's environment is set
 
         runner = self._vllm.model_executor.driver_worker.worker.model_runner
         runner.sampler = Sampler(runner, sampling, self._uniform, self._take)
         try:
             self._weights = views(runner.get_model(), model.state_dict(keep_vars=True))
-            self._metrics = Endpoint(metrics_port) if metrics_port else None
+            self._metrics = MetricsEndpoint(metrics_port) if metrics_port else None
         except ConfigError:
             self._vllm.engine_core.shutdown()
             raise
         self._numbers = count()
         self._loads = 0
-        self._by_key: dict[Key, _Sample] = {}
-        self._by_number: dict[str, _Sample] = {}
-        self._by_id: dict[str, _Sample] = {}
+        self._by_key: dict[SampleKey, _VllmSample] = {}
+        self._by_number: dict[str, _VllmSample] = {}
+        self._by_id: dict[str, _VllmSample] = {}
 
     @property
     def running(self) -> int:
         return len(self._by_key)
 
-    def add(self, requests: Sequence[Request]) -> None:
+    def add(self, requests: Sequence[SampleRequest]) -> None:
         check(requests, self._by_key)
         for request in requests:
             number = str(next(self._numbers))
             own = self._vllm.add_request(number, self._prompt(request), self._parameters(request))
-            sample = _Sample(request, number, own)
+            sample = _VllmSample(request, number, own)
             self._by_key[request.key] = self._by_number[number] = self._by_id[own] = sample
 
-    def step(self) -> Mapping[Key, PartialSample]:
-        ended: dict[Key, PartialSample] = {}
+    def step(self) -> Mapping[SampleKey, PartialSample]:
+        ended: dict[SampleKey, PartialSample] = {}
         for output in self._vllm.step() if self._by_key else ():
             sample = self._by_number[output.request_id]
             self._forget(sample)
             ended[sample.request.key] = sample.partial_sample(FINISHES[output.outputs[0].finish_reason])
         return ended
 
-    def partials(self, tasks: Collection[str] | None = None) -> Mapping[Key, PartialSample]:
+    def partials(self, tasks: Collection[str] | None = None) -> Mapping[SampleKey, PartialSample]:
         return {
             key: sample.partial_sample() for key, sample in self._by_key.items() if tasks is None or key.task in tasks
         }
 
     def abort(self, tasks: Collection[str]) -> None:
-        leaving = [sample for key, sample in self._by_key.items() if key.task in tasks]
-        self._vllm.abort_request([sample.id for sample in leaving], internal=True)
-        for sample in leaving:
+        aborted = [sample for key, sample in self._by_key.items() if key.task in tasks]
+        self._vllm.abort_request([sample.id for sample in aborted], internal=True)
+        for sample in aborted:
             self._forget(sample)
 
     def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
@@ -108,14 +112,14 @@ class VllmEngine:
         if self._metrics is not None:
             self._metrics.close()
 
-    def _prompt(self, request: Request) -> "TokensInput":
+    def _prompt(self, request: SampleRequest) -> "TokensInput":
         from vllm.inputs.engine import tokens_input
 
         tokens = [*request.prompt.tolist(), *request.partial_sample.tokens.tolist()]
         return tokens_input(tokens, cache_salt=str(self._loads))
 
-    def _parameters(self, request: Request) -> "SamplingParams":
-        """What our sampler leaves to vLLM: when a sample ends."""
+    def _parameters(self, request: SampleRequest) -> "SamplingParams":
+        """Returns the parameters that our sampler leaves to vLLM: when a sample ends."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -123,7 +127,7 @@ class VllmEngine:
             max_tokens=request.limit - len(request.partial_sample.tokens),
             stop_token_ids=self._stop_tokens,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,  # what is drawn until then, the sampler tells
+            output_kind=RequestOutputKind.FINAL_ONLY,  # the sampler reports the tokens until then
         )
 
     def _uniform(self, own: str) -> float:
@@ -133,14 +137,14 @@ class VllmEngine:
         self._by_id[own].append(token, logprob, self.version.number)
         self.sampled += 1
 
-    def _forget(self, sample: "_Sample") -> None:
+    def _forget(self, sample: "_VllmSample") -> None:
         del self._by_key[sample.request.key], self._by_number[sample.number], self._by_id[sample.id]
 
 
-class _Sample:
-    """One under way. `number` is what we called it, `id` what vLLM makes of that."""
+class _VllmSample:
+    """A running sample. `number` is the name that we gave it, `id` the name that vLLM derived from it."""
 
-    def __init__(self, request: Request, number: str, own: str) -> None:
+    def __init__(self, request: SampleRequest, number: str, own: str) -> None:
         self.request, self.number, self.id = request, number, own
         self._tokens: list[int] = request.partial_sample.tokens.tolist()
         self._logprobs: list[float] = request.partial_sample.logprobs.tolist()
@@ -148,7 +152,7 @@ class _Sample:
         self._uniforms = uniforms(request.seed, request.limit)
 
     def uniform(self) -> float:
-        """For its next token."""
+        """Returns the random number of the next token."""
         return float(self._uniforms[len(self._tokens)])
 
     def append(self, token: int, logprob: float, version: int) -> None:

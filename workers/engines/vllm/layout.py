@@ -1,4 +1,4 @@
-"""Where the tensors of a checkpoint lie in vLLM's model, which fuses some of them along their first dimension."""
+"""The position of a checkpoint's tensors in vLLM's model, which fuses some of them along their first dimension."""
 
 import os
 from collections.abc import Mapping
@@ -14,10 +14,11 @@ BLOCK_ROWS = 256
 
 
 def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """For each name of `checkpoint` (a state dict with its variables), the part of vLLM's live `model` that holds it.
+    """Returns, for each name of `checkpoint` (a state dict with its variables), the view of vLLM's live `model` that
+    holds it.
 
     Tied names share one view. Raises `ConfigError` unless every parameter of the model is covered, and every view
-    equals its tensor bit for bit: an architecture that vLLM stores otherwise could not be given new weights.
+    equals its tensor bit for bit: an architecture that vLLM stores differently could not get new weights.
     """
     parameters: dict[str, Tensor] = dict(model.named_parameters())
     packed: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
@@ -27,7 +28,7 @@ def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in checkpoint.items():
         if id(tensor) in found:
             continue
-        holder, first = _place(name, checkpoint, fused)
+        holder, first = _position(name, checkpoint, fused)
         if holder not in parameters:
             raise _unknown(name)
         view = parameters[holder].detach()[first : first + len(tensor)]
@@ -41,23 +42,25 @@ def views(model: Any, checkpoint: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def renew(views: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    """Copies `tensors` to where they lie; on a CPU with all its cores, since generation stands meanwhile."""
+    """Copies `tensors` into their views, on a CPU with all its cores, since generation pauses meanwhile."""
     distinct = {id(views[name]): name for name in tensors}
     on_cpu = all(views[name].device.type == "cpu" for name in distinct.values())
     with ThreadPoolExecutor(os.cpu_count() if on_cpu else 1, "renewing") as cores:
         for _ in cores.map(lambda name: _copy(views[name], tensors[name]), distinct.values()):
-            """Raises what went wrong."""
+            """The iteration raises a copy's error."""
 
 
 def _copy(view: Tensor, tensor: Tensor) -> None:
-    """Transposed ones go in blocks: a row of the result is then written in pieces that are worth a page."""
+    """Copies a tensor; a transposed one in blocks, so that each row is written in pieces about as large as a page."""
     step = len(view) if view.is_contiguous() else BLOCK_ROWS
     for first in range(0, len(view), step):
         view[first : first + step].copy_(tensor[first : first + step])
 
 
-def _place(name: str, checkpoint: Mapping[str, Tensor], fused: Mapping[str, tuple[str, list[str]]]) -> tuple[str, int]:
-    """The parameter that holds `name`, and at which index of its first dimension."""
+def _position(
+    name: str, checkpoint: Mapping[str, Tensor], fused: Mapping[str, tuple[str, list[str]]]
+) -> tuple[str, int]:
+    """Returns the parameter that holds `name`, and the index in its first dimension."""
     path, _, leaf = name.rpartition(".")
     parent, _, module = path.rpartition(".")
     if module not in fused:
@@ -68,5 +71,5 @@ def _place(name: str, checkpoint: Mapping[str, Tensor], fused: Mapping[str, tupl
 
 
 def _unknown(name: str) -> ConfigError:
-    what = f"vLLM stores {name} otherwise than the checkpoint does, so its weights could not be renewed"
+    what = f"vLLM stores {name} differently from the checkpoint, so its weights could not be replaced"
     return ConfigError(Problem("rollout.engine", what, 'set rollout.engine = "transformers" for this model'))

@@ -1,6 +1,6 @@
-"""vLLM's own metrics by their own names (`vllm:num_requests_running`, `vllm:kv_cache_usage_perc`, …), over HTTP.
+"""vLLM's own metrics under their own names (`vllm:num_requests_running`, `vllm:kv_cache_usage_perc`, …), over HTTP.
 
-Prometheus scrapes them as it does those of any vLLM; they are counted while the engine runs, whoever asks.
+Prometheus scrapes them like those of any vLLM; they are counted while the engine runs, scraped or not.
 """
 
 import errno
@@ -10,15 +10,15 @@ from wsgiref.simple_server import WSGIServer
 from echo_queue.errors import ConfigError, Problem
 
 NEIGHBOURS = 64
-"""Workers of one machine share one configuration: each takes the next free port of so many."""
-
-
+"""Workers of one machine share one configuration: each takes the first free port among so many."""
 CLOSE_S = 5.0
 
 
-class Endpoint:
+class MetricsEndpoint:
+    """The HTTP server of the metrics, in a thread of its own."""
+
     def __init__(self, first: int) -> None:
-        """Answers at port `first`, or at the next one that is free. Raises `ConfigError` if none is."""
+        """Listens at port `first`, or at the next one that is free. Raises `ConfigError` if none is."""
         self.port, self._server, self._thread = _listen(first)
 
     def close(self) -> None:

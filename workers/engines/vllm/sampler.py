@@ -1,4 +1,4 @@
-"""Takes the place of vLLM's sampler: draws as every engine here does, one call for all rows."""
+"""Replaces vLLM's sampler: draws as every engine here does, one call for all rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +14,8 @@ Take = Callable[[str, int, float], None]
 
 
 class Sampler:
-    """`uniform` gives the random number for the next token of a request, by its id; `take` is told id, token and
-    log-probability."""
+    """`uniform` returns the random number for the next token of a request, by its id; `take` is called with the id, the
+    token and its log-probability."""
 
     def __init__(self, runner: Any, sampling: Sampling, uniform: Callable[[str], float], take: Take) -> None:
         self._runner = runner
@@ -24,7 +24,7 @@ class Sampler:
         self._take = take
 
     def __call__(self, logits: Tensor, sampling_metadata: object) -> SamplerOutput:
-        """logits [R, V], a row for each request of the runner's batch. A prompt that was read in part gets no token."""
+        """Draws from logits [R, V], one row per request of the runner's batch. A prompt read in part gets no token."""
         ids = self._runner.input_batch.req_ids
         uniform = torch.tensor([self._uniform(one) for one in ids], dtype=torch.float64, device=logits.device)
         tokens, logprobs = draw(logits, uniform, self._sampling.temperature, self._sampling.top_p)

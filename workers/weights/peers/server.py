@@ -1,4 +1,4 @@
-"""Serves verified chunks to peers over HTTP (`wire` says what is spoken), each as soon as it has landed here.
+"""Serves verified chunks to peers over HTTP (`http1` says what is spoken), each as soon as it has landed here.
 
 - Nothing is given without a token for that very path, and nothing but parts that are in the cache: a path is looked up,
   never opened.
@@ -14,9 +14,9 @@ import time
 from contextlib import suppress
 
 from echo_queue.errors import ServiceError
-from workers.weights.peers.access import Refused, Tokens
+from workers.weights.cache.part_cache import PartCache, PartFile
+from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
-from workers.weights.peers.part_cache import PartCache, PartFile
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ LOOK_S = 1.0
 READER_S = 30.0
 """A reader that does not take `BURST_BYTES` in this time is dropped."""
 BURST_BYTES = 1 << 20
-COMING_S = 0.25
+ANNOUNCED_WAIT_S = 0.25
 """A part of a route that is still growing is waited for: its reader heard of it a moment before this worker did."""
 RETRY_AFTER_S = 1
 ACCEPT_S = 0.5
 
 
 class Meter:
-    """At most `bytes_per_s` on average, and `BURST_BYTES` at once; 0: no limit. For several threads."""
+    """Limits uploads to `bytes_per_s` on average, `BURST_BYTES` at once; 0: no limit. Any number of threads uses it."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -62,7 +62,7 @@ class PeerServer:
     def __init__(
         self,
         part_cache: PartCache,
-        tokens: Tokens,
+        tokens: PeerAuth,
         name: str,
         *,
         host: str = "",
@@ -92,6 +92,8 @@ class PeerServer:
     def close(self) -> None:
         """Ends all streams."""
         self._stop.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends a wait for the next connection
         if self._thread.is_alive():
             self._thread.join(timeout=2 * ACCEPT_S)
         self._listener.close()
@@ -101,6 +103,7 @@ class PeerServer:
             wire.shut()
 
     def _accept(self) -> None:
+        """Server thread: accepts connections, and starts a thread for each."""
         while not self._stop.is_set():
             try:
                 connection, _ = self._listener.accept()
@@ -136,6 +139,7 @@ class PeerServer:
             raise
 
     def _converse(self, wire: Wire) -> None:
+        """Peer thread: answers requests until the connection ends."""
         try:
             while not self._stop.is_set() and self._answer(wire):
                 pass
@@ -150,7 +154,7 @@ class PeerServer:
             wire.close()
 
     def _answer(self, wire: Wire) -> bool:
-        """Answers one request. False: there will be no more on this connection."""
+        """Peer thread: answers one request; returns whether the connection stays open."""
         head = wire.head(HEAD_DEADLINE_S, IDLE_S)
         if head is None:
             return False
@@ -160,7 +164,7 @@ class PeerServer:
         except Refused:
             wire.send(answer_head(401), HEAD_DEADLINE_S)
             return False
-        file = self._part_cache.find(request.key, COMING_S)
+        file = self._part_cache.find(request.key, ANNOUNCED_WAIT_S)
         if file is None and self._part_cache.grows(request.key):
             wire.send(answer_head(503, retry_after=RETRY_AFTER_S), HEAD_DEADLINE_S)
         elif file is None or request.start > len(file.part.chunks):
@@ -177,7 +181,7 @@ class PeerServer:
         return True
 
     def _stream(self, wire: Wire, file: PartFile, request: Request) -> bool:
-        """From chunk `start` to the end. False if that end was not reached: then the connection ends as well."""
+        """Peer thread: sends a part from chunk `start` on. False if its end was not reached: the connection ends."""
         part, at = file.part, request.start
         wire.send(_good(file, request), HEAD_DEADLINE_S, more=file.landed(at) > at)
         most = max(1, BURST_BYTES // part.chunk_bytes)

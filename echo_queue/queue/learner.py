@@ -1,0 +1,159 @@
+"""The queue client of the learner: the moves of `library/learner.lua`.
+
+- A client holds one lineage, the one it began (`resume`), and numbers its moves. A server that has forgotten any of
+  them refuses the next one (`SetBackError`). A client whose lineage is not the newest is fenced (`FencedError`).
+- One thread makes all numbered moves (`drain`, `advance`, `commit`, `uncommit`); any thread may make the others.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.queue import replies
+from echo_queue.queue.caller import Caller, answers
+from echo_queue.queue.events import Events
+from echo_queue.queue.payloads import Payloads
+from echo_queue.queue.types import Drained, Resumed, RunKeys
+from echo_queue.records import BASE, Group, Published, Version
+from echo_queue.records.group_codec import CodecError
+
+if TYPE_CHECKING:
+    from echo_queue.connections.secrets import Role
+
+
+class LearnerQueue(Events):
+    """Drains groups, commits trained ones and publishes weights as Redis user `learner`, through `library/learner.lua`.
+
+    `lineage`: a lineage that another client began. The default 0 is fenced by every learner that has begun.
+    """
+
+    ROLE: ClassVar["Role"] = "learner"
+
+    def __init__(self, caller: Caller, payloads: Payloads | None = None, lineage: int = 0) -> None:
+        super().__init__(caller)
+        self._payloads = payloads or Payloads()
+        self._lineage = lineage
+        self._turn: int | None = None
+
+    @property
+    def lineage(self) -> int:
+        """Returns the client's lineage, the learner's fencing token."""
+        return self._lineage
+
+    def resume(self, begin: Version = BASE, floor: int = 0) -> Resumed:
+        """Begins a new lineage, above `floor`, at the checkpoint of `begin`; every earlier learner is fenced.
+
+        The caller then makes the queue follow its checkpoints (`commit`, `uncommit`) before it drains. If no weights
+        are published afterwards, the caller publishes these first.
+        """
+        lineage, committed = self._caller.call("resume", *begin, floor, uuid.uuid4().hex)
+        self._lineage, self._turn = int(lineage), 0
+        return Resumed(self._lineage, replies.text(committed) or None)
+
+    def pending(self) -> tuple[Group, ...]:
+        """Returns the groups that were drained and not committed, oldest first. Call it once, right after `resume`."""
+        rows, refs = self._caller.call("pending", self._lineage)
+        self._payloads.discard(refs)
+        return self._groups([(row[0], row[1]) for row in rows])[0]
+
+    def drain(self, need: int) -> Drained:
+        """Takes at most `need` admissible groups, the oldest versions first.
+
+        Groups that are too old go back in the same call. A group that cannot be read is buried with the reason.
+        """
+        reply = self._numbered("drain", need)
+        self._payloads.discard(reply[-1])
+        groups, malformed = self._groups([(row[0], row[1]) for row in reply[0]])
+        return replies.drained_of(reply, groups, malformed)
+
+    def advance(self, version: int, trained: int, window: float) -> int:
+        """Sets the learner's version after an update on `trained` groups. Returns how many in flight were cancelled."""
+        return int(self._numbered("advance", version, trained, window))
+
+    def commit(self, checkpoint: str, task_ids: Sequence[str]) -> int:
+        """Moves tasks to trained, wherever they are. Call it once `checkpoint` is durable.
+
+        The checkpoint holds these tasks and its parent does not. Returns how many were in the queue; tasks that Redis
+        has forgotten count as trained when they are admitted.
+        """
+        settled, refs = self._numbered("commit", checkpoint, *task_ids)
+        self._payloads.discard(refs)
+        return int(settled)
+
+    def uncommit(self, checkpoint: str, parent: str, task_ids: Sequence[str]) -> int:
+        """Undoes `commit` for the queue's newest checkpoint if no surviving history holds it: trained → backlog.
+
+        Returns how many went back to the backlog.
+        """
+        return int(self._numbered("uncommit", checkpoint, parent, *task_ids))
+
+    def publish_keys(self, keys: RunKeys) -> None:
+        """Publishes the keys by which workers trust weights. They do not change during a lineage."""
+        words = keys.public_key, keys.token_secret.hex(), keys.chunk_key.hex()
+        self._caller.call("publish_keys", self._lineage, *words)
+
+    def announce(self, version: Version, route: str, place: int, document: bytes) -> bool:
+        """Announces, by its signed document, a stored part of a route to `version`, which is not published yet.
+
+        Parts are announced in order, and replace those of another route. False if the version is published or the
+        document too large.
+        """
+        self._require_own(version)
+        return bool(self._caller.call("announce", self._lineage, version.number, route, place, document))
+
+    def publish(self, published: Published) -> bool:
+        """Moves the pointer to the newest weights. False if it is already at this version or a newer one."""
+        self._require_own(published.version)
+        words = published.version.number, published.manifest, published.digest
+        return bool(self._caller.call("publish", self._lineage, *words))
+
+    def bury_bad_group(self, task_id: bytes, entry: bytes, error: CodecError) -> bool:
+        """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`. False if it is not there."""
+        words = task_id, entry, error.problems[0].what, error.cause
+        moved, *refs = self._caller.call("bury_bad_group", self._lineage, *words)
+        self._payloads.discard(filter(None, refs))
+        return bool(moved)
+
+    def finish(self, force: bool = False) -> bool:
+        """Marks the run finished until new work arrives; workers learn it from `Lease.finished`.
+
+        False if there is something left to train, unless `force` is set, which finishes the run all the same.
+        """
+        return bool(self._caller.call("finish", self._lineage, int(force)))
+
+    def _require_own(self, version: Version) -> None:
+        if version.lineage != self._lineage:
+            raise ValueError(f"lineage {self._lineage} cannot publish {version}")
+
+    def _numbered(self, move: str, *args: Any) -> Any:
+        """Makes a numbered move. A client that did not call `resume` itself continues from the number in Redis."""
+        if self._turn is None:
+            client, key = self._caller.client, self._caller.keys.state
+            known = self._caller.persist("turn", lambda: client.hget(key, "turn"))
+            self._turn = int(known.split()[0]) if known else 0
+        answer = self._caller.call(move, self._lineage, self._turn + 1, *args)
+        self._turn += 1
+        return answer
+
+    def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
+        """Returns the groups at these (task id, entry) places in replay, and how many bad ones it buried."""
+        replay = self._caller.keys.replay
+
+        def fetch() -> list[Any]:
+            pipe = self._caller.client.pipeline(transaction=False)
+            for _, entry in places:
+                pipe.xrange(replay, entry, entry)
+            return answers(pipe.execute(raise_on_error=False))
+
+        groups, malformed = [], 0
+        fetched = self._caller.persist("fetch", fetch, places) if places else []
+        for (task, entry), rows in zip(places, fetched, strict=True):
+            if not rows:
+                what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
+                raise ServiceError(Problem(replay, what, "was the stream trimmed? see `echo-queue audit`"))
+            try:
+                groups.append(self._payloads.group(rows[0][1]))
+            except CodecError as error:
+                malformed += self.bury_bad_group(task, entry, error)
+        return tuple(groups), malformed

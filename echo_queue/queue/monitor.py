@@ -1,0 +1,70 @@
+"""Read-only views of a run: `RunState` for several roles, and `Monitor` for the Redis user `monitor`.
+
+`status` and `audit` are the read-only functions of `library/operator.lua`; everything else is read by plain commands.
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from echo_queue.queue import replies
+from echo_queue.queue.caller import Caller, Client
+from echo_queue.queue.events import Events
+from echo_queue.queue.payloads import Payloads
+from echo_queue.queue.published import PublishedWeights
+from echo_queue.queue.submitter import Submissions
+from echo_queue.queue.types import Audit, DeadTask, Status
+from echo_queue.records import Group, PartialGroup
+
+if TYPE_CHECKING:
+    from echo_queue.connections.secrets import Role
+
+
+class RunState(Client):
+    """The state of a run: its status, its audit, and its dead tasks."""
+
+    def status(self) -> Status:
+        """Returns a full picture of the run for a person, from one read-only snapshot."""
+        return replies.status_of(self._caller.ask("status"))
+
+    def audit(self) -> Audit:
+        """Returns both sides of the identity, counted independently, from one read-only snapshot."""
+        return replies.audit_of(self._caller.ask("audit"))
+
+    def dead(self, limit: int = 100) -> list[DeadTask]:
+        """Returns the tasks that were buried last, the newest first, at most `limit`."""
+        client, key = self._caller.client, self._caller.keys.dead
+        rows = self._caller.persist("dead", lambda: client.xrevrange(key, count=limit))
+        return [replies.dead_of(words) for _, words in rows]
+
+
+class Monitor(RunState, PublishedWeights, Submissions, Events):
+    """Reads a run as Redis user `monitor`, for people and for roles that diagnose what holds the run up.
+
+    It changes nothing. Its Lua functions are the read-only ones of `library/operator.lua`.
+    """
+
+    ROLE: ClassVar["Role"] = "monitor"
+
+    def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
+        super().__init__(caller)
+        self._payloads = payloads or Payloads()
+
+    def group_in_replay(self, task: str | None = None) -> Group | None:
+        """Returns the group of `task` that is completed and not yet trained, for a person to inspect.
+
+        Without `task`, it returns the newest such group of any task. None: there is no such group. Raises `CodecError`
+        if the bytes are not a group.
+        """
+        most = None if task else 1
+        client, key = self._caller.client, self._caller.keys.replay
+        rows = self._caller.persist("group_in_replay", lambda: client.xrevrange(key, count=most))
+        wanted = task.encode() if task else None
+        return next((self._payloads.group(words) for _, words in rows if wanted in (None, words.get(b"id"))), None)
+
+    def partial_group(self, task: str) -> PartialGroup | None:
+        """Returns the partial rollout that a task's worker stored last, for a person to inspect; None if there is none.
+
+        Raises `CodecError` if the bytes are not a partial rollout of this task.
+        """
+        client, key = self._caller.client, self._caller.keys.partials
+        words = self._caller.persist("partial_group", lambda: client.hget(key, task))
+        return None if words is None else self._payloads.partials(task, replies.kept_words(words))

@@ -1,0 +1,71 @@
+"""The clients that keep a run in order: its rules, expired leases, dead tasks. The moves are those of
+`library/operator.lua`.
+
+Redis user `learner` has the rights for `Operator`: the learner's housekeeper uses it, and so may a person with the
+learner's secrets. Installing the functions takes Redis user `admin`, hence `Admin`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from echo_queue.queue import library, replies
+from echo_queue.queue.caller import DEADLINE_S, Caller
+from echo_queue.queue.monitor import RunState
+from echo_queue.queue.payloads import Payloads, PayloadStore
+from echo_queue.queue.submitter import Admission
+from echo_queue.queue.types import Reclaimed, RunRules
+
+if TYPE_CHECKING:
+    from echo_queue.config import Config
+    from echo_queue.connections.secrets import Role
+
+SWEEP_MAX = 64
+
+
+class Operator(RunState, Admission):
+    """Moves tasks that no other role moves any more, as Redis user `learner`, through `library/operator.lua`."""
+
+    ROLE: ClassVar["Role"] = "learner"
+
+    def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
+        super().__init__(caller)
+        self._payloads = payloads or Payloads()
+
+    @classmethod
+    def connect(cls, config: "Config", store: PayloadStore | None = None, *, deadline_s: float = DEADLINE_S) -> Self:
+        """Returns a client with a tested connection to the configured run.
+
+        Without `store`, the stored groups of buried tasks stay in the object store until a sweep finds them.
+        """
+        return cls(Caller.connect(config, cls.ROLE, deadline_s), Payloads.of(config, store))
+
+    def configure(self, rules: RunRules) -> None:
+        """Creates the run, or changes its run rules."""
+        self._caller.call("configure", *replies.rules_words(rules))
+
+    def reclaim(self, limit: int = SWEEP_MAX) -> Reclaimed:
+        """Ends at most `limit` expired leases: their tasks go to retry, or to dead after too many attempts.
+
+        A sweep that comes much too late after the one before spares leases that living workers may still renew.
+        """
+        return Reclaimed(*self._caller.call("reclaim", limit))
+
+    def bury(self, task_id: str, reason: str) -> bool:
+        """Moves a task to dead, by an operator. False if it is dead already, not open, or in the learner's hands."""
+        moved, *refs = self._caller.call("bury", task_id, reason)
+        self._payloads.discard(filter(None, refs))
+        return bool(moved)
+
+    def revive(self, task_ids: Sequence[str]) -> int:
+        """Moves dead tasks to retry, with all their attempts available again. Returns how many were dead."""
+        return int(self._caller.call("revive", *task_ids)) if task_ids else 0
+
+
+class Admin(Operator):
+    """The operator's moves and the installation of the functions, as Redis user `admin`, for `echo-queue services`."""
+
+    ROLE: ClassVar["Role"] = "admin"
+
+    def install(self) -> None:
+        """Loads the Lua library. This needs a Redis user that may `FUNCTION LOAD`."""
+        self._caller.persist("install", lambda: library.load(self._caller.client))

@@ -1,0 +1,109 @@
+"""Brings the learner's weights to the workers: stores a version, moves the pointer to it, removes what no worker needs.
+
+- The learner's thread hands over a version and goes on training; the publish thread stores it (`PublishThread`).
+- The pointer moves only when the version is stored whole. If Redis forgets the pointer, the housekeeper sets it again:
+  no other role would.
+- Pruning spares every version that a living worker reports to serve.
+"""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from echo_queue import weights
+from echo_queue.config import Config
+from echo_queue.queue import LearnerQueue, Status
+from echo_queue.records import Published, Version
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights.signatures import Signer
+from learner.publication import signing_key
+from learner.publication.announcer import Announcer
+from learner.publication.publish_thread import PublishThread
+
+
+class WeightBroadcast:
+    """The broadcast of one lineage. The housekeeper's thread calls `observe`, the learner's every other method."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: ObjectStore,
+        queue: LearnerQueue,
+        *,
+        weight_publisher: weights.WeightPublisher,
+        announcer: Announcer,
+    ) -> None:
+        self._store, self._queue = store, queue
+        self._dtype, self._s = config.model.dtype, config.staleness.s
+        self._weight_publisher = weight_publisher
+        self._announcer = announcer
+        self._thread = PublishThread(self._publish, self._publish_further, config.queue.stall_deadline_s)
+        self._pointer: Published | None = None
+        self._served: frozenset[Version] = frozenset()
+
+    @property
+    def t_bcast_s(self) -> float:
+        """T_bcast, smoothed: seconds from the end of an update until all living workers serve its weights."""
+        return self._thread.t_bcast_s
+
+    @property
+    def stored(self) -> Mapping[str, int]:
+        """Weight bytes stored since this learner started, by kind ("anchor", "delta")."""
+        return self._weight_publisher.stored
+
+    def start(self) -> None:
+        self._thread.start()
+        self._announcer.start()
+
+    def hand_over(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+        """Publishes a copy of `tensors` in the background. Raises the error of an earlier publication, if any."""
+        self._thread.hand_over(version, tensors)
+
+    def wait(self) -> None:
+        """Waits until every version handed over is published. Raises `DeadlineError`, or the publication's error."""
+        self._thread.wait()
+
+    def check(self) -> None:
+        """Raises the error that stopped the publish thread, if any."""
+        self._thread.check()
+
+    def close(self) -> None:
+        """Finishes the version that is being published if that takes no longer than usual; drops one that waits."""
+        self._thread.close()
+        self._announcer.close()
+
+    def observe(self, status: Status) -> None:
+        """Housekeeper thread: measures T_bcast, notes the versions served, and restores a pointer that Redis forgot."""
+        self._thread.observe(status)
+        self._served = frozenset(worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None)
+        last, now = self._pointer, status.published
+        if last is not None and (now is None or now.version < last.version):
+            self._queue.publish(last)
+
+    def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+        """Publish thread: stores `version` whole, then moves the pointer to it."""
+        published = self._weight_publisher.publish(version, tensors, self._dtype)
+        self._queue.publish(published)
+        self._pointer = published
+
+    def _publish_further(self, version: Version, hurried: Callable[[], bool]) -> None:
+        """Publish thread: stores deltas for workers that missed versions; prunes versions that no worker can need."""
+        self._weight_publisher.further(version, hurried)
+        weights.prune(self._store, version, self._s, self._served)
+
+
+def open_broadcast(
+    config: Config, store: ObjectStore, queue: LearnerQueue, announcements: LearnerQueue, signer: Signer
+) -> WeightBroadcast:
+    """The broadcast of the run that `config` describes. `announcements`: the same queue, with a short deadline."""
+    announcer = Announcer(announcements)
+    weight_publisher = weights.WeightPublisher(
+        store,
+        config.run.name,
+        signer,
+        config.weights,
+        config.run.dir / "bases",
+        chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
+        announce=announcer.announce,
+    )
+    return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, announcer=announcer)

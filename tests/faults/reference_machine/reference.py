@@ -1,0 +1,532 @@
+"""The queue in Python, as one would explain it: where every task is after each move, and what the move answers.
+
+Nothing is atomic, stored or fast here. It says what `echo_queue/queue/library` must do, and `machine` compares the two
+after every move. The clients of `echo_queue.queue` are the vocabulary; a name means here what it means there. Time does
+not pass: leases run out when told to.
+"""
+
+import hashlib
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from echo_queue.queue import PromptSet, RunRules, staleness
+from echo_queue.records import Version
+
+FENCED, SET_BACK = "fenced", "set back"
+
+
+class Refused(Exception):
+    """A learner's move by one that was taken over, or whose moves before this one are forgotten."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What its entry says."""
+
+    id: str
+    attempt: int
+    late: int
+    kept: int
+    long: int
+    pv: int
+    min_pv: int
+    lineage: int
+
+
+@dataclass(frozen=True)
+class Lease:
+    """`deliveries` 0: handed back, at no cost of an attempt."""
+
+    worker: str
+    version: int
+    deliveries: int = 1
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class PartialSample:
+    """How far a task is, and of which weights its oldest and its newest token are."""
+
+    oldest: int
+    newest: int
+    lineage: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A group in replay."""
+
+    task: Task
+    worker: str
+    attempt: int
+    oldest: int
+    newest: int
+    lineage: int
+    drained: bool = False
+
+    @property
+    def made_by(self) -> Version:
+        return Version(self.lineage, self.newest)
+
+
+@dataclass
+class Cursor:
+    """A set: its chunks (first, count) as declared, those that have arrived, and the next prompt to serve."""
+
+    rules: PromptSet
+    chunks: tuple[tuple[int, int], ...]
+    arrived: list[int] = field(default_factory=list)
+    epoch: int = 0
+    next: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return len(self.arrived) == len(self.chunks)
+
+    @property
+    def count(self) -> int:
+        return sum(self.chunks[chunk][1] for chunk in self.arrived)
+
+    @property
+    def left(self) -> int:
+        return self.count * self.rules.epochs - self.epoch * self.count - self.next
+
+    @property
+    def missing(self) -> int:
+        return (sum(count for _, count in self.chunks) - self.count) * self.rules.epochs
+
+    @property
+    def served(self) -> bool:
+        return self.whole and self.left == 0
+
+    def take(self) -> str | None:
+        """The next prompt's task id; None if there is none to serve now."""
+        shuffled = self.rules.order == "shuffled"
+        if shuffled and not self.whole:
+            return None
+        if self.next == self.count:
+            if not self.whole or self.epoch + 1 == self.rules.epochs:
+                return None
+            self.epoch, self.next = self.epoch + 1, 0
+        at = self.next
+        self.next += 1
+        if shuffled:
+            index = permuted(at, self.count, self.rules.seed, self.epoch)
+        else:
+            index = [first + step for first, count in self._arrivals() for step in range(count)][at]
+        return f"{self.rules.name}/{self.epoch}/{index}"
+
+    def _arrivals(self) -> Iterator[tuple[int, int]]:
+        return (self.chunks[chunk] for chunk in self.arrived)
+
+
+def permuted(position: int, size: int, seed: int, epoch: int) -> int:
+    """Four rounds of a Feistel network over a square, walked until it lands inside."""
+    side = math.ceil(math.sqrt(size))
+    while True:
+        left, right = divmod(position, side)
+        for turn in range(1, 5):
+            digest = hashlib.sha1(f"{seed}:{epoch}:{turn}:{right}".encode()).hexdigest()
+            left, right = right, (left + int(digest[:8], 16)) % side
+        position = left * side + right
+        if position < size:
+            return position
+
+
+def measure(tokens: float) -> int:
+    """A length as the queue compares it: eight to a factor of two."""
+    return 64 + math.floor(8 * math.log(1 + tokens) / math.log(2))
+
+
+@dataclass
+class Reference:
+    """One run. Streams are dictionaries by task id, in the order of their entries."""
+
+    rules: RunRules
+    lineage: int = 0
+    v: int = 0
+    window: float = 2.0
+    uncommitted: int = 0
+    committed: str = ""
+    turn: tuple[int, str] = (0, "resume")
+    published: Version | None = None
+    forks: dict[int, Version] = field(default_factory=dict)
+    sets: dict[str, Cursor] = field(default_factory=dict)
+    redo: list[str] = field(default_factory=list)
+    submission_status: set[str] = field(default_factory=set)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    retry: dict[str, Task] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    partials: dict[str, PartialSample] = field(default_factory=dict)
+    replay: dict[str, Scored] = field(default_factory=dict)
+    dead: dict[str, Task] = field(default_factory=dict)
+    waits: set[str] = field(default_factory=set)
+    failures: dict[str, int] = field(default_factory=dict)
+    """The attempt that failed last."""
+    tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    handed: tuple[int, list[str]] = (0, [])
+    lengths: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of the last group of each prompt (set, index): eight to a factor of two."""
+    buckets: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Of each prompt: those that are alike."""
+    like: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Of each bucket of a set: how many first groups, and their tokens."""
+    submitted: int = 0
+    trained: int = 0
+
+    # Submitters -------------------------------------------------------------------------------------------------------
+
+    def declare(self, rules: PromptSet, chunks: Sequence[tuple[int, int]]) -> None:
+        self.sets[rules.name] = Cursor(rules, tuple(chunks))
+
+    def submit(self, name: str, chunk: int, buckets: Sequence[int]) -> bool:
+        cursor = self.sets[name]
+        if chunk in cursor.arrived:
+            return False
+        cursor.arrived.append(chunk)
+        first, _ = cursor.chunks[chunk]
+        self.buckets |= {(name, str(first + place)): bucket for place, bucket in enumerate(buckets)}
+        self.submitted += cursor.chunks[chunk][1] * cursor.rules.epochs
+        self.admit()
+        return True
+
+    @property
+    def backlog(self) -> list[Cursor]:
+        """Sets that are not served to the end, in the order of service."""
+        return sorted((one for one in self.sets.values() if not one.served), key=lambda one: -one.rules.priority)
+
+    def admit(self) -> None:
+        if self.published is None:
+            return
+        known = set(self.tasks)
+        self._admit(self.published.number)
+        new = {task: self.tasks.pop(task) for task in list(self.tasks) if task not in known}
+        if self.rules.longest_first and len(new) > 1:
+            likely = {task: self._likely_length(list(new), task) for task in new}
+            usual = sum(likely.values()) / len(likely)
+            order = sorted(new, key=likely.__getitem__, reverse=True)
+            new = {task: replace(new[task], long=int(likely[task] >= usual + 8)) for task in order}
+        self.tasks |= new
+
+    def _likely_length(self, among: list[str], task: str) -> float:
+        """As its prompt's last group, or prompts like it; else as the mean of those of its set that are admitted with
+        it."""
+        name, _, index = task.split("/")
+        others = [one.split("/") for one in among]
+        known = [length for other, _, at in others if other == name and (length := self._known_length(other, at))]
+        return self._known_length(name, index) or (sum(known) / len(known) if known else 0)
+
+    def _known_length(self, name: str, index: str) -> int | None:
+        """None if nothing is known of the prompt."""
+        if (name, index) in self.lengths:
+            return self.lengths[name, index]
+        groups, tokens = self.like.get((name, self.buckets.get((name, index), 0)), (0, 0))
+        return measure(tokens / groups) if groups else None
+
+    def _admit(self, published: int) -> None:
+        n = len(self.tasks) + len(self.retry) + len(self.replay) - self.uncommitted
+        sources = [lambda: self.redo.pop(0) if self.redo else None, *(cursor.take for cursor in self.backlog)]
+        for source in sources:
+            while True:
+                min_pv = max(0, self.v + n // self.rules.batch - self.rules.s)
+                paced = self.rules.pace and n >= self.window * self.rules.batch
+                if min_pv > published or paced:
+                    return
+                task = source()
+                if task is None:
+                    break
+                if task in self.submission_status:
+                    self.submission_status.remove(task)
+                    self.trained += 1
+                else:
+                    self.tasks[task] = Task(task, 0, 0, 0, 0, self.v, min_pv, self.lineage)
+                    n += 1
+
+    # Workers ----------------------------------------------------------------------------------------------------------
+
+    def lease(
+        self, worker: str, version: Version, size: int, token: str
+    ) -> list[tuple[str, int, tuple[int, int] | None]]:
+        """Task ids, each with the oldest version that may generate it, and with the versions of the partial to go on
+        with."""
+        if self.published is None:
+            return []
+        known, ids = self.tokens.get(worker, ("", []))
+        if known == token:
+            ids = [task for task in ids if self._holds(worker, task)]
+        else:
+            ids = self._up_to_a_long_one(
+                [task for task in (*self.retry, *self.tasks) if task not in self.leases][:size]
+            )
+            if ids:
+                self.tokens[worker] = token, ids
+        return [self._begin(worker, version, task, self.published.number) for task in ids]
+
+    def _up_to_a_long_one(self, ids: list[str]) -> list[str]:
+        first = next((place for place, task in enumerate(ids) if self.task(task).long), len(ids))
+        return ids[: first + 1]
+
+    def _begin(
+        self, worker: str, version: Version, task: str, published: int
+    ) -> tuple[str, int, tuple[int, int] | None]:
+        need = min(published, max(self.task(task).min_pv, self.v - self.rules.s))
+        by = published if self.abandoned(version) else max(version.number, need)
+        partial_sample = self.partials.get(task)
+        if partial_sample is not None and not self._may_continue(partial_sample, published):
+            del self.partials[task]
+            partial_sample = None
+        if partial_sample is not None:
+            need, by = max(need, partial_sample.newest), partial_sample.oldest
+        self.leases[task] = replace(self.leases.get(task, Lease(worker, by)), version=by)
+        return task, need, (partial_sample.oldest, partial_sample.newest) if partial_sample else None
+
+    def _may_continue(self, partial_sample: PartialSample, published: int) -> bool:
+        fresh = self.v - partial_sample.oldest <= self.rules.s and partial_sample.newest <= published
+        return fresh and not self.abandoned(Version(partial_sample.lineage, partial_sample.newest))
+
+    def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
+        """Those no longer held."""
+        for task, version in held.items():
+            if self._holds(worker, task):
+                self.leases[task] = replace(self.leases[task], version=version, over=False)
+        return [task for task in held if not self._holds(worker, task)]
+
+    def progress(self, worker: str, task: str, partial_sample: PartialSample) -> list[str]:
+        """Likewise."""
+        if not self._holds(worker, task):
+            return [task]
+        self.partials[task] = partial_sample
+        return []
+
+    def release(self, worker: str, ids: Sequence[str]) -> int:
+        held = [task for task in ids if self._holds(worker, task)]
+        for task in held:
+            self.leases[task] = replace(self.leases[task], deliveries=0, over=True)
+        return len(held)
+
+    def fail(self, worker: str, task: str) -> bool:
+        if not self._holds(worker, task):
+            return False
+        self.failures[task] = self.task(task).attempt
+        self.partials.pop(task, None)
+        self.leases[task] = replace(self.leases[task], deliveries=1, over=True)
+        return True
+
+    def run_out(self, task: str) -> None:
+        """Its worker has been silent for too long."""
+        self.leases[task] = replace(self.leases[task], over=True)
+
+    def complete(self, worker: str, task: str, attempt: int, oldest: int, version: Version, *, tokens: int) -> str:
+        if task in self.replay:
+            first = self.replay[task]
+            return "accepted" if (first.worker, first.attempt) == (worker, attempt) else "duplicate"
+        if not self.is_open(task):
+            return "unknown"
+        if self.v - oldest > self.rules.s or self.abandoned(version):
+            if self._holds(worker, task):
+                self.leases[task] = replace(self.leases[task], version=oldest, deliveries=0, over=True)
+            return "late"
+        name, _, index = task.split("/")
+        bucket = self.buckets.get((name, index), 0)
+        if bucket and (name, index) not in self.lengths:
+            groups, sum_ = self.like.get((name, bucket), (0, 0))
+            self.like[name, bucket] = groups + 1, sum_ + tokens
+        self.lengths[name, index] = measure(tokens)
+        made = replace(self._take(task), lineage=version.lineage)
+        self.replay[task] = Scored(made, worker, attempt, oldest, version.number, version.lineage)
+        return "accepted"
+
+    # The learner ------------------------------------------------------------------------------------------------------
+
+    def resume(self, begin: Version, floor: int) -> int:
+        set_back = floor > self.lineage
+        self.lineage, self.v, self.uncommitted = max(self.lineage, floor) + 1, begin.number, 0
+        self.forks[self.lineage] = begin
+        self.turn, self.handed = (0, "resume"), (0, [])
+        if self.published and (set_back or self.published.number > begin.number):
+            self.published = None
+        self._cancel(lambda lease: lease.version > begin.number, late=False)
+        return self.lineage
+
+    def pending(self, lineage: int) -> list[str]:
+        self._fence(lineage)
+        for one in [one for one in self.replay.values() if one.drained]:
+            self._return_if_unfit(one)
+        return sorted((task for task, one in self.replay.items() if one.drained), key=self._age)
+
+    def drain(self, lineage: int, turn: int, need: int) -> tuple[list[str], int, int, int, int]:
+        """Task ids; seats kept; what went back, late and abandoned; what is outside the learner's hands."""
+        self._take_turn(lineage, turn, "drain")
+        causes = {"late": 0, "abandoned": 0}
+        for one in sorted((one for one in self.replay.values() if not one.drained), key=lambda one: one.oldest):
+            if one.oldest < self.v - self.rules.s:
+                causes[self._return_if_unfit(one)] += 1
+        seats = self._seats()
+        if self.handed[0] != turn:
+            self.handed = turn, self._hand_out(max(0, need - seats), causes)
+        self.admit()
+        left = sum(one.left + one.missing for one in self.sets.values()) + len(self.redo)
+        ready = sum(not one.drained for one in self.replay.values())
+        outside = left + len(self.tasks) + len(self.retry) + ready
+        taken = [task for task in self.handed[1] if task in self.replay]
+        return taken, seats, causes["late"], causes["abandoned"], outside
+
+    def advance(self, lineage: int, turn: int, version: int, trained: int, window: float) -> int:
+        """How many in flight were cancelled."""
+        self._take_turn(lineage, turn, "advance")
+        if version <= self.v:
+            return 0
+        self.v, self.uncommitted, self.window = version, self.uncommitted + trained, window
+        cancelled = self._cancel(lambda lease: lease.version < version - self.rules.s, late=True)
+        self.admit()
+        return cancelled
+
+    def commit(self, lineage: int, turn: int, name: str, ids: Sequence[str]) -> int:
+        self._take_turn(lineage, turn, "commit")
+        if self.committed == name:
+            return 0
+        opened = [task for task in ids if self.is_open(task)]
+        for task in opened:
+            self._take(task)
+            self.failures.pop(task, None)
+        self.submission_status |= set(ids) - set(opened)
+        self.trained += len(opened)
+        self.committed, self.uncommitted = name, max(0, self.uncommitted - len(opened))
+        return len(opened)
+
+    def uncommit(self, lineage: int, turn: int, name: str, parent: str, ids: Sequence[str]) -> int:
+        self._take_turn(lineage, turn, "uncommit")
+        if self.committed != name:
+            return 0
+        undone = [task for task in ids if task not in self.submission_status]
+        self.submission_status -= set(ids)
+        self.redo = undone + self.redo
+        self.trained -= len(undone)
+        self.committed = parent
+        return len(undone)
+
+    def publish(self, version: Version) -> bool:
+        self._fence(version.lineage)
+        if self.published is not None and self.published >= version:
+            return False
+        self.published = version
+        self.admit()
+        return True
+
+    # Housekeeping and operators ---------------------------------------------------------------------------------------
+
+    def reclaim(self) -> tuple[int, int, int, int, int]:
+        """Leases that were over: expired, failed, released, late; and tasks that died."""
+        causes = dict.fromkeys(("expired", "failed", "released", "late", "dead"), 0)
+        for task in [task for task in (*self.retry, *self.tasks) if task in self.leases and self.leases[task].over]:
+            causes[self._end_lease(task)] += 1
+        self.admit()
+        return causes["expired"], causes["failed"], causes["released"], causes["late"], causes["dead"]
+
+    def bury(self, task: str) -> bool:
+        if not self.is_open(task) or task in self.dead or (task in self.replay and self.replay[task].drained):
+            return False
+        self.dead[task] = self._take(task)
+        return True
+
+    def revive(self, ids: Collection[str]) -> int:
+        dead = [task for task in ids if task in self.dead]
+        for task in dead:
+            self.failures.pop(task, None)
+            self._send_back(task, attempt=0, late=0, kept=0)
+        return len(dead)
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def abandoned(self, version: Version) -> bool:
+        """Today's weights do not descend from these."""
+        return staleness.abandoned(version, self.forks)
+
+    def is_open(self, task: str) -> bool:
+        return any(task in place for place in (self.tasks, self.retry, self.replay, self.dead))
+
+    def task(self, task: str) -> Task:
+        found = self.tasks.get(task) or self.retry.get(task) or self.dead.get(task)
+        return found or self.replay[task].task
+
+    def _holds(self, worker: str, task: str) -> bool:
+        return task in self.leases and self.leases[task].worker == worker
+
+    def _take(self, task: str) -> Task:
+        """Out of its place."""
+        found = self.task(task)
+        for place in (self.tasks, self.retry, self.replay, self.dead, self.leases, self.partials):
+            place.pop(task, None)
+        self.waits.discard(task)
+        return found
+
+    def _send_back(self, task: str, **changes: int) -> None:
+        floor = self.published.number if self.published else self.v
+        partial_sample, was = self.partials.get(task), self._take(task)
+        if partial_sample is not None:
+            self.partials[task] = partial_sample
+        self.retry[task] = replace(was, pv=self.v, min_pv=floor, lineage=self.lineage, **changes)
+
+    def _return_if_unfit(self, one: Scored) -> str:
+        """The cause, if it goes back; "" if it is fit to be trained."""
+        if self.v - one.oldest > self.rules.s:
+            self._send_back(one.task.id, late=one.task.late + 1)
+            return "late"
+        if self.abandoned(one.made_by):
+            self._send_back(one.task.id)
+            return "abandoned"
+        return ""
+
+    def _hand_out(self, room: int, causes: dict[str, int]) -> list[str]:
+        taken: list[str] = []
+        for task in sorted((task for task, one in self.replay.items() if not one.drained), key=self._age):
+            if len(taken) == room:
+                break
+            if cause := self._return_if_unfit(self.replay[task]):
+                causes[cause] += 1
+            else:
+                self.replay[task] = replace(self.replay[task], drained=True)
+                taken.append(task)
+        return taken
+
+    def _age(self, task: str) -> tuple[int, int]:
+        return self.replay[task].oldest, list(self.replay).index(task)
+
+    def _seats(self) -> int:
+        wanted = [task for task, lease in self.leases.items() if lease.version <= self.v - self.rules.s]
+        kept = [task for task in wanted if self.rules.late == "wait" or self.task(task).late > 0]
+        self.waits |= set(kept)
+        return len(kept)
+
+    def _cancel(self, which, late: bool) -> int:  # type: ignore[no-untyped-def]
+        gone = sorted((lease.version, task) for task, lease in self.leases.items() if which(lease))
+        for _, task in gone:
+            self._send_back(task, late=self.task(task).late + late)
+        return len(gone)
+
+    def _end_lease(self, task: str) -> str:
+        lease, was = self.leases[task], self.task(task)
+        failed = self.failures.get(task) == was.attempt
+        if lease.deliveries == 0:
+            late = lease.version < self.v - self.rules.s
+            self._send_back(task, late=was.late + late)
+            return "late" if late else "released"
+        tokens = self.partials[task].tokens if task in self.partials else 0
+        attempt = was.attempt + (failed or tokens <= was.kept)
+        if attempt < self.rules.max_attempts:
+            self._send_back(task, attempt=attempt, kept=tokens)
+            return "failed" if failed else "expired"
+        self.dead[task] = replace(self._take(task), attempt=attempt)
+        return "dead"
+
+    def _fence(self, lineage: int) -> None:
+        if lineage != self.lineage:
+            raise Refused(FENCED if lineage < self.lineage else SET_BACK)
+
+    def _take_turn(self, lineage: int, turn: int, move: str) -> None:
+        self._fence(lineage)
+        if (turn, move) != self.turn and turn != self.turn[0] + 1:
+            raise Refused(SET_BACK)
+        self.turn = turn, move

@@ -1,0 +1,207 @@
+"""What Redis itself may suffer: it ends in the middle of a rewrite, its log is torn, memory or disk are full.
+
+Nothing acknowledged is lost, whoever waits is told in one sentence, and the run goes on when there is room again.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from echo_queue.config import Config
+from echo_queue.connections.connect import connect_redis
+from echo_queue.errors import ServiceError
+from echo_queue.queue import Outcome
+from echo_queue.records import Version
+from echo_queue.services.redis_server import RedisServer
+from echo_queue.services.serving import Services
+from tests.queue.clients import Clients
+from tests.queue.scene import RULES, Scene, group_of
+from tests.servers.redis import KINDS, start_redis
+from tests.services.conftest import configure, small_disk  # noqa: F401
+
+REWRITES = 5
+BALLAST_KEYS, KEY_DELAY_US = 2_000, 100
+"""A rewrite takes the product of both."""
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of its own, of each kind in turn."""
+    server = start_redis(request.param, tmp_path / "redis")
+    yield server
+    server.stop()
+
+
+def queue_at(server: RedisServer, deadline_s: float = DEADLINE_S) -> Clients:
+    client = redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=10.0)
+    return Clients(client, "run", deadline_s=deadline_s)
+
+
+def wait_until(seen: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + DEADLINE_S
+    while not seen():
+        assert time.monotonic() < give_up, f"never came: {what}"
+        time.sleep(0.005)
+
+
+class Worker(threading.Thread):
+    """Leases and completes, one task at a time, until nothing is left or it is stopped; `done` was acknowledged."""
+
+    def __init__(self, queue: Clients) -> None:
+        super().__init__(daemon=True)
+        self.done: list[str] = []
+        self.stopping = threading.Event()
+        self._queue = queue
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            tasks = self._queue.lease("w1", Version(0, 0), 1).tasks
+            if not tasks and not self._queue.audit().backlog:
+                return
+            for task in tasks:
+                assert self._queue.complete("w1", [group_of(task, "w1", Version(0, 0))]) == [Outcome.accepted]
+                self.done.append(task.id)
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.join(DEADLINE_S)
+        assert not self.is_alive()
+
+
+@pytest.mark.slow
+def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged(server: RedisServer) -> None:
+    scene = Scene(queue_at(server), replace(RULES, s=100_000), prompts=100_000)
+    with server.client() as client:
+        client.mset({f"ballast:{number}": "x" for number in range(BALLAST_KEYS)})
+    worker = Worker(queue_at(server))
+    worker.start()
+    met = 0
+    for _ in range(REWRITES):
+        before = len(worker.done)
+        wait_until(lambda before=before: len(worker.done) > before, "a completion")  # type: ignore[misc]
+        with server.client() as client:
+            client.config_set("rdb-key-save-delay", KEY_DELAY_US)
+            client.bgrewriteaof()
+            time.sleep(random.uniform(0, 1.2 * BALLAST_KEYS * KEY_DELAY_US / 1e6))
+            met += int(client.info("persistence")["aof_rewrite_in_progress"])
+        server.kill()
+        acknowledged = len(worker.done)
+        server.start()
+        audit = scene.queue.audit()
+        assert audit.ok and acknowledged <= audit.replay, (audit, acknowledged)
+    worker.stop()
+    assert met, "no kill met a rewrite"
+    audit = scene.queue.audit()
+    assert audit.ok and audit.replay == len(set(worker.done)) == len(worker.done)
+    with server.client() as client:
+        assert all(client.mget([f"ballast:{number}" for number in range(BALLAST_KEYS)]))
+
+
+def test_a_log_that_is_torn_anywhere_at_its_end_is_a_consistent_past(server: RedisServer) -> None:
+    """More is cut off than a crash could take: whole moves are forgotten, but none by half."""
+    scene = Scene(queue_at(server), replace(RULES, s=100), prompts=200)
+    draw, forgotten = random.Random(0), 0
+    for _ in range(6):
+        scene.complete(scene.lease(4))
+        before = scene.queue.audit()
+        server.kill()
+        (log,) = server.dir.glob("appendonlydir/*.incr.aof")
+        os.truncate(log, log.stat().st_size - draw.randrange(1, 3000))
+        server.start()
+        audit = scene.queue.audit()
+        assert audit.ok and audit.replay <= before.replay, audit
+        forgotten += before.replay - audit.replay
+    assert forgotten, "nothing was torn off"
+    scene.drain(2)
+
+
+def test_a_server_out_of_memory_is_drained_and_then_the_run_goes_on(server: RedisServer) -> None:
+    scene = Scene(queue_at(server), replace(RULES, s=100_000), prompts=60)
+    worker = Worker(queue_at(server))
+    worker.start()
+    wait_until(lambda: len(worker.done) >= 10, "ten completions")
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        full = len(worker.done) + 1  # the one on its way
+        trained = train_all(scene)
+        assert len(trained) <= full and worker.is_alive(), "it waits"
+        assert scene.queue.audit().ok
+        client.config_set("maxmemory", 0)
+    wait_until(lambda: not worker.is_alive(), "the rest")
+    trained += train_all(scene)
+    assert sorted(trained) == sorted(worker.done) and len(set(trained)) == 60
+    audit = scene.queue.audit()
+    assert audit.ok and audit.trained == 60
+
+
+def train_all(scene: Scene) -> list[str]:
+    """Whatever is in replay, in batches, as a learner does: drained, trained, committed."""
+    trained: list[str] = []
+    while groups := scene.queue.drain(0, 4).groups:
+        ids = [group.task for group in groups]
+        scene.queue.advance(0, scene.learner_version + 1, len(ids), 8.0)
+        scene.commit(ids)
+        trained += ids
+    return trained
+
+
+def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
+    small_disk: Path,  # noqa: F811
+    configure: Callable[..., Config],  # noqa: F811
+) -> None:
+    config = configure(small_disk / "run")
+    services = Services(config)
+    services.start()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            services.watch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        scene = Scene(Clients(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(RULES, s=1000), 10_000)
+        ballast = fill(small_disk)
+        acknowledged = 0
+        with pytest.raises(ServiceError, match="no answer within"):
+            while True:
+                acknowledged += len(scene.complete(scene.lease(50)))
+        wait_until(lambda: "its disk is full" in told(config), "what is wrong")
+        ballast.unlink()
+        wait_until(lambda: told(config) == "", "the server")
+        scene.queue.caller.deadline_s = DEADLINE_S
+        audit = scene.queue.audit()
+        assert audit.ok and acknowledged <= audit.replay <= acknowledged + 50
+        assert scene.complete(scene.lease(1)) == [Outcome.accepted]
+    finally:
+        ended.set()
+        watcher.join()
+        services.stop()
+
+
+def fill(disk: Path) -> Path:
+    """A file that leaves little of the disk."""
+    ballast = disk / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - (256 << 10))
+    return ballast
+
+
+def told(config: Config) -> str:
+    """What somebody who connects now is told; nothing if it works."""
+    try:
+        connect_redis(config, "admin", deadline_s=0).close()
+    except ServiceError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,146 @@
+import pytest
+import torch
+
+from echo_queue import failpoints
+from echo_queue.errors import FencedError, ServiceError
+from echo_queue.records import Version
+from echo_queue.storage.object_store import ObjectStore
+from learner.recovery import checkpoint
+from learner.recovery.checkpoint import CheckpointManifest
+
+TENSORS = {"weight": torch.arange(6.0).view(2, 3), "rng": torch.get_rng_state()}
+
+
+def save(
+    store: ObjectStore,
+    number: int,
+    parent: CheckpointManifest | None = None,
+    lineage: int = 1,
+    ids: tuple[str, ...] = (),
+) -> CheckpointManifest:
+    tensors = TENSORS | {"weight": TENSORS["weight"] + number}
+    return checkpoint.save(store, Version(lineage, number), tensors, trained=ids, parent=parent, window=1.25)
+
+
+def damage(store: ObjectStore, manifest: CheckpointManifest) -> None:
+    data = bytearray(store.get(manifest.state))
+    data[-1] ^= 1
+    store.put(manifest.state, bytes(data))
+
+
+def test_there_is_none_before_the_first(store: ObjectStore) -> None:
+    assert checkpoint.newest(store) is None
+    assert checkpoint.trained_ids(store) == []
+
+
+def test_what_was_saved_comes_back(store: ObjectStore) -> None:
+    saved = save(store, 3, ids=("a/0/1", "a/0/2"))
+    found = checkpoint.newest(store)
+    assert found is not None
+    manifest, tensors = found
+    assert manifest == saved
+    assert (manifest.window, manifest.trained) == (1.25, ("a/0/1", "a/0/2"))
+    assert torch.equal(tensors["weight"], TENSORS["weight"] + 3)
+    assert torch.equal(tensors["rng"], TENSORS["rng"])
+
+
+def test_a_window_that_is_a_whole_number_comes_back(store: ObjectStore) -> None:
+    """JSON may spell it without a point."""
+    saved = checkpoint.save(store, Version(1, 1), TENSORS, trained=(), parent=None, window=5)
+    found = checkpoint.newest(store)
+    assert found is not None
+    assert found[0] == saved
+
+
+def test_a_later_lineage_counts_more_than_a_higher_version(store: ObjectStore) -> None:
+    first = save(store, 10)
+    save(store, 30, first)
+    fork = save(store, 20, first, lineage=2)
+    found = checkpoint.newest(store)
+    assert found is not None and found[0] == fork
+
+
+class Cut(Exception):
+    """The learner dies here."""
+
+
+class After:
+    """Cuts off what is done after `left` steps."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def before(self, step: str, about: object) -> None:
+        if self.left == 0:
+            raise Cut(step)
+        self.left -= 1
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        pass
+
+
+def test_a_save_that_is_cut_off_leaves_no_checkpoint(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(store.puts_once, bool)  # finding out takes steps of its own
+    for steps in range(10):
+        monkeypatch.setattr(failpoints, "observer", After(steps))
+        try:
+            save(store, 1 + steps)
+        except Cut:
+            monkeypatch.setattr(failpoints, "observer", None)
+            assert checkpoint.newest(store) is None
+        else:
+            break
+    assert steps > 1
+
+
+@pytest.mark.parametrize("harm", ["without a manifest", "a torn manifest", "damaged tensors", "no tensors"])
+def test_a_checkpoint_that_is_not_whole_is_passed_over(store: ObjectStore, harm: str) -> None:
+    first = save(store, 10)
+    second = save(store, 20, first)
+    place = f"checkpoints/{second.name}/manifest.json"
+    match harm:
+        case "without a manifest":
+            store.delete([place])
+        case "a torn manifest":
+            store.put(place, store.get(place)[:40])
+        case "damaged tensors":
+            damage(store, second)
+        case "no tensors":
+            store.delete([second.state])
+    found = checkpoint.newest(store)
+    assert found is not None and found[0] == first
+
+
+def test_beginning_again_because_all_are_damaged_is_left_to_a_person(store: ObjectStore) -> None:
+    damage(store, save(store, 10))
+    with pytest.raises(ServiceError, match="no checkpoint is whole"):
+        checkpoint.newest(store)
+
+
+def test_saving_again_is_harmless_and_another_learner_is_refused(store: ObjectStore) -> None:
+    first = save(store, 10, ids=("a/0/1",))
+    assert save(store, 10, ids=("a/0/1",)) == first
+    with pytest.raises(FencedError):
+        save(store, 10, ids=("a/0/2",))
+    found = checkpoint.newest(store)
+    assert found is not None and found[0] == first
+
+
+def test_pruning_keeps_the_newest_tensors_and_every_id_ever_trained(store: ObjectStore) -> None:
+    parent, history = None, []
+    for number in range(1, 6):
+        parent = save(store, number, parent, ids=(f"a/0/{number}",))
+        history.append(parent)
+    assert parent is not None
+    checkpoint.prune(store, parent, keep=2)
+    assert [store.exists(manifest.state) for manifest in history] == [False, False, False, True, True]
+    assert checkpoint.trained_ids(store) == [f"a/0/{number}" for number in range(1, 6)]
+
+
+def test_the_ledger_leaves_out_what_a_fork_left_behind(store: ObjectStore) -> None:
+    first = save(store, 10, ids=("kept",))
+    lost = save(store, 20, first, ids=("lost",))
+    fork = save(store, 15, first, lineage=2, ids=("again",))
+    assert checkpoint.trained_ids(store) == ["kept", "again"]
+    checkpoint.prune(store, fork, keep=5)
+    assert not store.exists(lost.state)

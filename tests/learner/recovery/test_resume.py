@@ -1,0 +1,183 @@
+"""The queue follows the checkpoints: what survives in them is trained, and nothing else is."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, FencedError, SetBackError
+from echo_queue.queue import Caller, Chunk, Outcome, PromptSet, RunRules
+from echo_queue.records import PromptShard, Published, Version
+from learner.recovery import checkpoint
+from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.resume import resume
+from learner.recovery.rewind import choices, rewind
+from learner.train import open_loop, train
+from tests.learner.stage import Stage, wait_until
+from tests.queue.scene import Scene
+
+PROMPTS = 42
+IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
+
+
+def trained_once(stage: Stage, config: Config) -> bool:
+    audit = stage.queue(config).audit()
+    submission_status = sorted(checkpoint.trained_ids(stage.store(config)))
+    return audit.ok and audit.trained == PROMPTS and submission_status == IDS
+
+
+def a_run_that_ended(stage: Stage) -> Config:
+    config = stage.config(learner={"keep_checkpoints": 8})
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+    return config
+
+
+def manifests(stage: Stage, config: Config) -> list[CheckpointManifest]:
+    """Of the surviving history, newest first."""
+    return list(checkpoint.history(stage.store(config)))
+
+
+def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    target = manifests(stage, config)[-1]
+    assert rewind(queue.learner(), queue, store, target.name) == PROMPTS - len(target.trained)
+    status, audit = queue.status(), queue.audit()
+    assert (audit.ok, audit.trained, audit.backlog) == (True, len(target.trained), PROMPTS - len(target.trained))
+    assert (status.finished, status.learner.number, status.counts["undone"]) == (False, target.version, audit.backlog)
+
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+    first, *_, last = reversed(manifests(stage, config))
+    assert (first.name, last.lineage) == (target.name, status.learner.lineage + 1)
+
+
+def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -> None:
+    """The first learner hangs while it saves; a second trains and publishes; then the first one's checkpoint lands."""
+    config = stage.config(staleness={"s": 4}, learner={"batch_groups": 2})
+    stage.submit(config, PROMPTS)
+    store = stage.store(config)
+    first, second, third = (stage.queue(config) for _ in range(3))
+    worker = Scene(first, replace(RunRules.of(config), pace=False))
+    for queue, lineage in ((first, 1), (second, 2)):
+        assert resume(queue.learner(), store, None) == (lineage, None)
+        for number in range(3):
+            worker.version = Version(lineage, number)
+            queue.publish(lineage, Published(worker.version, "m", "d"))
+            if number < 2:
+                worker.complete(worker.lease(2))
+                queue.drain(lineage, 2)
+                queue.advance(lineage, number + 1, 2, 2.0)
+    assert worker.complete(worker.lease(4)) == [Outcome.accepted] * 4
+    landed = checkpoint.save(store, Version(1, 2), {"w": torch.zeros(1)}, trained=(), parent=None, window=2.0)
+    with pytest.raises(FencedError):
+        first.commit(1, landed.name, ())
+
+    lineage, _ = resume(third.learner(), store, landed)
+    assert third.lease("late", Version(2, 2), 1).abandoned
+    assert not third.lease("early", Version(1, 2), 1).abandoned
+    kept = {(group.lineage, group.newest) for group in third.pending(lineage)}
+    assert kept == {(1, 0), (1, 1), (2, 0)}, "2.0 is the base, as 1.0 is; 2.1 is not of this history"
+    drained = third.drain(lineage, 8)
+    assert (drained.groups, drained.abandoned) == ((), 4)
+
+
+def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
+    config = stage.config()
+    store, queue = stage.store(config), stage.queue(config)
+    queue.configure(RunRules.of(config))
+    made = checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
+    queue.reclaim()  # as a learner's housekeeper does
+    with pytest.raises(EchoQueueError, match="learner: is alive"):
+        rewind(queue.learner(), queue, store, made.name)
+
+
+def test_a_rewind_to_what_is_not_there_changes_nothing(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    oldest = manifests(stage, config)[-1]
+    store.delete([oldest.state])
+    assert [choice.whole for choice in choices(store)][-1] is False
+    for name, what in (("0009/00000001", "is no checkpoint of this run's"), (oldest.name, "its tensors are gone")):
+        with pytest.raises(EchoQueueError, match=what):
+            rewind(queue.learner(), queue, store, name)
+    assert trained_once(stage, config)
+
+
+def test_what_only_a_damaged_checkpoint_holds_is_trained_again(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    newest, before, *_ = manifests(stage, config)
+    store.put(newest.state, b"torn")
+    found = checkpoint.newest(store)
+    assert found is not None and found[0].name == before.name
+    resume(queue.learner(), store, found[0])
+    audit = queue.audit()
+    assert (audit.ok, audit.trained) == (True, PROMPTS - len(newest.trained))
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+
+
+def test_a_redis_that_lost_everything_is_told_what_is_trained(stage: Stage) -> None:
+    config = a_run_that_ended(stage)
+    store, queue = stage.store(config), stage.queue(config)
+    lineage = queue.status().learner.lineage
+    queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
+    queue.configure(RunRules.of(config))
+    newest = manifests(stage, config)[0]
+    assert resume(queue.learner(), store, newest)[0] == lineage + 1
+    stage.submit(config, PROMPTS + 2)
+    train(config, threading.Event())
+    audit = queue.audit()
+    assert (audit.ok, audit.trained) == (True, PROMPTS + 2)
+    assert sorted(checkpoint.trained_ids(store)) == sorted([*IDS, "set/0/42", "set/0/43"])
+
+
+def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(stage: Stage) -> None:
+    config = stage.config(learner={"checkpoint_updates": 2})
+    stage.submit(config, PROMPTS)
+    stage.work(config)
+    queue = stage.queue(config)
+    learner = open_loop(config, stage.store(config), Caller.connect(config, "learner"))
+    learner.broadcast.start()
+    before = queue.status()
+    ends: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            learner.run(threading.Event())
+        except SetBackError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: queue.status().learner.number > before.learner.number + 4, "some updates")
+    queue.client.hset(queue.keys.state, "turn", "1 drain")  # as if the moves after it had been forgotten
+    thread.join(20)
+    assert ends
+    learner.broadcast.close()
+    train(config, threading.Event())
+    assert trained_once(stage, config)
+
+
+def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(stage: Stage) -> None:
+    config = stage.config()
+    store, queue = stage.store(config), stage.queue(config)
+    queue.configure(RunRules.of(config))
+    queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, 4)])
+    parent: CheckpointManifest | None = None
+    for version in (1, 2):
+        trained = (f"set/0/{version}",)
+        parent = checkpoint.save(
+            store, Version(1, version), {"w": torch.zeros(1)}, trained=trained, parent=parent, window=1.0
+        )
+    resume(queue.learner(), store, parent)
+    queue.publish(2, Published(Version(2, 2), "manifest", "digest"))
+    queue.submit("set", 0, PromptShard("nowhere", 0, 4))
+    assert [task.id for task in queue.lease("w1", Version(2, 2), 9).tasks] == ["set/0/0", "set/0/3"]
+    assert (queue.audit().trained, queue.audit().ok) == (2, True)

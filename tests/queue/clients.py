@@ -1,0 +1,122 @@
+"""All clients of a run in one object, for tests that play every role: as an admin, or as whatever user is given.
+
+Moves of the learner take the lineage first, so that one test can hold several learners.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import redis
+
+from echo_queue.config import Config
+from echo_queue.connections.secrets import Role
+from echo_queue.queue import (
+    Admin,
+    Caller,
+    Drained,
+    LearnerQueue,
+    Monitor,
+    Payloads,
+    PeerDirectory,
+    Resumed,
+    RunKeys,
+    SubmitterQueue,
+    WorkerQueue,
+)
+from echo_queue.queue.caller import DEADLINE_S, NO_REPLICAS, Replicas
+from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
+from echo_queue.records import BASE, Group, Published, Version
+from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
+from echo_queue.records.validation import GroupLimits, GroupValidator
+
+
+class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # type: ignore[misc]
+    """Run `run` as the user of `client`."""
+
+    ROLE = "admin"
+
+    def __init__(
+        self,
+        client: "redis.Redis",
+        run: str,
+        store: PayloadStore | None = None,
+        inline_max_bytes: int = INLINE_MAX_BYTES,
+        *,
+        deadline_s: float = DEADLINE_S,
+        group_max_bytes: int = GROUP_MAX_BYTES,
+        replicas: Replicas = NO_REPLICAS,
+        validator: GroupValidator | None = None,
+        limits: GroupLimits | None = None,
+    ) -> None:
+        self._hold(
+            Caller(client, run, deadline_s, replicas),
+            Payloads(store, inline_max_bytes, group_max_bytes, validator=validator, limits=limits),
+        )
+
+    @classmethod
+    def of(cls, caller: Caller, payloads: Payloads | None = None) -> Self:
+        clients = cls.__new__(cls)
+        clients._hold(caller, payloads or Payloads())
+        return clients
+
+    @classmethod
+    def connected_as(
+        cls, config: Config, role: Role, store: PayloadStore | None = None, deadline_s: float = DEADLINE_S
+    ) -> Self:
+        return cls.of(Caller.connect(config, role, deadline_s), Payloads.of(config, store))
+
+    def _hold(self, caller: Caller, payloads: Payloads) -> None:
+        self._caller, self._payloads = caller, payloads
+        self.client, self.keys = caller.client, caller.keys
+        self._learners: dict[int, LearnerQueue] = {}
+
+    @property
+    def caller(self) -> Caller:
+        return self._caller
+
+    @property
+    def payloads(self) -> Payloads:
+        return self._payloads
+
+    def learner(self, lineage: int = 0) -> LearnerQueue:
+        """Another client of a learner, as the product has it."""
+        return LearnerQueue(self._caller, self._payloads, lineage)
+
+    def _of(self, lineage: int) -> LearnerQueue:
+        return self._learners.setdefault(lineage, self.learner(lineage))
+
+    def resume(self, begin: Version = BASE, floor: int = 0) -> Resumed:
+        learner = self.learner()
+        resumed = learner.resume(begin, floor)
+        self._learners[resumed.lineage] = learner
+        return resumed
+
+    def pending(self, lineage: int) -> tuple[Group, ...]:
+        return self._of(lineage).pending()
+
+    def drain(self, lineage: int, need: int) -> Drained:
+        return self._of(lineage).drain(need)
+
+    def advance(self, lineage: int, version: int, trained: int, window: float) -> int:
+        return self._of(lineage).advance(version, trained, window)
+
+    def commit(self, lineage: int, checkpoint: str, task_ids: Sequence[str]) -> int:
+        return self._of(lineage).commit(checkpoint, task_ids)
+
+    def uncommit(self, lineage: int, checkpoint: str, parent: str, task_ids: Sequence[str]) -> int:
+        return self._of(lineage).uncommit(checkpoint, parent, task_ids)
+
+    def publish_keys(self, lineage: int, keys: RunKeys) -> None:
+        self._of(lineage).publish_keys(keys)
+
+    def announce(self, lineage: int, version: Version, route: str, place: int, document: bytes) -> bool:
+        return self._of(lineage).announce(version, route, place, document)
+
+    def publish(self, lineage: int, published: Published) -> bool:
+        return self._of(lineage).publish(published)
+
+    def bury_bad_group(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> bool:
+        return self._of(lineage).bury_bad_group(task_id, entry, error)
+
+    def finish(self, lineage: int, force: bool = False) -> bool:
+        return self._of(lineage).finish(force)

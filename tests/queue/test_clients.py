@@ -1,0 +1,115 @@
+"""Each client makes the moves that its role's Redis user may make, and no others; Lua, ACL and Python say the same."""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+
+from echo_queue.connections.secrets import Role
+from echo_queue.queue import (
+    Admin,
+    LearnerQueue,
+    Monitor,
+    Operator,
+    PeerDirectory,
+    SubmitterQueue,
+    TrustedWeights,
+    WorkerQueue,
+    library,
+)
+from echo_queue.queue.acl import SUBMITTER_CALLS, WORKER_CALLS, rules
+from echo_queue.queue.caller import Client
+from echo_queue.queue.entries import COMPLETE_WORDS, PROGRESS_WORDS
+
+CLIENTS = (WorkerQueue, PeerDirectory, TrustedWeights, SubmitterQueue, LearnerQueue, Operator, Admin, Monitor)
+ASKING = ("call", "move", "ask", "_numbered")
+"""Methods whose first argument names a function of the server."""
+CONFIRM = {"confirm"}
+"""What `Caller` itself calls, where moves wait for replicas."""
+READ_ONLY = {"audit", "status"}
+FILES = {
+    "worker": (WorkerQueue,),
+    "peers": (PeerDirectory,),
+    "backlog": (SubmitterQueue,),
+    "learner": (LearnerQueue,),
+    "operator": (Operator, LearnerQueue),
+}
+"""Lua file → the clients of its moves. A learner's `finish` and `bury_bad_group` stand beside the operator's."""
+
+
+def moves(client: type[Client]) -> set[str]:
+    """Names of the functions that a client calls, by its code and that of what it derives from."""
+    return {name for owner in client.__mro__ if issubclass(owner, Client) for name in _called(owner)}
+
+
+def _called(owner: type) -> Iterator[str]:
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(owner)))):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name), args=[ast.Constant(value=str(move)), *_]) if name in ASKING:
+                yield move
+
+
+def of_role(role: Role) -> set[str]:
+    return {move for client in CLIENTS if role == client.ROLE for move in moves(client)}
+
+
+def registered() -> dict[str, bool]:
+    """Function of the library → whether it only reads."""
+    lines = re.findall(r"^register\('(\w+)'.*$", library.source(), re.MULTILINE)
+    read_only = set(re.findall(r"^register\('(\w+)'.*'no-writes'\)$", library.source(), re.MULTILINE))
+    return {name: name in read_only for name in lines}
+
+
+def test_a_worker_has_a_method_for_each_move_that_it_may_make_and_no_other() -> None:
+    assert of_role("worker") | CONFIRM == set(WORKER_CALLS)
+
+
+def test_a_submitter_has_a_method_for_each_move_that_it_may_make_and_no_other() -> None:
+    assert of_role("submitter") | CONFIRM == set(SUBMITTER_CALLS)
+
+
+def test_a_monitor_has_a_method_for_each_function_that_only_reads_and_no_other() -> None:
+    assert of_role("monitor") == READ_ONLY == {name for name, reads in registered().items() if reads}
+    assert "+fcall_ro" in rules("monitor", "r", "c").split() and "+fcall" not in rules("monitor", "r", "c").split()
+
+
+def test_a_learner_may_make_all_moves_and_has_methods_for_those_of_its_own() -> None:
+    assert "+fcall" in rules("learner", "r", "c").split()
+    others = set(WORKER_CALLS) | set(SUBMITTER_CALLS) - {"admit"}
+    assert of_role("learner") == set(registered()) - others
+    assert moves(LearnerQueue) & moves(Operator) == set()
+
+
+def test_only_an_admin_installs() -> None:
+    assert [client.__name__ for client in CLIENTS if hasattr(client, "install")] == ["Admin"]
+    assert moves(Admin) == moves(Operator)
+
+
+def test_every_client_names_a_role_that_there_is() -> None:
+    assert {client.ROLE for client in CLIENTS} == set(get_args(Role)) - {"celery"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_clients_are_divided_as_the_library_is(file: str) -> None:
+    source = (library.FOLDER / f"{file}.lua").read_text(encoding="utf-8")
+    here = set(re.findall(r"^local function (\w+)\(keys", source, re.MULTILINE))
+    here |= {"admit"} if file == "backlog" else set()
+    assert here - CONFIRM - READ_ONLY <= {move for client in FILES[file] for move in moves(client)}
+
+
+@pytest.mark.parametrize(
+    ("move", "words"),
+    [
+        ("complete", (*COMPLETE_WORDS, "group|ref", "payload")),
+        ("progress", (*PROGRESS_WORDS, "partial|ref", "payload")),
+    ],
+)
+def test_what_a_move_is_told_is_said_alike_in_lua_and_in_python(move: str, words: tuple[str, ...]) -> None:
+    stated = re.search(
+        rf"^-- args: worker ([\w| ]+).*\n(?:--.*\n)*local function {move}\(", library.source(), re.MULTILINE
+    )
+    assert stated and tuple(stated[1].split()) == words

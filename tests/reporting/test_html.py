@@ -1,0 +1,89 @@
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from echo_queue.config import Config
+from echo_queue.reporting import html
+from echo_queue.reporting.metrics import MetricsLog
+from echo_queue.reporting.plots import busy_shares
+from tests.synthetic import START_S, update
+
+
+def config(directory: Path) -> Config:
+    return Config.model_validate({"run": {"name": "t", "dir": str(directory)}})
+
+
+class Page(HTMLParser):
+    """Collects ids, references and whatever would be loaded from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.append(value)
+            if name.endswith("href") and value and value.startswith("#"):
+                self.references.append(value[1:])
+            if name in ("src", "data") or (name.endswith("href") and value and not value.startswith("#")):
+                self.loaded.append(f"{tag} {name}={value}")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run of 40 updates whose identity was broken; to draw it takes a while."""
+    directory = tmp_path_factory.mktemp("run")
+    log = MetricsLog(directory / "metrics.jsonl")
+    for version in range(1, 41):
+        log.write(update(version))
+    (directory / "held_out.json").write_text(
+        '{"figures": [{"model": "a/base", "score": 0.16}, {"model": "a/model", "score": 0.95}]}'
+    )
+    return html.write(config(directory), identity=False).read_text(encoding="utf-8")
+
+
+def test_a_report_needs_nothing_else_and_its_pictures_do_not_mix(report: str) -> None:
+    page = Page(report)
+    assert page.loaded == []
+    assert len(page.ids) == len(set(page.ids))
+    assert set(page.references) <= set(page.ids)
+    assert report.count("<svg") == 8
+
+
+def test_every_colour_of_a_picture_is_the_pages(report: str) -> None:
+    pictures = "".join(re.findall(r"<svg.*?</svg>", report, flags=re.DOTALL))
+    assert set(re.findall(r"#[0-9a-fA-F]{6}\b", pictures)) == set()
+
+
+def test_a_report_shows_the_figures_of_the_run(report: str) -> None:
+    for figure in ("0.16 → 0.95", "10,240", "12%", "0.75", "broken", "largest 1, bound 4"):
+        assert f"{figure}" in report
+
+
+def test_a_run_without_an_update_has_a_report(tmp_path: Path) -> None:
+    assert "No update was trained" in html.write(config(tmp_path)).read_text(encoding="utf-8")
+
+
+def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
+    before = update(1, time_s=START_S + 10, wait_s=2.0, train_s=6.0, save_s=2.0)
+    after = update(2, time_s=START_S + 30, wait_s=0.0, train_s=10.0, save_s=0.0)
+    edges, shares = busy_shares([before, after], most=3)
+    assert np.allclose(edges - START_S, [0, 10, 20, 30])
+    assert np.allclose(shares["waiting"], [0.2, 0, 0])
+    assert np.allclose(shares["training"], [0.6, 0, 1])
+    assert np.allclose(shares["saving"], [0.2, 0, 0])
+
+
+def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
+    assert html.build(config(tmp_path), [update(1)], scores={}).count("<svg") == 8
+
+
+def test_held_out_scores_are_shown_where_they_were_measured(report: str) -> None:
+    assert "0.16 → 0.95" in report

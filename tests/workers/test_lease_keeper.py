@@ -1,0 +1,77 @@
+"""The heart of a worker between a real queue and a real engine."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from echo_queue.records import NOTHING, PartialGroup, PartialSample, Span, Version
+from tests.queue.clients import Clients
+from tests.workers.stage import Stage, tensors_of
+from workers import engines
+from workers.held_leases import HeldLeases
+from workers.lease_keeper import LeaseKeeper
+
+Begin = Callable[..., Stage]
+BASE = Version(0, 0)
+
+
+def heart_of(run: Stage, folder: Path, queue: Clients, held: HeldLeases) -> LeaseKeeper:
+    engine = engines.create(run.config, str(folder), BASE, [])
+    return LeaseKeeper(queue, "w1", engine, held, every_s=0.1, accepted=lambda: 0, fetched={})
+
+
+def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path) -> None:
+    run = stage()
+    run.begin(["1", "2"], tensors_of(folder))
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
+    tasks = queue.lease("w1", BASE, 2).tasks
+    held.add(tasks, 0)
+    lease_keeper = heart_of(run, folder, queue, held)
+    lease_keeper.start()
+    run.queue.bury(tasks[0].id, "not wanted")
+    run.until(lambda: held.ids() == [tasks[1].id], "the first task's loss")
+    assert not held.holds(tasks[0].id) and held.holds(tasks[1].id)
+    lease_keeper.check()
+    lease_keeper.close()
+
+
+def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) -> None:
+    run = stage(queue={"lease_s": 1.0}, telemetry={"heartbeat_s": 0.1})
+    run.begin(["1"], tensors_of(folder))
+    queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
+    held.add(queue.lease("w1", BASE, 1).tasks, 0)
+    lease_keeper = heart_of(run, folder, queue, held)
+    lease_keeper.start()
+    ages_ms = [0]
+
+    def begun_anew() -> bool:
+        (lease,) = queue.client.xpending_range(queue.keys.tasks, "workers", "-", "+", 1)
+        ages_ms.append(lease["time_since_delivered"])
+        return sum(later < earlier for earlier, later in pairwise(ages_ms)) >= 5
+
+    run.until(begun_anew, "five renewals")
+    lease_keeper.close()
+    run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
+
+
+def test_partials_that_were_noted_are_stored_for_the_next_worker(stage: Begin, folder: Path) -> None:
+    run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
+    run.begin(["1"], tensors_of(folder))
+    queue, held = Clients.connected_as(run.config, "worker", run.store), HeldLeases()
+    (task,) = queue.lease("w1", BASE, 1).tasks
+    held.add([task], 0)
+    lease_keeper = heart_of(run, folder, queue, held)
+    lease_keeper.start()
+    begun = PartialSample(np.arange(2, dtype=np.int32), np.full(2, -1.0, np.float32), (Span(0, 0),))
+    held.note_partials(
+        [PartialGroup(task.id, run.lineage, (begun, NOTHING, NOTHING)), PartialGroup("p/0/7", 1, (begun,))]
+    )
+    run.until(
+        lambda: run.queue.client.hlen(run.queue.keys.partials) == 1, "the partial rollout of the task that is held"
+    )
+    lease_keeper.close()
+    run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
+    found = queue.lease("w2", BASE, 1).partials
+    assert [len(one.samples) for one in found.values()] == [3] and list(found) == [task.id]

@@ -1,0 +1,455 @@
+"""Routes through a region of real workers: read from the store once, and never wrong, whoever is in the chain."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echo_queue.errors import DeadlineError, ServiceError
+from echo_queue.queue import Joined, Peer
+from echo_queue.weights.manifest import Route
+from echo_queue.weights.reader import Damaged
+from tests.workers.weights.scene import CHUNK, Conversation, Liar, Member, Region, cargo
+from workers.weights.peers.http1 import answer_head, parse_request
+
+REPORTED = b"bad"
+
+
+def together(route: Route, members: Sequence[Member]) -> dict[str, tuple[int, int]]:
+    """All fetch at the same time, joining in this order; bytes from the store and from peers by name."""
+    took: dict[str, tuple[int, int]] = {}
+
+    def go(member: Member) -> None:
+        took[member.name] = member.fetch(route)
+
+    threads = [threading.Thread(target=go, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(took) == len(members)
+    return took
+
+
+def test_a_region_reads_the_store_once(region: Region) -> None:
+    datas = cargo(64, parts=5)
+    route = region.publish(*datas)
+    members = [region.member(name) for name in "abcd"]
+    took = together(route, members)
+    assert sum(store for store, _ in took.values()) == route.size
+    assert all(sum(both) == route.size for both in took.values())
+    assert all(member.holds(route, datas) for member in members)
+    assert sum(member.exchange.sent for member in members) == 3 * route.size
+
+
+def test_what_is_there_already_is_not_fetched_again(region: Region) -> None:
+    route = region.publish(*cargo(8, parts=2))
+    member = region.member("a")
+    assert member.fetch(route) == (route.size, 0)
+    assert member.fetch(route) == (0, 0)
+
+
+def test_a_late_joiner_needs_no_store(region: Region) -> None:
+    datas = cargo(16)
+    route = region.publish(*datas)
+    region.member("a").fetch(route)
+    region.store.delete(part.key for part in route.parts)
+    late = region.member("b")
+    assert late.fetch(route) == (0, route.size)
+    assert late.holds(route, datas)
+
+
+def test_a_route_without_parts_and_an_empty_part_are_no_trouble(region: Region) -> None:
+    member = region.member("a")
+    assert member.fetch(region.publish()) == (0, 0)
+    route = region.publish(b"", *cargo(3))
+    assert member.fetch(route) == (route.size, 0)
+
+
+@pytest.mark.parametrize("settings", [{"peers": False}, {"reachable": False}, {"upload_usd_per_gb": 0.1}])
+def test_nobody_is_fed_from_who_does_not_want_to_or_cannot(region: Region, settings: dict[str, object]) -> None:
+    route = region.publish(*cargo(8))
+    first, second = region.member("a", **settings), region.member("b")
+    assert first.fetch(route) == (route.size, 0)
+    assert second.fetch(route) == (route.size, 0)
+    assert first.exchange.sent == 0
+
+
+def test_a_leaf_waits_a_moment_for_a_head_instead_of_reading_the_store(region: Region) -> None:
+    datas = cargo(32)
+    before, route = region.publish(*cargo(2)), region.publish(*datas)
+    head, leaf = region.member("head"), region.member("leaf", reachable=False)
+    together(before, [head, leaf])
+    route = Route("run", route.version._replace(number=8), None, route.root, None, route.parts)
+    took = together(route, [leaf, head])
+    assert took == {"leaf": (0, route.size), "head": (route.size, 0)}
+
+
+def test_who_is_retired_feeds_nobody_new(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    first = region.member("a")
+    first.fetch(route)
+    first.exchange.retire()
+    assert region.member("b").fetch(route) == (route.size, 0)
+
+
+# Leaving --------------------------------------------------------------------------------------------------------------
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + 20.0
+    while not true():
+        assert time.monotonic() < give_up, f"{what} never came"
+        time.sleep(0.01)
+
+
+def crawling(region: Region, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
+    stream = region.store.stream
+
+    def slowly(*place: Any) -> Iterator[bytes]:
+        for piece in stream(*place):
+            time.sleep(pause_s)
+            yield piece
+
+    monkeypatch.setattr(region.store, "stream", slowly)
+
+
+def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawling(region, monkeypatch, 0.1)
+    route = region.publish(*cargo(64, parts=4))
+    member = region.member("a")
+    errors: list[ServiceError] = []
+
+    def go() -> None:
+        with pytest.raises(ServiceError, match="this worker is leaving") as caught:
+            member.fetch(route)
+        errors.append(caught.value)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    until(lambda: member.exchange.fetched["store"] > 0, "the first bytes")
+    member.exchange.close()
+    thread.join(timeout=20.0)
+    assert len(errors) == 1
+    until(lambda: not [lane for lane in threading.enumerate() if lane.name == "download"], "the lanes' end")
+    assert member.exchange.fetched["store"] < route.size / 2
+    with pytest.raises(ServiceError, match="this worker is leaving"):
+        member.fetch(route)
+
+
+EXIT = """
+import sys, threading, time
+from contextlib import suppress
+from pathlib import Path
+from echo_queue.errors import ServiceError
+from tests.workers.weights.scene import cargo, route_of
+from echo_queue.config import Weights
+from workers.weights.peers.exchange import PeerExchange
+from workers.weights.cache.part_cache import PartCache
+
+class Away:
+    def stream(self, *place):
+        began.set()
+        time.sleep(300)
+        yield b""
+
+began = threading.Event()
+part_cache = PartCache(Path(sys.argv[1]), 1 << 30)
+exchange = PeerExchange(None, Away(), part_cache, "a", Weights(peers=False), secret=b"")
+route = route_of(*cargo(8, parts=4))
+
+
+def fetch():
+    with suppress(ServiceError):
+        exchange.fetch_route(route, 600.0)
+
+threading.Thread(target=fetch, daemon=True).start()
+assert began.wait(10)
+exchange.close()
+"""
+
+
+def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_silent(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "part_cache")]
+    environment = {**os.environ, "PYTHONPATH": "."}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    data = region.store.get(route.parts[0].key, 1 << 20)
+    region.store.put(route.parts[0].key, bytes(len(data)))
+    member = region.member("a")
+    for _ in range(2):
+        with pytest.raises(Damaged):
+            member.fetch(route)
+        region.heartbeat("b")
+        region.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
+    chain = region.queue.client.lrange(f"{region.queue.keys.prefix}chain:default:{route.name}", 0, -1)
+    assert chain == [b"a", b"b"]
+
+
+def test_who_was_asked_to_leave_while_it_joined_is_withdrawn(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    route, member, join = region.publish(*cargo(4)), region.member("a"), region.queue.join
+
+    def late(*about: Any, **more: Any) -> Joined:
+        member.exchange.retire()
+        return join(*about, **more)
+
+    monkeypatch.setattr(region.queue, "join", late)
+    member.fetch(route)
+    monkeypatch.undo()
+    assert not region.queue.client.zrange(f"{region.queue.keys.prefix}rates:default", 0, -1)
+    assert region.member("b").fetch(route) == (route.size, 0)
+
+
+# Connections ----------------------------------------------------------------------------------------------------------
+
+
+def sockets() -> int:
+    open_files = Path("/proc/self/fd")
+    return sum(os.path.realpath(place).rpartition("/")[2].startswith("socket:") for place in open_files.iterdir())
+
+
+def test_no_connection_is_kept_to_who_feeds_no_more(region: Region) -> None:
+    member = region.member("reader")
+    kept = []
+    for number in range(8):
+        route = region.publish(*cargo(4))
+        route = Route("run", route.version._replace(number=number), None, route.root, None, route.parts)
+        other = region.member(f"m{number}")
+        other.fetch(route)
+        assert member.fetch(route) == (0, route.size)
+        other.close()
+        kept.append(sockets())
+    assert kept[-1] == kept[0]
+
+
+# Peers that are busy --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked_s", "waited_s"), [(None, 0.5), (1, 1.0), (999, 2.0)])
+def test_a_busy_peer_is_asked_again_when_it_says_within_one_deadline(
+    region: Region, asked_s: int | None, waited_s: float
+) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    times: list[float] = []
+
+    def converse(connection: socket.socket, head: bytes) -> None:
+        times.append(time.monotonic())
+        more = {} if asked_s is None else {"retry_after": asked_s}
+        connection.sendall(answer_head(503, **more) if len(times) == 1 else whole(route, datas[0]))
+
+    region.liar("busy", route, converse)
+    assert region.member("b", chunk_deadline_s=2.0).fetch(route) == (0, route.size)
+    assert len(times) == 2 and waited_s <= times[1] - times[0] < waited_s + 0.4
+
+
+# Peers that fail ------------------------------------------------------------------------------------------------------
+
+
+def whole(route: Route, data: bytes) -> bytes:
+    return answer_head(200, len(data), x_landed=len(route.parts[0].chunks)) + data
+
+
+def says(answer: bytes) -> Conversation:
+    return lambda connection, head: connection.sendall(answer)
+
+
+def corrupted(data: bytes, chunk: int) -> bytes:
+    place = chunk * CHUNK + 77
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def silent(connection: socket.socket, head: bytes) -> None:
+    connection.recv(1)
+
+
+def trickling(route: Route, data: bytes) -> Conversation:
+    """A byte now and then, and quick answers to who asks whether it lives."""
+
+    def converse(connection: socket.socket, head: bytes) -> None:
+        connection.sendall(answer_head(200, len(data), x_landed=len(route.parts[0].chunks)))
+        if parse_request(head).method == "GET":
+            for at in range(len(data)):
+                connection.sendall(data[at : at + 1])
+                time.sleep(0.05)
+
+    return converse
+
+
+def test_a_bad_chunk_is_neither_kept_nor_passed_on_and_its_server_never_asked_again(region: Region) -> None:
+    datas = cargo(16)
+    route = region.publish(*datas)
+    liar = region.liar("liar", route, says(whole(route, corrupted(datas[0], 5))))
+    member, after = region.member("b"), region.member("c")
+    took = together(route, [member, after])
+    assert member.holds(route, datas) and after.holds(route, datas)
+    store, peer = took["b"]
+    assert (store, peer) == (route.size - 5 * CHUNK, 5 * CHUNK)
+    assert after.exchange.fetched["store"] == 0
+    assert len(liar.asked) == 1
+    assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"bad b"]
+    more = region.publish(*cargo(4))
+    assert member.fetch(more) == (more.size, 0)
+    assert len(liar.asked) == 1
+
+
+LIES = {
+    "no HTTP": says(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
+    "bytes": says(bytes(range(256)) * 64),
+    "a longer head than any": says(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 2000 + b"\r\n"),
+    "a length that cannot be": says(answer_head(200, 10**12) + bytes(100)),
+    "a length of another part": says(answer_head(200, 7) + bytes(7)),
+    "a length that is no number": says(b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n"),
+    "two lengths": says(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"),
+    "chunked": says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+    "a redirect": says(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
+    "not found": says(answer_head(404)),
+    "unauthorized": says(answer_head(401)),
+    "busy for ever": says(answer_head(503, retry_after=1)),
+    "nothing, and closes": lambda connection, head: None,
+    "nothing, and stays": silent,
+}
+
+
+def asked_for_a_part(liar: Liar) -> int:
+    """How often; each time costs one deadline at most."""
+    return sum(parse_request(head).method == "GET" for head in liar.asked)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_whatever_a_peer_answers_the_route_arrives_whole(region: Region, lie: str) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    liar = region.liar("liar", route, LIES[lie])
+    member = region.member("b")
+    assert member.fetch(route) == (route.size, 0)
+    assert member.holds(route, datas)
+    assert asked_for_a_part(liar) <= (2 if lie == "busy for ever" else 1)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3 * CHUNK, 3 * CHUNK + 5])
+@pytest.mark.parametrize("then", ["closes", "hangs"])
+def test_a_peer_that_stops_in_the_middle_costs_one_deadline(region: Region, sent: int, then: str) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+
+    def converse(connection: socket.socket, head: bytes) -> None:
+        if parse_request(head).method == "GET":
+            connection.sendall(whole(route, datas[0])[: len(whole(route, datas[0])) - len(datas[0]) + sent])
+        if then == "hangs":
+            connection.recv(1)
+
+    liar = region.liar("liar", route, converse)
+    member = region.member("b")
+    store, peer = member.fetch(route)
+    assert peer == sent // CHUNK * CHUNK and store == route.size - peer
+    assert member.holds(route, datas)
+    assert asked_for_a_part(liar) == 1
+
+
+def test_a_peer_that_sends_a_byte_now_and_then_costs_one_deadline(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    liar = region.liar("liar", route, trickling(route, datas[0]))
+    member = region.member("b")
+    assert member.fetch(route) == (route.size, 0)
+    assert asked_for_a_part(liar) == 1
+
+
+def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(region: Region) -> None:
+    route = region.publish(*cargo(4))
+    liar = region.liar("liar", route, silent)
+    liar.close()
+    time.sleep(0.5)
+    member = region.member("b")
+    assert member.fetch(route) == (route.size, 0)
+    assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"unreachable b"]
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "a..b:80", ":", "no-such-host.invalid:80"])
+def test_an_address_that_is_none_costs_nothing_but_a_report(region: Region, address: str) -> None:
+    route = region.publish(*cargo(4))
+    region.heartbeat("odd")
+    region.queue.join(Peer("odd", "default", address), route.name)
+    assert region.member("b").fetch(route) == (route.size, 0)
+
+
+def test_with_another_secret_nobody_gets_anything_and_the_store_serves(region: Region) -> None:
+    route = region.publish(*cargo(4))
+    first, stranger = region.member("a"), region.member("b", secret=b"another")
+    first.fetch(route)
+    assert stranger.fetch(route) == (route.size, 0)
+    assert first.exchange.sent == 0
+
+
+def test_the_next_upstream_serves_when_the_nearest_lies(region: Region) -> None:
+    datas = cargo(16)
+    route = region.publish(*datas)
+    region.member("a").fetch(route)
+    region.liar("liar", route, says(whole(route, corrupted(datas[0], 2))))
+    member = region.member("c")
+    assert member.fetch(route) == (0, route.size)
+
+
+# The store ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_truncated_object_is_one_clear_error_and_no_weights(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    for kept in (0, 1, 3 * CHUNK, 3 * CHUNK + 1):
+        region.store.put(route.parts[0].key, datas[0][:kept])
+        member = region.member(f"b{kept}", peers=False)
+        with pytest.raises(Damaged):
+            member.fetch(route)
+        with pytest.raises(ServiceError, match="is missing"):
+            member.part_cache.open(route.parts[0]).memory()
+
+
+def test_a_spoiled_or_longer_object_is_one_clear_error(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    for number, wrong in enumerate((corrupted(datas[0], 3), datas[0] + b"more")):
+        region.store.put(route.parts[0].key, wrong)
+        with pytest.raises(Damaged):
+            region.member(f"b{number}", peers=False).fetch(route)
+
+
+def test_a_missing_object_is_one_clear_error(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    region.store.delete([route.parts[0].key])
+    with pytest.raises(ServiceError, match="no object"):
+        region.member("a").fetch(route)
+
+
+def test_what_does_not_arrive_in_time_is_one_error_that_names_it(region: Region) -> None:
+    route = region.publish(*cargo(8))
+    region.liar("liar", route, silent)
+    with pytest.raises(DeadlineError, match=r"0001.00000007/full did not arrive within 0 s"):
+        region.member("b").fetch(route, deadline_s=0.2)
+
+
+def test_after_an_error_a_later_try_goes_on_from_what_has_landed(region: Region) -> None:
+    datas = cargo(8)
+    route = region.publish(*datas)
+    region.store.put(route.parts[0].key, corrupted(datas[0], 5))
+    member = region.member("a")
+    with pytest.raises(Damaged):
+        member.fetch(route)
+    region.store.put(route.parts[0].key, datas[0])
+    assert member.fetch(route) == (route.size - 5 * CHUNK, 0)
+    assert member.holds(route, datas)

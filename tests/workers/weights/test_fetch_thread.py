@@ -1,0 +1,124 @@
+"""What is decoded while it comes: one thread, whatever is asked for how often, and nothing of a path leaves before."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from echo_queue.errors import Problem, ServiceError
+from echo_queue.records import Version
+from echo_queue.weights.manifest import Part, Route
+from tests.workers.weights.scene import cargo, part_of
+from workers.weights.cache.fetch_thread import FetchThread, PendingPart
+from workers.weights.cache.part_cache import PartCache
+
+WAIT_S = 10.0
+SIZE = len(cargo(2)[0])
+
+
+class Scene:
+    """Routes of one part each, numbered; each comes once it may."""
+
+    def __init__(self, folder: Path) -> None:
+        self.part_cache = PartCache(folder / "w1", 3 * SIZE)
+        self.datas = [cargo(2)[0] for _ in range(5)]
+        self.routes = [_route(number, data) for number, data in enumerate(self.datas)]
+        self.may = [threading.Event() for _ in self.datas]
+        self.fetched: list[int] = []
+        self.threads: set[int] = set()
+        self.fetch_thread = FetchThread(self._fetch, self.part_cache)
+
+    def start(self, *numbers: int) -> list[PendingPart]:
+        return list(self.fetch_thread.start([self.routes[number] for number in numbers], WAIT_S).values())
+
+    def _fetch(self, route: Route, deadline_s: float) -> None:
+        number = self.routes.index(route)
+        self.fetched.append(number)
+        self.threads.add(threading.get_ident())
+        assert self.may[number].wait(WAIT_S)
+        (part,) = route.parts
+        file, data = self.part_cache.open(part), self.datas[number]
+        for index in range(len(part.chunks)):
+            assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
+
+
+def _route(number: int, data: bytes) -> Route:
+    part = part_of(data)
+    part = Part(part.key.replace("00000007", f"{number:08}"), part.size, part.chunk_bytes, part.chunks)
+    return Route("run", Version(1, number), None, "0" * 64, None, (part,))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    for may in scene.may:
+        may.set()
+    until(lambda: not running())
+    scene.part_cache.close()
+
+
+def running() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fetch"]
+
+
+def until(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < give_up, "it did not come true"
+        time.sleep(0.01)
+
+
+def test_who_tries_again_and_again_joins_what_is_on_its_way(scene: Scene) -> None:
+    tries = [scene.start(0, 1) for _ in range(20)]
+    until(lambda: scene.fetched == [0])
+    assert len(running()) == 1
+    for number in (0, 1):
+        scene.may[number].set()
+    for parts in tries:
+        assert [part.memory() for part in parts] == scene.datas[:2]
+    until(lambda: not running())
+    assert scene.fetched == [0, 1]
+
+
+def test_of_several_paths_only_the_last_waits_and_one_thread_fetches(scene: Scene) -> None:
+    first, after = scene.start(0, 1)
+    until(lambda: scene.fetched == [0])
+    (superseded,), last = scene.start(2), scene.start(0)
+    assert len(running()) == 1
+    with pytest.raises(ServiceError, match="another path was requested"):
+        superseded.memory()
+    scene.may[0].set()
+    assert first.memory() == last[0].memory() == scene.datas[0]
+    with pytest.raises(ServiceError, match="another path was requested"):
+        after.memory()
+    until(lambda: not running())
+    assert scene.fetched == [0, 0] and len(scene.threads) == 1
+
+
+def test_what_failed_is_told_and_begun_anew(scene: Scene) -> None:
+    def fail(route: Route, deadline_s: float) -> None:
+        raise ServiceError(Problem("weights", "nobody has it", "wait"))
+
+    fetch_thread = FetchThread(fail, scene.part_cache)
+    for _ in range(3):
+        with pytest.raises(ServiceError, match="nobody has it"):
+            fetch_thread.start(scene.routes[:1], WAIT_S)[scene.routes[0].parts[0].key].memory()
+        until(lambda: not running())
+    assert scene.part_cache.bytes == SIZE
+    scene.part_cache.most_bytes = SIZE
+    scene.part_cache.open(scene.routes[1].parts[0])
+    assert scene.part_cache.find(scene.routes[0].parts[0].key) is None, "it is not held any more"
+
+
+def test_no_route_of_a_path_makes_room_for_another_of_it(scene: Scene) -> None:
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
+        scene.start(0, 1, 2, 3)
+    for may in scene.may:
+        may.set()
+    parts = scene.start(1, 2, 3)
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"), scene.part_cache.hold(*scene.routes[1:4]):
+        scene.part_cache.open(scene.routes[4].parts[0])
+    assert [part.memory() for part in parts] == scene.datas[1:4]

@@ -1,0 +1,117 @@
+"""Routes that grow while they are fetched: shared like any other, handed over whole, and given up without a trace."""
+
+import time
+
+import pytest
+
+from echo_queue.errors import ServiceError
+from echo_queue.weights.manifest import Route
+from tests.workers.weights.scene import CHUNK, DEADLINE_S, Member, Region, cargo, route_of
+from tests.workers.weights.test_fetch_thread import until
+from workers.weights.cache.download import RouteDownload
+from workers.weights.peers.server import ANNOUNCED_WAIT_S
+
+
+def prefetched(member: Member, route: Route, parts: int) -> RouteDownload:
+    """The first `parts` of a route."""
+    download = member.exchange.prefetch(route.name, route.parts[:parts], DEADLINE_S)
+    assert download is not None
+    return download
+
+
+def here(member: Member, route: Route, parts: int) -> None:
+    until(lambda: all((file := member.part_cache.find(p.key)) and file.whole for p in route.parts[:parts]))
+
+
+def test_what_is_fetched_goes_on_from_what_was_prefetched(region: Region) -> None:
+    datas = cargo(8, parts=4)
+    route, member = region.publish(*datas), region.member("a")
+    prefetched(member, route, 3)
+    here(member, route, 2)
+    assert member.fetch(route) == (route.size, 0), "as one download"
+    assert member.holds(route, datas) and member.exchange.fetched["store"] == route.size
+    assert region.queue.client.lrange(f"{region.queue.keys.prefix}chain:default:{route.name}", 0, -1) == [b"a"]
+
+
+@pytest.mark.parametrize("later_s", [ANNOUNCED_WAIT_S / 2, 2 * ANNOUNCED_WAIT_S])
+def test_a_peer_that_hears_of_a_part_later_is_not_left_for_the_store(region: Region, later_s: float) -> None:
+    datas = cargo(8, parts=2)
+    route = region.publish(*datas)
+    head, second = (region.member(name, chunk_deadline_s=2.0) for name in "ab")
+    known = prefetched(head, route, 1)
+    here(head, route, 1)
+    prefetched(second, route, 2)
+    time.sleep(later_s)
+    known.add(route.parts)
+    here(second, route, 2)
+    assert second.exchange.fetched == {"peer": route.size}
+
+
+def test_a_learner_slower_than_its_readers_makes_nobody_look_slow(region: Region) -> None:
+    datas = cargo(100, parts=4)
+    route, members = region.publish(*datas), [region.member(name) for name in "abc"]
+    growing = [prefetched(member, route, 1) for member in members]
+    for parts in (2, 3, 4):
+        time.sleep(1.2)  # longer than the looks for something better are apart
+        for download in growing:
+            download.add(route.parts[:parts])
+    took = [member.fetch(route) for member in members]
+    assert sum(store for store, _ in took) == route.size
+    assert [sum(both) for both in took] == [route.size] * 3
+
+
+def test_what_is_given_up_leaves_no_part_and_holds_nothing(region: Region) -> None:
+    route, member = region.publish(*cargo(8, parts=3)), region.member("a")
+    download = prefetched(member, route, 2)
+    here(member, route, 2)
+    member.exchange.drop_prefetched()
+    assert download.over.is_set() and member.part_cache.bytes == 0
+    download.add(route.parts)
+    assert member.part_cache.bytes == 0
+    assert member.fetch(route) == (route.size, 0)
+
+
+def test_of_a_route_that_came_out_otherwise_the_same_parts_stay(region: Region) -> None:
+    datas = cargo(8, parts=3)
+    route, member = region.publish(*datas), region.member("a")
+    prefetched(member, route, 3)
+    here(member, route, 3)
+    other = route_of(*datas[:2])
+    member.fetch(other)
+    assert member.exchange.fetched["store"] == route.size, "nothing twice"
+    assert member.holds(other, datas[:2]) and member.part_cache.find(route.parts[2].key) is None
+
+
+def test_what_cannot_be_finished_is_fetched_again(region: Region) -> None:
+    """The prefetching failed, as its part was not there yet; now it is."""
+    datas = cargo(4, parts=2)
+    route, member = route_of(*datas), region.member("a")
+    download = prefetched(member, route, 1)
+    assert download.over.wait(DEADLINE_S)
+    region.publish(*datas)
+    assert sum(member.fetch(route)) == route.size
+    assert member.holds(route, datas)
+
+
+def test_other_work_goes_first(region: Region) -> None:
+    route, member = region.publish(*cargo(8, parts=2)), region.member("a")
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S)
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S) is None, "one at a time"
+    member.exchange.drop_prefetched()
+    member.exchange._fetching = 1
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S) is None
+    member.exchange._fetching = 0
+    member.exchange.retire()
+    assert member.exchange.prefetch(route.name, route.parts, DEADLINE_S) is None
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing(region: Region) -> None:
+    route, member = region.publish(*cargo(8, parts=2)), region.member("a")
+    member.part_cache.most_bytes = route.size - CHUNK
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
+        member.exchange.prefetch(route.name, route.parts, DEADLINE_S)
+    assert member.part_cache.bytes == 0
+    download = prefetched(member, route, 1)
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
+        download.add(route.parts)
+    assert member.part_cache.bytes <= member.part_cache.most_bytes

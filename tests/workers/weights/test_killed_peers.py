@@ -1,0 +1,194 @@
+"""Relays that die, freeze or crawl in the middle of a transfer, as processes of their own; those behind them go on."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from echo_queue.weights.manifest import Route
+from tests.servers.s3 import BUCKET
+from tests.workers.weights.conftest import Site
+from tests.workers.weights.scene import CHUNK, Member, Region, cargo
+from workers.weights.peers import source_choice
+
+pytestmark = pytest.mark.slow  # the transfers take their seconds
+
+CHUNK_DEADLINE_S = 1.0
+RATE_MBIT = 16.0
+CHUNKS, PARTS = 120, 2
+FAIR_S = 8 * CHUNKS * PARTS * CHUNK / (RATE_MBIT * 1e6)
+"""What the transfer takes behind one uplink of that rate."""
+SLACK_S = 3.0
+"""For a machine that has other things to do."""
+
+
+class Node:
+    """A member in a process of its own, which has begun to fetch."""
+
+    def __init__(self, site: Site, region: Region, name: str, route: Route, **settings: Any) -> None:
+        spec = {
+            "name": name,
+            "run": region.queue.run,
+            "redis_port": site.redis.port,
+            "store": {key: value for key, value in asdict(site.store.endpoint(BUCKET)).items() if key != "directory"},
+            "folder": str(region.folder),
+            "route": route.encode().decode(),
+            "settings": {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings,
+        }
+        command = [sys.executable, "-m", "tests.workers.weights.node", orjson.dumps(spec).decode()]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3]
+        )
+
+    def says(self, word: str) -> list[str]:
+        """What follows `word` in the first line that begins with it."""
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline().split():
+            if line[0] == word:
+                return line[1:]
+        raise AssertionError(f"it ended without {word}")
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+
+Start = Callable[..., Node]
+
+
+@pytest.fixture
+def start(site: Site, region: Region) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def begin(name: str, route: Route, **settings: Any) -> Node:
+            node = Node(site, region, name, route, **settings)
+            stack.callback(node.close)
+            give_up = time.monotonic() + 30
+            chain = f"{region.queue.keys.prefix}chain:default:{route.name}"
+            while name.encode() not in region.queue.client.lrange(chain, 0, -1):
+                assert time.monotonic() < give_up
+                time.sleep(0.01)
+            return node
+
+        yield begin
+
+
+class Fetching(threading.Thread):
+    def __init__(self, member: Member, route: Route) -> None:
+        super().__init__()
+        self.member, self.route = member, route
+        self.took: tuple[int, int] = (-1, -1)
+        self.seconds = 0.0
+        self.start()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        self.took = self.member.fetch(self.route)
+        self.seconds = time.monotonic() - began
+
+    def end(self) -> "Fetching":
+        self.join(timeout=60)
+        assert sum(self.took) == self.route.size
+        return self
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
+    region: Region, start: Start, how: signal.Signals
+) -> None:
+    datas = cargo(CHUNKS, PARTS)
+    route = region.publish(*datas)
+    settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
+    head = region.member("a", upload_mbit=RATE_MBIT, **settings)
+    head.fetch(route)
+    relay = start("b", route)
+    third, last = region.member("c", **settings), region.member("d", **settings)
+    fetching = [Fetching(third, route)]
+    time.sleep(0.1)
+    fetching.append(Fetching(last, route))
+    relay.says("half")
+    relay.process.send_signal(how)
+    ends = [one.end() for one in fetching]
+    assert all(one.member.holds(route, datas) for one in ends)
+    assert [one.took[0] for one in ends] == [0, 0], "the store was not needed"
+    assert last.exchange.fetched["peer"] == third.exchange.sent == route.size, "who waits behind who waits stays there"
+    deadline_s = CHUNK_DEADLINE_S if how == signal.SIGSTOP else 0.0
+    assert max(one.seconds for one in ends) <= 1.1 * FAIR_S + deadline_s + SLACK_S
+
+
+def test_when_the_head_dies_its_follower_goes_on_with_the_store_and_stays_the_only_one(
+    region: Region, start: Start
+) -> None:
+    datas = cargo(CHUNKS, PARTS)
+    route = region.publish(*datas)
+    head = start("a", route, upload_mbit=RATE_MBIT)
+    settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
+    second, third = region.member("b", **settings), region.member("c", **settings)
+    fetching = [Fetching(second, route)]
+    time.sleep(0.1)
+    fetching.append(Fetching(third, route))
+    head.says("half")
+    give_up = time.monotonic() + 10
+    while second.exchange.fetched["peer"] < route.size / 4:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    head.process.kill()
+    ends = [one.end() for one in fetching]
+    assert all(one.member.holds(route, datas) for one in ends)
+    assert ends[0].took[0] > 0 and ends[1].took == (0, route.size)
+
+
+def test_a_relay_that_crawls_is_left_for_one_that_is_further(region: Region, start: Start) -> None:
+    """Its own line is slow, so what is behind it sees no fault of anybody, only that others are further."""
+    datas = cargo(CHUNKS, PARTS)
+    route = region.publish(*datas)
+    region.member("a", upload_mbit=4 * RATE_MBIT).fetch(route)
+    start("b", route, upload_mbit=RATE_MBIT / 10).says("half")
+    third = Fetching(region.member("c"), route).end()
+    assert third.took == (0, route.size)
+    assert third.seconds < FAIR_S * 3, "at the crawler's rate it would have taken ten times as long"
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
+    region: Region, start: Start, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    monkeypatch.setattr(source_choice, "STRANGE_S", 0.5)
+    datas = cargo(CHUNKS, PARTS)
+    route = region.publish(*datas)
+    start("a", route, upload_mbit=RATE_MBIT / 10 if slow else RATE_MBIT).says("whole")
+    if not slow:
+        stream = region.store.stream
+        monkeypatch.setattr(region.store, "stream", lambda *place: _slowly(stream(*place)))
+    second = Fetching(region.member("b"), route).end()
+    store, peer = second.took
+    assert second.member.holds(route, datas)
+    assert (store > peer) if slow else (store <= source_choice.PROBE_CHUNKS * CHUNK)
+    assert second.seconds < 2 * FAIR_S + SLACK_S
+
+
+def _slowly(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        time.sleep(8 * len(piece) / (RATE_MBIT * 1e6))
+        yield piece
+
+
+def test_a_worker_killed_and_started_under_its_name_is_fed_by_who_was_behind_it(region: Region, start: Start) -> None:
+    route = region.publish(*cargo(8))
+    first = start("a", route)
+    first.says("whole")
+    region.member("b").fetch(route)
+    first.process.kill()
+    first.process.wait(timeout=10)
+    again = start("a", route)
+    assert again.says("whole") == ["0", str(route.size)]

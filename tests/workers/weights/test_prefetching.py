@@ -1,0 +1,386 @@
+"""Prefetching, with real publishers and stores: early, shared, never trusted too much, and gone when in vain."""
+
+import itertools
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from copy import copy
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+
+from echo_queue import failpoints
+from echo_queue.records import Published, Version
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights import Announcement, Manifest, Route, WeightPublisher, read_manifest
+from tests.servers.s3 import BUCKET
+from tests.weights.scene import OTHER, SIGNER, VERIFIER, history, weight_publisher
+from tests.workers.publications import holds
+from tests.workers.weights.conftest import Site
+from tests.workers.weights.reader import Reader
+from tests.workers.weights.scene import Region, cargo, part_of
+from workers.weights.peers import exchange
+
+WAIT_S = 20.0
+ROOT = Path(__file__).parents[3]
+
+
+class HeldStore(ObjectStore):
+    """The store as a learner sees it, in which some objects are held up before they are stored."""
+
+    waits: Callable[[str], bool]
+    open: threading.Event
+
+    def put(self, key: str, data: Any, once: bool = False) -> bool:
+        if self.waits(key):
+            assert self.open.wait(WAIT_S)
+        return super().put(key, data, once)
+
+
+class Learner:
+    """Publishes versions of one lineage; its store stops it where it is told to."""
+
+    def __init__(self, region: Region, **settings: Any) -> None:
+        self.queue, self.store = region.queue, region.store
+        self.lineage = region.queue.resume().lineage
+        self.held_store = copy(region.store)
+        self.held_store.__class__ = HeldStore
+        self.held_store.open, self.held_store.waits = threading.Event(), lambda key: False
+        self.weight_publisher: WeightPublisher = weight_publisher(self.held_store, announce=self._announce, **settings)
+        self._threads: list[threading.Thread] = []
+
+    def publish(self, number: int, tensors: dict[str, torch.Tensor]) -> Published:
+        published = self.weight_publisher.publish(Version(self.lineage, number), tensors, "float32")
+        self.queue.publish(self.lineage, published)
+        return published
+
+    def begin(self, number: int, tensors: dict[str, torch.Tensor], until: Callable[[str], bool]) -> None:
+        """Publishes in the background, as far as the first object of which `until` is true."""
+        self.held_store.waits = until
+        self.held_store.open.clear()
+        self._threads.append(threading.Thread(target=self.publish, args=(number, tensors)))
+        self._threads[-1].start()
+
+    def go_on(self) -> Published:
+        self.held_store.open.set()
+        self._threads[-1].join(WAIT_S)
+        published = self.queue.published()
+        assert published is not None
+        return published
+
+    def close(self) -> None:
+        self.held_store.open.set()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+
+    def _announce(self, announcement: Announcement, document: bytes) -> None:
+        version = announcement.version
+        self.queue.announce(self.lineage, version, announcement.route, announcement.place, document)
+
+
+def manifests(key: str) -> bool:
+    return key.endswith("manifest.json")
+
+
+def from_the(words: str, number: int) -> Callable[[str], bool]:
+    """True of the object of that number, counted from 1, of those whose key has `words`, and of those after it."""
+    count = itertools.count(1)
+    return lambda key: words in key and next(count) >= number
+
+
+class Scene:
+    def __init__(self, region: Region, ends: ExitStack) -> None:
+        self.region, self._ends = region, ends
+        self.versions = history(3)
+        self.learner = Learner(region)
+        ends.callback(self.learner.close)
+
+    def reader(self, name: str, prefetch_s: float = WAIT_S, **settings: Any) -> Reader:
+        member = self.region.member(name, **settings)
+        reader = Reader(member, self.region.queue, self.region.store, SIGNER.public_key, prefetch_s)
+        self._ends.callback(reader.close)
+        return reader
+
+    def begin(self, *names: str) -> list[Reader]:
+        """Version 0 is published and staged by these readers."""
+        self.learner.publish(0, self.versions[0])
+        readers = [self.reader(name) for name in names]
+        for reader in readers:
+            self.arrived(reader, Version(1, 0))
+        return readers
+
+    def arrived(self, reader: Reader, version: Version) -> None:
+        until(lambda: reader.version == version, f"version {version}")
+        assert holds(reader.stage.tensors, self.manifest())
+
+    def manifest(self) -> Manifest:
+        published = self.region.queue.published()
+        assert published is not None
+        return read_manifest(self.region.store, published, VERIFIER)
+
+    def announced(self) -> Route:
+        """What stands in Redis, as a route; its root is not known yet."""
+        announced = self.region.queue.latest_weights().announced
+        assert announced is not None
+        documents = self.region.queue.announced_parts(announced, 0).values()
+        told = [Announcement.decode(VERIFIER.open(document, "told"), "told") for document in documents]
+        parts = tuple(one.part for one in told)
+        return Route(told[0].run, told[0].version, told[0].base, "", told[0].base_root, parts)
+
+    def announce(self, announcement: Announcement, route: str = "", signer: Any = SIGNER, cut: int = 0) -> None:
+        """By hand, under `route`, if that is another name than its own."""
+        document = signer.sign(announcement.encode())
+        version, route = announcement.version, route or announcement.route
+        self.region.queue.announce(1, version, route, 0, document[: len(document) - cut])
+
+
+@pytest.fixture
+def scene(region: Region) -> Iterator[Scene]:
+    with ExitStack() as ends:
+        yield Scene(region, ends)
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    give_up = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < give_up, f"{what} never came"
+        time.sleep(0.01)
+
+
+def has(reader: Reader, route: Route) -> bool:
+    return all((file := reader.part_cache.find(part.key)) is not None and file.whole for part in route.parts)
+
+
+def fetched(reader: Reader) -> int:
+    return sum(reader.exchange.fetched.values())
+
+
+def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(scene: Scene) -> None:
+    (reader,) = scene.begin("a")
+    before = fetched(reader)
+    scene.learner.begin(1, scene.versions[1], until=manifests)
+    stored = stored_parts(scene, 1)
+    route = scene.announced()
+    assert sorted(part.key for part in route.parts) == stored
+    assert len(route.parts) > 1
+    until(lambda: has(reader, route), "all parts")
+    assert reader.version == Version(1, 0) and holds(reader.stage.tensors, scene.manifest())
+    scene.learner.go_on()
+    scene.arrived(reader, Version(1, 1))
+    assert fetched(reader) - before == route.size == scene.manifest().route.size, "each byte once"
+
+
+def stored_parts(scene: Scene, number: int) -> list[str]:
+    """A version's parts in the store, once nothing more has come for a moment."""
+    known: list[str] = []
+    while True:
+        found = [one.key for one in scene.region.store.list(f"weights/0001/{number:08d}/")]
+        if found and found == known:
+            return found
+        known = found
+        time.sleep(0.5)
+
+
+def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) -> None:
+    readers = scene.begin(*"abc")
+    before = [reader.exchange.fetched.copy() for reader in readers]
+    scene.learner.begin(1, scene.versions[1], until=manifests)
+    stored_parts(scene, 1)
+    route = scene.announced()
+    for reader in readers:
+        until(lambda reader=reader: has(reader, route), "all parts")  # type: ignore[misc]
+    scene.learner.go_on()
+    for reader in readers:
+        scene.arrived(reader, Version(1, 1))
+    took = [reader.exchange.fetched - was for reader, was in zip(readers, before, strict=True)]
+    assert sum(one["store"] for one in took) == route.size
+    assert all(sum(one.values()) == route.size for one in took)
+
+
+def test_a_difference_given_up_makes_room_for_the_anchor(scene: Scene) -> None:
+    """Both together do not fit into this part cache."""
+    noise = [{f"w{place}": torch.randn(9_000) for place in range(6)} for _ in range(2)]
+    scene.learner.publish(0, noise[0])
+    reader = scene.reader("a")
+    scene.arrived(reader, Version(1, 0))
+    anchor = scene.manifest().route
+    reader.part_cache.most_bytes = anchor.size + anchor.size // 4
+    scene.learner.begin(1, noise[1], until=from_the("/from-", 4))  # before it finds that the difference is too large
+    until(lambda: "from" in str(reader.prefetcher._route) and fetched(reader) > anchor.size, "parts of the difference")
+    scene.learner.go_on()
+    scene.arrived(reader, Version(1, 1))
+    assert scene.manifest().route.base is None
+    until(lambda: not any("from-" in key for key in reader.part_cache._parts), "the difference's end")
+
+
+def test_a_manifest_with_other_parts_is_what_counts(scene: Scene) -> None:
+    (reader,) = scene.begin("a")
+    lie = forged_part(scene)
+    scene.announce(lie)
+    until(lambda: has(reader, route_with(lie)), "what was announced")
+    scene.learner.publish(1, scene.versions[1])
+    scene.arrived(reader, Version(1, 1))
+    assert reader.part_cache.find(lie.part.key) is None, "its room is free again"
+
+
+def route_with(announcement: Announcement) -> Route:
+    return Route(announcement.run, announcement.version, announcement.base, "", "", (announcement.part,))
+
+
+def forged_part(scene: Scene) -> Announcement:
+    """An announcement of version 1 that fits in all but what the part is; the part is in the store."""
+    (data,) = cargo(3)
+    root = scene.manifest().root
+    part, version, base = part_of(data), Version(1, 1), Version(1, 0)
+    key = part.key.replace("0001/00000007/full", "0001/00000001/from-0001.00000000")
+    scene.region.store.put(key, data)
+    return Announcement(scene.region.queue.run, version, base, root, 0, replace(part, key=key))
+
+
+LIES: dict[str, Callable[[Scene, Announcement], None]] = {
+    "signed by another key": lambda scene, told: scene.announce(told, signer=OTHER),
+    "torn": lambda scene, told: scene.announce(told, cut=5),
+    "of another run": lambda scene, told: scene.announce(replace(told, run="other")),
+    "of another place": lambda scene, told: scene.announce(replace(told, place=1)),
+    "of another route": lambda scene, told: scene.announce(told, route="0001.00000001/full"),
+    "of other weights": lambda scene, told: scene.announce(replace(told, base_root="ab" * 32)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_ignored_with_one_warning(scene: Scene, lie: str, caplog: pytest.LogCaptureFixture) -> None:
+    (reader,) = scene.begin("a")
+    before, told = fetched(reader), forged_part(scene)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            LIES[lie](scene, told)
+            time.sleep(0.1)
+        until(lambda: any("is not prefetched" in record.message for record in caplog.records), "a warning")
+        scene.region.queue.client.hset(scene.region.queue.keys.coming, "last", 0)
+        time.sleep(0.3)
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    assert fetched(reader) == before and reader.part_cache.find(told.part.key) is None
+    scene.learner.publish(1, scene.versions[1])
+    scene.arrived(reader, Version(1, 1))
+
+
+def test_what_is_not_for_this_worker_is_neither_read_nor_a_lie(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    (reader,) = scene.begin("a")
+    before, told = fetched(reader), forged_part(scene)
+    scene.announce(replace(told, version=Version(1, 3), base=Version(1, 2)))
+    time.sleep(0.5)
+    assert fetched(reader) == before and not caplog.records
+
+
+def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
+    """A learner that hangs: nobody resumes, and the pointer does not move."""
+    scene.learner.publish(0, scene.versions[0])
+    reader = scene.reader("a", prefetch_s=1.0)
+    scene.arrived(reader, Version(1, 0))
+    told = forged_part(scene)
+    scene.announce(told)
+    until(lambda: has(reader, route_with(told)), "what was announced")
+    until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
+    took = fetched(reader)
+    time.sleep(0.5)
+    assert fetched(reader) == took, "it is not begun again"
+
+
+def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "LINGER_S", 600.0)  # longer than any test may take
+    scene.learner.publish(0, scene.versions[0])
+    reader = scene.reader("a", prefetch_s=600.0)
+    scene.arrived(reader, Version(1, 0))
+    told = forged_part(scene)
+    scene.announce(told)
+    until(lambda: has(reader, route_with(told)), "what was announced")
+    reader.exchange.close()
+    until(lambda: not [one for one in threading.enumerate() if one.name == "prefetch"], "the thread's end")
+
+
+# Killed for real ------------------------------------------------------------------------------------------------------
+
+
+def spec_of(site: Site, region: Region, **more: Any) -> str:
+    place = {key: value for key, value in asdict(site.store.endpoint(BUCKET)).items() if key != "directory"}
+    spec = {"run": region.queue.run, "redis_port": site.redis.port, "store": place} | more
+    return orjson.dumps(spec).decode()
+
+
+def started(module: str, spec: str, ends: ExitStack, **environ: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", f"tests.workers.weights.{module}", spec]
+    environment = os.environ | environ
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    )
+    ends.callback(process.wait, 10)
+    ends.callback(process.kill)
+    return process
+
+
+def said(process: "subprocess.Popen[str]", word: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(word):
+            return
+    raise AssertionError(f"it ended without {word}")
+
+
+@pytest.mark.slow
+def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(site: Site, scene: Scene) -> None:
+    with ExitStack() as ends:
+        learner = started("uploader", spec_of(site, scene.region), ends, **{failpoints.VARIABLE: "announce#2"})
+        said(learner, "published 0")
+        reader = scene.reader("a")
+        scene.arrived(reader, Version(1, 0))
+        assert learner.stdin is not None
+        learner.stdin.write("\n")
+        learner.stdin.flush()
+        assert learner.wait(WAIT_S) == failpoints.CRASHED
+    route = scene.announced()
+    assert len(route.parts) == 2
+    until(lambda: has(reader, route), "two parts")
+    assert reader.version == Version(1, 0)
+    again = Learner(scene.region)
+    assert again.lineage == 2
+    until(lambda: not any(reader.part_cache.find(part.key) for part in route.parts), "their end")
+    again.publish(0, scene.versions[0])
+    again.publish(1, scene.versions[1])
+    scene.arrived(reader, Version(2, 1))
+
+
+@pytest.mark.slow
+def test_a_prefetching_worker_that_is_killed_is_left_by_those_behind_it(site: Site, scene: Scene) -> None:
+    scene.learner.publish(0, scene.versions[0])
+    with ExitStack() as ends:
+        settings = {"chunk_deadline_s": 0.6, "peer_host": "127.0.0.1", "upload_mbit": 2.0}
+        spec = spec_of(
+            *(site, scene.region),
+            name="head",
+            folder=str(scene.region.folder),
+            public_key=SIGNER.public_key,
+            settings=settings,
+            enough=1,
+        )
+        head = started("reader", spec, ends)
+        said(head, "follows")
+        reader = scene.reader("b")
+        scene.arrived(reader, Version(1, 0))
+        scene.learner.begin(1, scene.versions[1], until=manifests)
+        said(head, "prefetched")
+        head.kill()
+        route = scene.manifest().route
+        assert route.version == Version(1, 0)
+        stored_parts(scene, 1)
+        until(lambda: has(reader, scene.announced()), "all parts")
+        scene.learner.go_on()
+        scene.arrived(reader, Version(1, 1))

@@ -1,0 +1,143 @@
+"""Another worker as a source: it is asked for a part over HTTP, and lands chunks in order.
+
+- No peer is trusted: a chunk counts when `PartFile.write` has compared it, and any other input (a wrong length, fewer
+  bytes, no HTTP) ends the read with a `SourceFailed` that says why.
+- A peer that is silent is asked on another connection how far it is: one that answers is waiting itself, and may go on
+  waiting; one that does not is dead, and has cost one deadline.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+
+from echo_queue.queue import Upstream
+from workers.weights.cache.part_cache import PartFile
+from workers.weights.cache.sources import BadSource, SourceFailed
+from workers.weights.peers.access import PeerAuth
+from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
+
+PEER = "peer"
+CONNECT_S = 2.0
+
+
+class UnreachablePeer(SourceFailed):
+    """No connection to the peer could be made."""
+
+
+class BusyPeer(SourceFailed):
+    """The peer is busy. `retry_s`: the wait that it asked for; 0 if it named none."""
+
+    def __init__(self, why: str, retry_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.retry_s = retry_s
+
+
+class PeerSource:
+    """One upstream as `worker` sees it. Connections are kept; for any number of threads."""
+
+    kind = PEER
+
+    def __init__(self, upstream: Upstream, worker: str, tokens: PeerAuth, deadline_s: float) -> None:
+        self.name = upstream.worker
+        self._address = upstream.address
+        self._worker = worker
+        self._tokens = tokens
+        self._deadline_s = deadline_s
+        self._idle: list[Wire] = []
+
+    def chunks(self, file: PartFile) -> Iterator[int]:
+        part, index = file.part, file.next
+        room = memoryview(bytearray(part.chunk_bytes))
+        wire: Wire | None
+        wire, answer = self._ask("GET", file, self._deadline_s)
+        try:
+            if answer.length != part.size - part.start(index):
+                raise BadSource(f"{self.name} announced {answer.length} bytes from chunk {index} on")
+            while index < len(part.chunks):
+                chunk = room[: part.length(index)]
+                yield from self._receive(wire, file, index, chunk)
+                if not file.write(index, chunk):
+                    raise BadSource(f"{self.name} served a bad chunk: {index} of {part.key}")
+                yield part.length(index)
+                index += 1
+            self._idle.append(wire)
+            wire = None
+        except Gone as error:
+            raise SourceFailed(f"{self.name} went away: {error}") from None
+        finally:
+            if wire is not None:
+                wire.close()
+
+    def landed(self, file: PartFile) -> int | None:
+        """Asks for the first chunk from `file.next` on that the peer lacks; None if it does not answer."""
+        try:
+            wire, answer = self._ask("HEAD", file, self._deadline_s / 2, fresh=True)
+        except SourceFailed:
+            return None
+        wire.close()
+        return answer.landed
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _receive(self, wire: Wire, file: PartFile, index: int, rest: memoryview) -> Iterator[int]:
+        """Fills `rest`. A peer that has the chunk must deliver it within a deadline; one that waits may wait."""
+        half_s = self._deadline_s / 2
+        overdue_s = 0.0
+        while (got := wire.receive(rest, half_s)) < len(rest):
+            rest = rest[got:]
+            has = self.landed(file)
+            overdue_s = overdue_s + half_s if has is not None and has > index else 0.0
+            if has is None or overdue_s >= self._deadline_s:
+                raise SourceFailed(f"{self.name} is silent")
+            yield 0
+
+    def _ask(self, method: str, file: PartFile, deadline_s: float, fresh: bool = False) -> tuple[Wire, Answer]:
+        path = path_of(file.part.key, file.next)
+        head = request_head(method, path, self._address, self._tokens.mint(self._worker, self.name, path))
+        give_up = time.monotonic() + deadline_s
+        wire: Wire | None = None
+        while True:
+            known = None if fresh or wire is not None else self._kept()
+            wire = known or self._connect(deadline_s)
+            try:
+                wire.send(head, deadline_s)
+                answer = wire.head(max(0.0, give_up - time.monotonic()))
+                if answer is not None:
+                    return wire, self._good(parse_answer(answer))
+                raise Gone("without an answer")
+            except Gone as error:
+                wire.close()
+                if known is None:  # the other side may have closed a connection that was idle
+                    raise SourceFailed(f"{self.name} went away: {error}") from None
+            except Silent:
+                wire.close()
+                raise SourceFailed(f"{self.name} did not answer within {deadline_s:g} s") from None
+            except Garbled as error:
+                wire.close()
+                raise BadSource(f"{self.name} answered no HTTP of ours: {error}") from None
+            except SourceFailed:
+                wire.close()
+                raise
+
+    def _kept(self) -> Wire | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _good(self, answer: Answer) -> Answer:
+        if answer.status == 503:
+            raise BusyPeer(f"{self.name} feeds as many as it can", answer.retry_s)
+        if answer.status != 200:
+            raise SourceFailed(f"{self.name} answered {answer.status}")
+        return answer
+
+    def _connect(self, deadline_s: float) -> Wire:
+        host, _, port = self._address.rpartition(":")
+        try:
+            place = (host.strip("[]"), int(port))
+            return Wire(socket.create_connection(place, timeout=min(CONNECT_S, deadline_s)))
+        except (OSError, ValueError, OverflowError) as error:
+            raise UnreachablePeer(f"{self.name} cannot be reached at {self._address}: {error}") from None

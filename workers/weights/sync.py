@@ -1,0 +1,122 @@
+"""Keeps an engine's weights in step with those that the learner publishes.
+
+- A thread fetches, verifies and stages what is published while the engine generates; nothing that is not whole and
+  signed with the pinned key is ever staged.
+- The engine changes only inside `take`, `refresh` and `catch_up`, which the worker's main thread calls between steps.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Self
+
+from echo_queue.config import Config
+from echo_queue.queue import Caller, TrustedWeights, WorkerQueue
+from echo_queue.records import Published, Version
+from echo_queue.storage.object_store import ObjectStore
+from workers.engines import Engine
+from workers.weights.fetch import VersionFetcher
+from workers.weights.key_pinning import PinnedKey, pin
+from workers.weights.prefetch import Prefetcher
+from workers.weights.staging import Stage
+from workers.weights.swap import WeightSwap
+from workers.weights.transport import Site, WeightTransport, open_transport
+from workers.weights.updater import WeightUpdater
+from workers.weights.watcher import WeightWatcher
+
+
+class WeightSync:
+    """`open` it, `start` it, and `close` it before the engine. For the main thread, apart from `retire`."""
+
+    def __init__(
+        self,
+        queue: WorkerQueue,
+        store: ObjectStore,
+        engine: Engine,
+        pinned: PinnedKey,
+        transport: WeightTransport,
+        *,
+        deadline_s: float,
+        leaving: threading.Event,
+    ) -> None:
+        stage = Stage()
+        fetcher = VersionFetcher(store, pinned, stage, transport, deadline_s, base=engine.weight)
+        prefetcher = Prefetcher(queue, pinned.verifier, stage, transport, deadline_s)
+        self._queue = queue
+        self._engine = engine
+        self._transport = transport
+        self._watcher = WeightWatcher(queue, fetcher, engine.version, prefetcher.update)
+        self._swap = WeightSwap(engine)
+        self._deadline_s = deadline_s
+        self._leaving = leaving
+
+    @classmethod
+    def open(
+        cls,
+        config: Config,
+        caller: Caller,
+        queue: WorkerQueue,
+        store: ObjectStore,
+        *,
+        worker: str,
+        engine: Engine,
+        leaving: threading.Event,
+    ) -> Self | None:
+        """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
+        pinned = pin(config, TrustedWeights(caller), leaving)
+        if pinned is None or leaving.is_set():
+            return None
+        transport = open_transport(Site(config, caller, store, worker, pinned.keys.token_secret))
+        return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, leaving=leaving)
+
+    def start(self, *, on_swap: Callable[[Published, float], object], on_quarantine: Callable[[], object]) -> None:
+        """Begins to stage what is published.
+
+        `on_swap` is told of weights that were loaded, and for how many seconds generation stood for them.
+        `on_quarantine` is called when a swap has spoilt the engine, before it is loaded again: what it was generating
+        must be given up. Both run in the main thread, inside `take`, `refresh` or `catch_up`.
+        """
+        self._updater = WeightUpdater(
+            self._watcher,
+            self._swap,
+            self._deadline_s,
+            self._leaving,
+            on_swap=on_swap,
+            on_quarantine=on_quarantine,
+        )
+        self._watcher.start()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether newer weights are staged."""
+        return self._watcher.staged
+
+    @property
+    def fetched(self) -> Mapping[str, int]:
+        """Bytes fetched since the start by source: "store", and what the transport names."""
+        return self._transport.fetched
+
+    def check(self) -> None:
+        """Raises what keeps this worker from ever getting weights again."""
+        self._watcher.check()
+
+    def catch_up(self) -> None:
+        """Loads the newest weights there are. Raises `DeadlineError`."""
+        published = self._queue.published()
+        if published is not None and published.version != self._engine.version:
+            self.refresh(published.version)
+
+    def take(self) -> None:
+        """Loads the newest weights, if they are staged; never waits."""
+        self._updater.take()
+
+    def refresh(self, needed: Version) -> None:
+        """Loads weights that are `needed` or newer. Raises `DeadlineError`."""
+        self._updater.refresh(needed)
+
+    def retire(self) -> None:
+        """This worker will leave: no other is to depend on it. Any thread may call it."""
+        self._transport.retire()
+
+    def close(self) -> None:
+        self._watcher.close()
+        self._transport.close()
