@@ -43,7 +43,7 @@ def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report
         if now - reconciled > config.submission.reconcile_s:
             # The broker may be away for now; if Redis itself is, the next `submission_counts` ends this wait.
             with suppress(ServiceError):
-                reconciler.send_lost_again()
+                reconciler.reconcile()
             reconciled = now
         time.sleep(POLL_S * random.uniform(0.5, 1.0))
     if arrival.failed:

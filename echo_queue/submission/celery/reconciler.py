@@ -37,7 +37,7 @@ class Reconciler:
         self._app = app
         self._before: BrokerSnapshot | None = None
 
-    def send_lost_again(self) -> int:
+    def reconcile(self) -> int:
         """Sends the lost chunks of all sets again, and returns their number. Raises `ServiceError`."""
         statuses = [status for name in self._queue.unserved_sets() if (status := self._queue.submission_status(name))]
         waiting = frozenset((status.name, chunk.number) for status in statuses for chunk in status.waiting)

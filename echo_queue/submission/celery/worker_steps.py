@@ -45,7 +45,7 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def _reconcile(self, consumer: Any) -> None:
         try:
-            if lost := self._reconciler.send_lost_again():
+            if lost := self._reconciler.reconcile():
                 log.warning("%d chunks were lost in the broker and have been sent again", lost)
         except EchoQueueError as error:
             log.warning("cannot look for lost chunks now\n%s", error)

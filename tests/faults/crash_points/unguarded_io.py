@@ -28,7 +28,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
     "echo_queue/reporting/tensorboard.py:write": "likewise",
     "echo_queue/cli/output.py:print_json": "the terminal",
-    "echo_queue/cli/config.py:_room": "tries whether the directory can be written",
+    "echo_queue/cli/config.py:_directory_problems": "tries whether the directory can be written",
     "echo_queue/launch/roles.py:become": "becomes the role",
     "echo_queue/launch/guard.py:_signal": "the guard: it has no state, and ends what it was told of",
     "echo_queue/launch/guard.py:_lives": "asks whether a process lives",
