@@ -1,8 +1,9 @@
-"""How fast weights reach all workers: T_last / (F/B) in network namespaces with shaped links, and what trouble costs.
+"""The speed of a broadcast of weights: T_last / (F/B) in network namespaces with shaped links, and what faults cost.
 
-F: bytes broadcast; B: goodput of one link by iperf3, so 1.0 is the bound for any number of peers. Beside it the same to
-peers that all read the store, or one server (the star), and bytes at the origin. Every chunk is verified on its way,
-and every delivered part is compared with what was sent. Needs root, iproute2 and iperf3; without them it says so.
+F is the bytes broadcast and B the goodput of one link by iperf3, so 1.0 is the bound for any number of peers. The
+baselines are peers that all read the store, or one server (the star); bytes at the origin are counted. Every chunk is
+verified on its way, and every delivered part is compared with what was sent. The benchmark needs root, iproute2 and
+iperf3; it says so if they are missing.
 """
 
 import argparse
@@ -25,14 +26,14 @@ QUICK_MBIT, QUICK_MEGABYTES = 200.0, 20.0
 CHUNK_BYTES = 262_144
 CALIBRATION_S = 3.0
 RATIO = {4: 1.05, 8: 1.10}
-"""Peers → largest T_last / (F/B)."""
+"""The largest T_last / (F/B) for each number of peers."""
 ORIGIN = 1.05
 TROUBLE = 1.10
 LATE = 1.10
 BEHIND = 0.25
-"""F/B from the pointer's move until all have what was announced; how long the upload itself takes is the learner's."""
+"""The most F/B from the pointer's move until all workers have what was announced, the upload itself not counted."""
 CARRIES = 0.98
-"""If all hops at once get less than this share of one alone, this machine is too small to tell."""
+"""If all hops at once carry less than this share of one alone, this machine is too small for the benchmark."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Figures:
-    """Rates in Mbit/s. `hops_mbit`: the slowest hop of a chain of all nodes, all loaded at once, by iperf3."""
+    """The figures; rates in Mbit/s. `hops_mbit`: the slowest hop of a chain of all nodes, all loaded at once."""
 
     machine: str
     others_busy: float
@@ -79,17 +80,17 @@ UPLOADS = ("told", "announced")
 
 
 def measure(settings: Settings, table: Table) -> Figures:
-    """Builds the laboratory, does the experiments, prints each as it ends, and takes all away."""
+    """Builds the laboratory, runs the experiments, prints each as it ends, and removes the laboratory."""
     others, wanted = machine.quiet_share(), _chooser(settings.only)
     with Network() as network:
         lab = Laboratory(network, settings.mbit, max(settings.peers), int(settings.megabytes * 1e6), CHUNK_BYTES)
         hops = min(lab.calibrate(CALIBRATION_S))
         lab.serve()
-        told = f"{machine.business()}; others use {others:.0%} of them"
+        load = f"{machine.business()}; others use {others:.0%} of them"
         table.say(
             f"{settings.megabytes:g} MB over {settings.mbit:g} Mbit/s links: goodput {_mbit(lab.goodput):.1f} Mbit/s, "
         )
-        table.say(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {told}\n")
+        table.say(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {load}\n")
         table.say(HEADING)
         fewest = min(settings.peers)
         baselines = tuple(
@@ -113,7 +114,7 @@ def measure(settings: Settings, table: Table) -> Figures:
             if wanted(name)
         )
         return Figures(
-            machine=told,
+            machine=load,
             others_busy=round(others, 3),
             mbit=settings.mbit,
             goodput_mbit=round(_mbit(lab.goodput), 1),
@@ -129,7 +130,7 @@ def measure(settings: Settings, table: Table) -> Figures:
 
 
 def targets_of(figures: Figures, timed: bool) -> dict[str, bool]:
-    """Promise → kept. Without `timed` only those that do not depend on time: a short broadcast is all beginnings."""
+    """Maps promises to whether they are kept; without `timed`, only those that hold for a short broadcast too."""
     late = (figures.late,) if figures.late else ()
     every = (*figures.baselines, *figures.peers, *figures.trouble, *late, *figures.uploads)
     targets = {"every delivered part is what was sent": not any(each.wrong_parts for each in every)}
@@ -156,10 +157,12 @@ def _timed(figures: Figures) -> dict[str, bool]:
             promise = f"{each.what}: T_last at most {TROUBLE} times that without, and one deadline"
             targets[promise] = each.ratio.median <= most
     if figures.late:
-        targets[f"who comes late has all within {LATE} (anchor + skip delta)/B"] = figures.late.ratio.median <= LATE
+        targets[f"a worker that joins late has everything within {LATE} (anchor + skip delta)/B"] = (
+            figures.late.ratio.median <= LATE
+        )
     for upload in figures.uploads:
         if upload.what == scenarios.ANNOUNCED:
-            promise = f"what is announced is everywhere {BEHIND} F/B after the pointer has moved"
+            promise = f"announced parts are everywhere {BEHIND} F/B after the pointer has moved"
             targets[promise] = upload.behind.median <= BEHIND
     return targets
 
@@ -178,21 +181,23 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the figures; 1 if a target is missed; 0, and says why, where no laboratory can be built."""
+    """Prints the figures; returns 1 if a target is missed. Returns 0, and says why, if no laboratory can be built."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--quick", action="store_true", help="a small form: 4 peers, few bytes, one round, no times")
-    parser.add_argument("--mbit", type=float, help="of every link, up and down")
-    parser.add_argument("--megabytes", type=float, help="F")
-    parser.add_argument("--rounds", type=int, help="of each experiment; the baselines have at most 3")
-    parser.add_argument("--peers", type=int, nargs="+", help="how many")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small form: 4 peers, few bytes, one round, no timed targets"
+    )
+    parser.add_argument("--mbit", type=float, help="rate of every link, up and down")
+    parser.add_argument("--megabytes", type=float, help="F, the size of a broadcast")
+    parser.add_argument("--rounds", type=int, help="rounds of each experiment; the baselines have at most 3")
+    parser.add_argument("--peers", type=int, nargs="+", help="numbers of peers")
     experiments = ", ".join(("store", "star", "peers", *TROUBLE_WITH, "late", *UPLOADS))
-    parser.add_argument("--only", default="", help=f"experiments, with commas between: {experiments}")
+    parser.add_argument("--only", default="", help=f"experiments, separated by commas: {experiments}")
     args = parser.parse_args(arguments)
     if reasons := system.missing():
         print("skipped: " + "; ".join(reasons))
         return 0
-    signal.signal(signal.SIGTERM, _end)  # as Ctrl-C does, it takes the laboratory away
+    signal.signal(signal.SIGTERM, _end)  # like Ctrl-C, removes the laboratory
     rounds = args.rounds or (1 if args.quick else ROUNDS)
     settings = Settings(
         mbit=args.mbit or (QUICK_MBIT if args.quick else MBIT),

@@ -1,14 +1,14 @@
-"""Bytes and speed of weight deltas, beside the entropy bound of the same pair of versions and three plain encodings.
+"""Bytes and speed of weight deltas, compared with the entropy bound of each pair of versions and three plain encodings.
 
 - Real pairs: consecutive checkpoints (and one 8 updates apart) of the quick start's model, trained here by the
   learner's own `Policy` at several learning rates; made once, in build/delta.
 - Synthetic pairs: 64 MiB of bfloat16, Gaussian weights with σ = 0.02, updates tuned to a share of changed elements.
-- The bound is that of independent elements: the order-0 entropy of the code differences, all of the model's together.
-  "by tensor" is that of each tensor for itself, which no tensor of n elements can have above log2 n bits: with fp32,
-  where nearly every difference is another one, that bounds nothing.
-- Speeds are GB of model per second, one thread: of its CPU time the best of some repeats and (in parentheses) their
+- The bound is that of independent elements: the order-0 entropy of the code differences of the whole model. "by tensor"
+  is the same for each tensor by itself. It cannot exceed log2 n bits for a tensor of n elements, so with fp32, where
+  nearly every difference is unique, it bounds nothing.
+- Speeds are GB of model per second in one thread: by CPU time the best of some repeats and (in parentheses) their
   median, then the best by the clock. "encode" includes the diff, "apply" is in place, "to a copy" copies the base
-  first; "+digests" and "+check" with every result's BLAKE3. BLAKE3 and memcpy alone are the machine's yardsticks.
+  first; "+digests" and "+check" include every result's BLAKE3. BLAKE3 and memcpy alone are measured for comparison.
 
     python -m benchmarks.delta [--json] [--repeats 7]
 """
@@ -47,12 +47,12 @@ QUICKSTART = Path("configs/quickstart.toml")
 TRAINED = tuple((dtype, lr) for dtype in ("bfloat16", "float32") for lr in (1e-6, 1e-5, 1e-4, 1e-3))
 """The quick start's own learning rate is 1e-4."""
 FIRST, SKIP = 20, 8
-"""Updates before the version that the deltas are from, and those that the skip delta spans."""
+"""Updates before the version at which the deltas begin, and updates that the skip delta spans."""
 BATCH = 64
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.10, 0.80)
 SYNTHETIC_TENSORS, SYNTHETIC_SIZE = 16, 1 << 21
 TARGETED = (0.01, 0.05)
-"""The shares of changed elements that the targets are for."""
+"""The range of shares of changed elements to which the targets apply."""
 SMALLEST = Settings(ranked_below=1)
 
 Versions = Mapping[str, Tensor]
@@ -60,7 +60,7 @@ Versions = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Speed:
-    """GB/s: by CPU time the best and the median, by the clock the best."""
+    """GB/s: the best and the median by CPU time, and the best by the clock."""
 
     best: float
     median: float
@@ -72,7 +72,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Row:
-    """`bytes_per_change` counts everything that travels."""
+    """The figures of one pair. `bytes_per_change` counts everything that is sent."""
 
     pair: str
     kinds: str
@@ -98,7 +98,7 @@ def main() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON document, last")
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     print("pair                     kinds   changed  B/change  of full  /bound  /by tensor   load")
@@ -174,7 +174,7 @@ def measure(name: str, base: Versions, new: Versions, repeats: int, how: Setting
 
 
 Times = tuple[float, float, float]
-"""Seconds: of CPU time the least and the median, by the clock the least."""
+"""Seconds: the least and the median of CPU time, and the least by the clock."""
 
 
 def measured(
@@ -192,10 +192,10 @@ def measured(
         left = iter(fresh)
         times = timed(lambda: run_apply(state := next(left), state, check), repeats)
         if any(codes(state)[at].tobytes() != part.tobytes() for state in fresh for at, part in enumerate(new_codes)):
-            raise SystemExit("what was applied is not what was encoded")
+            raise SystemExit("applying the delta did not restore the encoded version")
         return times
 
-    run_apply(base, out, check=True)  # loads what is compiled
+    run_apply(base, out, check=True)  # loads the compiled code
     digests = timed(lambda: [blake3(part.view(np.uint8).data).digest() for part in new_codes], repeats)
     encoded = timed(lambda: [None for _ in encode(base, new, settings=how)], repeats)
     return {
@@ -224,12 +224,12 @@ def codes(tensors: Versions) -> list[Codes]:
 
 
 def order_0(values: Codes) -> float:
-    """Bytes that the best code of independent values needs."""
+    """Returns the bytes that the best code of independent values needs."""
     shares = np.unique(values, return_counts=True)[1] / max(1, len(values))
     return float(-(shares * np.log2(shares)).sum()) * len(values) / 8
 
 
-# ── what others do
+# ── the baselines
 
 
 def plain(base: Codes, new: Codes) -> list[bytes]:
@@ -328,7 +328,7 @@ def trained_pairs() -> Iterator[tuple[str, tuple[Versions, Versions]]]:
 
 
 def checkpoints(dtype: str, lr: float) -> list[Versions]:
-    """Versions FIRST, FIRST + 1 and FIRST + SKIP."""
+    """Returns versions FIRST, FIRST + 1 and FIRST + SKIP; trains them if they are missing."""
     files = [BUILD / f"{dtype}-{lr:.0e}-{number}.safetensors" for number in (FIRST, FIRST + 1, FIRST + SKIP)]
     if not all(file.exists() for file in files):
         train(dtype, lr, files)
@@ -336,7 +336,7 @@ def checkpoints(dtype: str, lr: float) -> list[Versions]:
 
 
 def train(dtype: str, lr: float, files: list[Path]) -> None:
-    """Supervised training on the quick start's task, from its base model."""
+    """Trains on the quick start's task, supervised, from its base model, and writes the versions."""
     environment = {"ECHO_QUEUE_RUN__DIR": str(BUILD), "ECHO_QUEUE_MODEL__DTYPE": dtype}
     settings = load(QUICKSTART, environment)
     folder = base_model.make(settings, say=lambda _: None)
@@ -356,7 +356,7 @@ def train(dtype: str, lr: float, files: list[Path]) -> None:
 
 
 def examples(settings: configuration.Config, folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of prompts with their right answers, [N, L]; only the answers' tokens are targets."""
+    """Yields batches of prompts with their right answers, [N, L]; only the answers' tokens are targets."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     pairs = warmup_examples(task_of(settings), BATCH * (FIRST + SKIP))
     for start in range(0, len(pairs), BATCH):

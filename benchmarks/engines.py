@@ -1,11 +1,11 @@
-"""Tokens per second of each engine beside the bare one on the same prompts, and for how long a swap holds it up.
+"""Tokens per second of each engine compared with the bare one on the same prompts, and the pause of a swap.
 
-- Engines: those that can be imported here. Bare is `generate` of transformers, and `LLM.generate` of vLLM with its own
-  sampler; ours returns log-probabilities, spans and seeds of its own besides.
+- Engines: those that can be imported here. The bare ones are `generate` of transformers, and `LLM.generate` of vLLM
+  with its own sampler; ours also return log-probabilities and spans, and draw by a seed for each sample.
 - Models: Qwen3 architecture with random weights in float32, of 0.6 M (the quick start's) and 30 M parameters.
 - Samples come in groups of 16 of a prompt of 12 to 28 tokens; all of them end at 64 tokens. Each engine has a process
   of its own, with one thread; ours and the bare one take turns, and the best of some runs counts.
-- A swap is all that stands between two steps: the swap with its load and its probes, 32 samples being under way.
+- A swap is all that happens between two steps, load and probes included, while 32 samples are running.
 
     python -m benchmarks.engines [--json] [--repeats 5] [--engines transformers vllm] [--models 0.6M 30M]
 """
@@ -65,7 +65,7 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 }
 ENOUGH = 0.95
 LONGEST_PAUSE_MS = 50.0
-"""Of vLLM."""
+"""The longest pause of a swap that is allowed for vLLM."""
 CHILD_S = 600.0
 """Longest wait for one answer of an engine, its start included."""
 CLOSING_S = 30.0
@@ -89,7 +89,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Pause:
-    """Of a swap, median."""
+    """The median pause of a swap."""
 
     engine: str
     model: str
@@ -104,12 +104,12 @@ class Measured:
 
 class Contestant(Protocol):
     def run(self, prompts: Sequence[Tokens]) -> int:
-        """Generates `NEW` tokens for each of these prompts, returns how many."""
+        """Generates `NEW` tokens for each of these prompts; returns how many in all."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON document, last")
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--engines", nargs="+", default=[*filter(importlib.util.find_spec, ("transformers", "vllm"))])
     parser.add_argument("--models", nargs="+", choices=SIZES, default=[*SIZES])
@@ -160,7 +160,7 @@ class Child:
         self._process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, what: int) -> float:
-        """Tokens per second at so many samples, or, for `PAUSE`, milliseconds."""
+        """Returns tokens per second at so many samples, or milliseconds for `PAUSE`."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
@@ -170,7 +170,7 @@ class Child:
             answers = (line for line in self._process.stdout if line.startswith(ANSWER))
             return float(next(answers).removeprefix(ANSWER))
         except StopIteration:
-            raise RuntimeError(f"{self._name} ended without an answer, or had none for {CHILD_S:.0f} s") from None
+            raise RuntimeError(f"{self._name} ended without an answer, or did not answer for {CHILD_S:.0f} s") from None
         finally:
             deadline.cancel()
 
@@ -191,16 +191,16 @@ def measure(engine: str, size: str, repeats: int) -> Measured:
 
 
 def best_in_turns(children: Sequence[Child], samples: int, repeats: int) -> list[float]:
-    """Tokens per second of each, after one run to warm up."""
+    """Returns the best tokens per second of each contestant, after one run to warm up."""
     rates = [[child.ask(samples) for child in children] for _ in range(repeats + 1)]
     return [max(seen) for seen in zip(*rates[1:], strict=True)]
 
 
-# In that process ------------------------------------------------------------------------------------------------------
+# In a contestant's process --------------------------------------------------------------------------------------------
 
 
 def contest(name: str, size: str) -> None:
-    """Answers each number of samples on standard input by a line with the tokens per second."""
+    """Answers each number of samples on standard input with a line that has the tokens per second."""
     torch.set_num_threads(1)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -221,7 +221,7 @@ def answer(contestant: Contestant, size: str, asked: int) -> float:
 
 
 def rate(contestant: Contestant, size: str, samples: int) -> float:
-    """Tokens per second."""
+    """Measures tokens per second."""
     asked = prompts(SIZES[size]["vocab_size"], samples)
     began = time.perf_counter()
     return contestant.run(asked) / (time.perf_counter() - began)
@@ -262,7 +262,7 @@ class Ours:
         return made
 
     def pause_ms(self, other: Qwen3ForCausalLM) -> float:
-        """From a step to the next one, when the weights of `other` are to be taken in between: the median."""
+        """Measures the median time between two steps when the weights of `other` are loaded in between."""
         from workers.weights.swap import WeightSwap
 
         tensors = {name: parameter.detach() for name, parameter in other.named_parameters()}
@@ -320,7 +320,7 @@ CONTESTANTS: Mapping[str, Callable[[Path], Contestant]] = {
 
 
 def _manifest(number: int, tensors: Mapping[str, torch.Tensor]) -> "Manifest":
-    # Imported here, since vLLM without our provision does not start after numba, which these bring.
+    # Imported here: these import numba, after which a bare vLLM does not start.
     from echo_queue.weights import Manifest, Route, TensorInfo
     from echo_queue.weights.delta.codes import dtype_name
     from echo_queue.weights.manifest import root_digest

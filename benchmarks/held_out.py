@@ -3,9 +3,9 @@
     python -m benchmarks.held_out                        the quick start's base and final model, run if need be
     python -m benchmarks.held_out MODEL_DIR [--config configs/quickstart.toml] [--prompts 500] [--json]
 
-It shares no code with the pipeline's own engine and scorer: `AutoModelForCausalLM.from_pretrained`, `generate`,
-and the dataset's `score_answer`. Prompts come from a seed far from the run's and the warm-up's; any that one of
-those holds all the same (sets are drawn at random) is left out.
+The benchmark shares no code with the pipeline's own engine and scorer: it uses `AutoModelForCausalLM.from_pretrained`,
+`generate`, and the dataset's `score_answer`. Prompts come from a seed far from the run's and the warm-up's; a prompt
+that is in one of those sets nevertheless (sets are drawn at random) is left out.
 """
 
 import argparse
@@ -25,24 +25,24 @@ from echo_queue.config.loading import load
 from learner.base_model.task import task_of, warmup_examples
 
 HELD_OUT_SEED_OFFSET = 200_000_000
-"""From the run's own seed; the warm-up's lies half as far."""
+"""Distance from the run's own seed; the warm-up's seed is half as far."""
 BATCH = 256
 Entry = dict[str, Any]
 
 GOOD = 0.90
-"""Held-out score that a finished quick start reaches."""
+"""The held-out score that a finished quick start reaches."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """`score` is the mean of reasoning-gym's scores, `exact` the share of answers that are its own to the letter."""
+    """`score`: the mean of reasoning-gym's scores; `exact`: the share of answers equal to reasoning-gym's own."""
 
     model: str
     prompts: int
     score: float
     exact: float
     left_out: int
-    """Prompts that the run or the warm-up holds too."""
+    """Number of prompts left out because the run or the warm-up has them too."""
 
 
 def evaluate(folder: Path, config: Config, prompts: int) -> HeldOut:
@@ -55,7 +55,7 @@ def evaluate(folder: Path, config: Config, prompts: int) -> HeldOut:
 
 
 def held_out(config: Config, count: int) -> tuple[Any, list[Entry], int]:
-    """The dataset, `count` of its entries with different prompts that nobody has seen, and how many were left out."""
+    """Returns the dataset, `count` of its entries with distinct unseen prompts, and how many were left out."""
     task = task_of(config)
     run = reasoning_gym.create_dataset(task.dataset, **config.prompts.options)
     seen = {entry["question"] for entry in run}
@@ -72,7 +72,7 @@ def held_out(config: Config, count: int) -> tuple[Any, list[Entry], int]:
         entries.append(entry)
         if len(entries) == count:
             return dataset, entries, left_out
-    raise SystemExit(f"{task.dataset} with {task.settings} has fewer than {count} prompts that the run does not hold")
+    raise SystemExit(f"{task.dataset} with {task.settings} has fewer than {count} prompts outside the run")
 
 
 @torch.inference_mode()

@@ -1,15 +1,15 @@
-"""What it gains to begin the longest groups first: makespan and the learner's idle time, through the real queue.
+"""The gain of beginning the longest groups first: makespan and the learner's idle time, through the real queue.
 
-- Nothing is generated and nobody sleeps: workers and the learner live by a clock of their own, and what they ask of the
-  queue is real. So a run takes a second, and comes out the same each time.
-- A worker holds as many groups as an engine would. Their tokens pass at the engine's speed: a step takes as long with
-  one group, with two, … as was measured (`recorded`), or half as long with one as with all (`log-normal`).
-- A trace has each prompt's bucket, which the queue is told at submission, and its group's lengths in two epochs. The
-  second's are generated; the first's are what `last epoch` knows.
-- `bucket`: nothing is known at first, and then what prompts of the same bucket did. `told`: each group's own length.
-- `designated`: as `last epoch`, and whoever generates the longest of an update takes fewer beside it if all end sooner
-  by that (`slots_beside`). The queue has no such thing; this is what it would gain.
-- The bound: nobody can be sooner than all tokens by full batches on all workers, or the longest group on its own.
+- Nothing is generated and no thread sleeps: workers and the learner follow a simulated clock, while their calls to the
+  queue are real. A run thus takes a second and has the same result each time.
+- A worker holds as many groups as an engine would, and their tokens pass at the engine's speed: a step takes as long
+  with one group, with two, … as was measured (`recorded`), or half as long with one as with all (`log-normal`).
+- A trace has each prompt's bucket, which the queue gets at submission, and its group's lengths in two epochs. The
+  second epoch's groups are generated; the first epoch's lengths are what `last epoch` knows.
+- `bucket`: nothing is known at first, then the lengths of prompts of the same bucket. `told`: each group's own length.
+- `designated`: like `last epoch`, but the worker that generates the longest group of an update takes fewer beside it if
+  all end sooner by that (`slots_beside`). The queue has no such rule; this shows what it would gain.
+- The bound: no order is faster than all tokens in full batches on all workers, or than the longest group on its own.
 
     python -m benchmarks.long_tail [--json]
 """
@@ -47,19 +47,20 @@ WORKERS = 4
 GROUPS = 4
 """Groups that a worker generates at once."""
 SEEDS = 5
-"""Of log-normal traces."""
+"""Number of log-normal traces."""
 LEVELS = 8
 CORRELATION = 0.6
-"""Of a log-normal prompt's level, before it is rounded, with the logarithm of its length."""
+"""Correlation of a log-normal prompt's level, before rounding, with the logarithm of its length."""
 TRAIN_SHARE = 0.3
-"""Training takes so much of an update's generation by full batches."""
+"""Duration of an update's training, as a share of its generation in full batches."""
 ORDERS = ("plain", "bucket", "last epoch", "told", "designated")
 Lengths = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Tokens of the longest sample of each prompt's group, in two epochs. `steps_s`: of a token with 1, 2, … groups."""
+    """Tokens of the longest sample of each prompt's group, in two epochs. `steps_s`: seconds of a step with 1, 2, …
+    groups."""
 
     name: str
     buckets: bytes
@@ -78,7 +79,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class Row:
-    """One trace, bound S and order; `bound_s` is what no order can beat. Means over a trace's seeds."""
+    """The figures of one trace, bound S and order, as means over the seeds. `bound_s`: no order can be faster."""
 
     trace: str
     s: int
@@ -87,11 +88,11 @@ class Row:
     bound_s: float
     idle_share: float
     sent_back: int
-    """Groups that became too old, in all."""
+    """Total number of groups that became too old."""
 
 
 def heavy_tailed(seed: int, prompts: int = 256) -> Trace:
-    """Log-normal lengths; those of one prompt are alike, as they are for a model that changes little in an epoch."""
+    """Draws log-normal lengths, similar for one prompt in both epochs, as for a model that changes little."""
     random = np.random.default_rng(seed)
     level, rest = random.normal(size=prompts), random.normal(size=prompts)
     prompt = 5.3 + 0.9 * (CORRELATION * level + np.sqrt(1 - CORRELATION**2) * rest)
@@ -102,7 +103,7 @@ def heavy_tailed(seed: int, prompts: int = 256) -> Trace:
 
 
 def recorded() -> Trace:
-    """What `benchmarks.record_lengths` wrote."""
+    """Reads the trace that `benchmarks.record_lengths` wrote."""
     words = orjson.loads(RECORDED.read_bytes())
     return Trace("recorded", bytes(words["buckets"]), words["before"], words["now"], words["steps_s"])
 
@@ -115,12 +116,12 @@ class Running:
     task: Task
     version: Version
     left: float
-    """Tokens."""
+    """Tokens still to generate."""
 
 
 @dataclass
 class Worker:
-    """`slots`: how many groups it may hold, by those that it holds."""
+    """A simulated worker. `slots` returns how many groups it may hold, given those that it holds."""
 
     name: str
     queue: WorkerQueue
@@ -134,11 +135,11 @@ class Worker:
 
     @property
     def ends_s(self) -> float:
-        """Until its next group ends."""
+        """Returns the seconds until its next group ends."""
         return min((one.left for one in self.running), default=float("inf")) * self.step_s
 
     def lease(self, version: Version) -> bool:
-        """Once, as much as there is room for. Whether it got anything."""
+        """Leases once, as much as there is room for; returns whether it got anything."""
         room = self.slots(self.running) - len(self.running)
         tasks = self.queue.lease(self.name, version, room).tasks if room > 0 else ()
         self.running += [Running(task, version, float(self.trace.now[task.index])) for task in tasks]
@@ -164,10 +165,11 @@ def group_of(task: Task, worker: str, version: Version, length: int) -> Group:
 
 
 def slots_beside(longest: float, window: Lengths, steps_s: Sequence[float]) -> int:
-    """How many groups a worker that generates one of `longest` tokens should hold for all of `window` to end soonest.
+    """Returns how many groups a worker that generates one of `longest` tokens should hold, so that all of `window` end
+    soonest.
 
-    Fewer make each of its steps shorter, and leave more to the others. As StreamRL reasons (arXiv 2504.15930): a sample
-    takes its length × the seconds of a step with what is beside it, and the split is the one that ends first.
+    Fewer groups make each of its steps shorter, and leave more to the others. As in StreamRL (arXiv 2504.15930), a
+    sample takes its length × the seconds of a step with the groups beside it, and the best split ends first.
     """
     groups = len(steps_s)
 
@@ -184,18 +186,18 @@ def slots_beside(longest: float, window: Lengths, steps_s: Sequence[float]) -> i
 
 
 class Trainer:
-    """Trains nothing, in `train_s`."""
+    """A simulated learner: an update takes `train_s` and trains nothing."""
 
     def __init__(self, queue: LearnerQueue, train_s: float) -> None:
         self._queue = queue
         self._train_s = train_s
         self._hand: list[str] = []
         self.ends_s = float("inf")
-        """When its update does, by the clock."""
+        """The end of its update, by the simulated clock."""
         self.version = Version(queue.resume().lineage, 0)
         self._publish()
 
-    def look(self, now_s: float) -> None:
+    def begin_if_ready(self, now_s: float) -> None:
         """Begins an update as soon as there is a batch."""
         if self.ends_s == float("inf"):
             self._hand += [one.task for one in self._queue.drain(BATCH - len(self._hand)).groups]
@@ -232,7 +234,7 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     submitter.declare(PromptSet("p", "a trace", epochs=epochs), [Chunk(0, 0, size)])
     submitter.submit("p", 0, PromptShard("none", 0, size), trace.buckets if order == "bucket" else b"")
     trainer = Trainer(LearnerQueue(caller), trace.train_s)
-    if epochs == 2:  # the first passes in no time
+    if epochs == 2:  # the first takes no time
         teach(queue, trainer, trace.now if order == "told" else trace.before)
     operator.configure(rules)
     began = trainer.version.number
@@ -244,31 +246,31 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
         longest = max(trace.before[one.task.index] for one in running)
         return slots_beside(longest, trace.before[first : first + BATCH * (1 + s)], trace.steps_s)
 
-    crew = [Worker(f"w{number}", queue, trace, slots) for number in range(WORKERS)]
-    return timed(trainer, crew, began + len(trace.batches), operator)
+    simulated = [Worker(f"w{number}", queue, trace, slots) for number in range(WORKERS)]
+    return timed(trainer, simulated, began + len(trace.batches), operator)
 
 
 def teach(queue: WorkerQueue, trainer: Trainer, lengths: Lengths) -> None:
-    """The first epoch."""
+    """Completes the first epoch, from which the queue learns the lengths."""
     for _ in range(len(lengths) // BATCH):
         tasks = queue.lease("teacher", trainer.version, BATCH).tasks
         queue.complete("teacher", [group_of(one, "teacher", trainer.version, lengths[one.index]) for one in tasks])
-        trainer.look(0.0)
+        trainer.begin_if_ready(0.0)
         trainer.update()
 
 
-def timed(trainer: Trainer, crew: Sequence[Worker], last: int, operator: Operator) -> Measured:
-    """Until the learner has made version `last`."""
+def timed(trainer: Trainer, simulated: Sequence[Worker], last: int, operator: Operator) -> Measured:
+    """Runs until the learner has made version `last`, and measures it."""
     now_s = trained_s = 0.0
     while trainer.version.number < last:
-        hungry = list(crew)
-        while hungry:  # whoever got something asks again a step later, when the others have
+        hungry = list(simulated)
+        while hungry:  # a worker that got something asks again once the others have asked
             hungry = [worker for worker in hungry if worker.lease(trainer.version)]
-        trainer.look(now_s)
-        passes_s = min(trainer.ends_s - now_s, *(worker.ends_s for worker in crew))
+        trainer.begin_if_ready(now_s)
+        passes_s = min(trainer.ends_s - now_s, *(worker.ends_s for worker in simulated))
         if passes_s == float("inf"):
-            raise RuntimeError(f"nobody has anything to do: {operator.status()}")
-        for worker in crew:
+            raise RuntimeError(f"no worker and no learner has anything to do: {operator.status()}")
+        for worker in simulated:
             worker.pass_time(passes_s)
             worker.complete()
         trained_s += passes_s if trainer.ends_s < float("inf") else 0
@@ -281,7 +283,7 @@ def timed(trainer: Trainer, crew: Sequence[Worker], last: int, operator: Operato
 
 
 def bound_s(trace: Trace, s: int) -> float:
-    """What no order can beat: at S = 0 update by update, else of the whole trace."""
+    """Returns the bound that no order can beat: at S = 0 update by update, else for the whole trace."""
 
     def work_s(lengths: Lengths) -> float:
         return max(sum(lengths) * trace.steps_s[-1] / (WORKERS * GROUPS), max(lengths) * trace.steps_s[0])
@@ -310,7 +312,7 @@ def row_of(traces: Sequence[Trace], s: int, order: str, runs: Sequence[Measured]
 
 
 def targets(rows: Sequence[Row]) -> dict[str, bool]:
-    """The default order is faster than plain order at S = 0, and never much slower."""
+    """Returns the promises: the default order is faster than plain order at S = 0, and never much slower."""
     made = {(row.trace, row.s, row.order): row.makespan_s for row in rows}
     ratios = {key: made[key] / made[key[0], key[1], "plain"] for key in made if key[2] in ("bucket", "last epoch")}
     return {
@@ -339,7 +341,7 @@ def main() -> int:
         try:
             with server.client() as client:
                 Admin(Caller(client, "install")).install()
-                client.config_set("appendfsync", "no")  # by their clock nobody waits for a disk
+                client.config_set("appendfsync", "no")  # the simulated clock has no disk
                 rows = list(measure(client))
         finally:
             server.stop()

@@ -1,4 +1,4 @@
-"""The four modes of `rollout.mode` on the quick start: what lags they record, and how fast they train.
+"""The four modes of `rollout.mode` on the quick start: the lags that they record, and how fast they train.
 
 `sync` is the baseline: one worker and the learner take turns on all cores, as in a synchronous trainer of one machine.
 `pull` is Echo's sequential mode (S = 0), `push-pull` its asynchronous one, `in-flight` takes weights between two tokens
@@ -33,7 +33,7 @@ SETTINGS: Mapping[str, Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """Runs of one mode: medians, but for the largest lag and the count of groups with tokens of several versions."""
+    """The figures of one mode: medians, except the largest lag and the count of groups of several versions."""
 
     mode: str
     max_lag: int
@@ -46,7 +46,7 @@ class Row:
 
 
 def measure(updates: int, rounds: int) -> list[Row]:
-    """The modes take turns, so that a busy machine is busy for all of them."""
+    """Measures the modes in turns, so that other load on the machine affects all of them."""
     histories: dict[str, list[History]] = {mode: [] for mode in SETTINGS}
     for number in range(rounds):
         for mode, settings in SETTINGS.items():

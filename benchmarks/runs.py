@@ -1,4 +1,4 @@
-"""Runs of `echo-queue` that benchmarks look at: variants of the quick start, and the models of a finished run."""
+"""Runs of `echo-queue` for benchmarks: variants of the quick start, and the models of a finished run."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ RUN_DEADLINE_S = 600.0
 
 
 def quick_start(command: str, directory: Path, settings: Mapping[str, object]) -> None:
-    """`echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY), in a directory that names the run."""
+    """Runs `echo-queue COMMAND` on the quick start with `settings` (SECTION__KEY); `directory` names the run."""
     values = {"RUN__NAME": directory.name, "RUN__DIR": directory, **settings}
     subprocess.run(
         [sys.executable, "-m", "echo_queue.cli", command, str(QUICK_START)],
@@ -25,7 +25,7 @@ def quick_start(command: str, directory: Path, settings: Mapping[str, object]) -
 
 
 def models(path: Path, config: Config, named: Sequence[Path]) -> Sequence[Path]:
-    """The folders named; else base and final model of the run, which is begun or continued where it is not finished."""
+    """Returns the folders named; by default the base and the final model of the run, which is first run to its end."""
     if not named:
         subprocess.run([sys.executable, "-m", "echo_queue.cli", "run", str(path)], check=True, stdout=sys.stderr)
     folders = named or [Path(config.base_model), config.run.dir / "model"]

@@ -1,4 +1,4 @@
-"""What the bound S and pacing do to the age of the data, in the real pipeline on this machine (`design.md` of ECHO-2).
+"""The effect of the bound S and of pacing on the age of the data, in the real pipeline on this machine (ECHO-2).
 
 For each S the quick start runs twice, with pacing and without, from the same base model, and reports: the largest
 and mean lag of anything trained, the learner's idle share, and the share of groups sent back. A run counts from its
@@ -29,7 +29,7 @@ SKIP = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One run. Shares are of the learner's time and of the groups that reached it."""
+    """The figures of one run. Shares are of the learner's time, and of the groups that reached it."""
 
     s: int
     pace: bool
@@ -63,7 +63,7 @@ def measure(s: int, pace: bool, updates: int) -> Row:
 
 
 def targets(rows: list[Row]) -> dict[str, bool]:
-    """The promises that the runs at hand can show."""
+    """Returns the promises that these runs can show, and whether they are kept."""
     by = {(row.s, row.pace): row for row in rows}
     held = {"no lag beyond S": all(row.max_lag <= row.s for row in rows)}
     if (4, True) in by:

@@ -1,7 +1,7 @@
-"""What the embedded store gives: start-up, MB/s of puts, gets and ranged reads; and what publishing weights adds.
+"""The speed of the embedded store: start-up, MB/s of puts, gets and ranged reads; and the cost of publishing weights.
 
-The baseline of publishing is two bare puts, of a snapshot's bytes and of a small manifest, by the same client:
-the ratio says what casting, digests and checking cost on top. Rounds are interleaved; figures are medians.
+The baseline of publishing is two bare puts, of a snapshot's bytes and of a small manifest, by the same client. The
+ratio shows what casting, digests and checking add. Rounds are interleaved; figures are medians.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def read_in_ranges(store: ObjectStore, key: str, size: int) -> None:
 
 
 def publishing(store: ObjectStore, folder: Path, rounds: int) -> tuple[float, float, float, float, float]:
-    """MB of a toy model in float32, ms to publish it, ms of two bare puts, their ratio, ms to fetch it."""
+    """Returns MB of a toy model in float32, ms to publish it, ms of two bare puts, their ratio, and ms to fetch it."""
     model = {f"layers.{number}.weight": torch.randn(128, 256) for number in range(18)}
     snapshot = os.urandom(sum(tensor.nbytes for tensor in model.values()))
     manifest = os.urandom(MANIFEST_BYTES)
@@ -88,7 +88,7 @@ def publishing(store: ObjectStore, folder: Path, rounds: int) -> tuple[float, fl
     def publish(number: int) -> None:
         weight_publisher = weights.WeightPublisher(
             store, "run", signer, Weights(), folder
-        )  # a new one publishes all there is
+        )  # a new publisher publishes everything
         published.append(weight_publisher.publish(Version(0, number), model, "float32"))
 
     def bare(number: int) -> None:
@@ -105,9 +105,9 @@ def publishing(store: ObjectStore, folder: Path, rounds: int) -> tuple[float, fl
 
 
 def main() -> int:
-    """Prints the figures; 1 if a target is missed."""
+    """Prints the figures; returns 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--megabytes", type=int, default=256, help="size of the large object, MiB")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()

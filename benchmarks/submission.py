@@ -1,10 +1,9 @@
-"""How fast a prompt set becomes admissible: JSONL file → Celery chunk tasks → shards → backlog.
+"""The time until a prompt set is admissible: JSONL file → Celery chunk tasks → shards → backlog.
 
-Everything is real and on this machine: embedded Redis (fsync on each write) and S3 server, one Celery worker
-with two processes, `echo-queue submit` as a process of its own. Times run from the start of that process.
-Baseline: the obvious way, one Celery message per prompt through the same broker and settings, whose task
-appends its prompt to a Redis stream; measured on a sample, sending and working at the same time, and
-extrapolated in proportion.
+Everything is real and on this machine: embedded Redis (fsync on each write) and S3 server, one Celery worker with two
+processes, and `echo-queue submit` as a process of its own. Times run from the start of that process. The baseline sends
+one Celery message per prompt through the same broker and settings, whose task appends its prompt to a Redis stream. It
+is measured on a sample, sending and working at the same time, and extrapolated in proportion.
 
     python -m benchmarks.submission [--prompts 1000000] [--sample 20000] [--json]
 """
@@ -50,7 +49,7 @@ EACH = "benchmarks.submission.each"
 class Figures:
     prompts: int
     first_s: float
-    """Until the first prompts were admissible."""
+    """Seconds until the first prompts were admissible."""
     all_s: float
     submitter_mb: float
     """Largest resident set of the submitting process."""
@@ -74,7 +73,7 @@ def measure(prompts: int, sample: int) -> Figures:
 
 
 def write_prompts(path: Path, count: int) -> None:
-    """Lines of `ROW_BYTES` each, line end included."""
+    """Writes lines of `ROW_BYTES` each, line end included."""
     with path.open("wb", buffering=1 << 20) as file:
         for index in range(count):
             start = orjson.dumps({"answer": str(index), "prompt": f"Question {index}: "})[:-2]
@@ -82,7 +81,7 @@ def write_prompts(path: Path, count: int) -> None:
 
 
 def ours(config: Config, path: Path, source: Path, prompts: int) -> tuple[float, float, float, float]:
-    """Seconds to the first and to all prompts; peak megabytes of the submitter and of the Celery processes."""
+    """Returns seconds to the first and to all prompts, and peak megabytes of the submitter and the Celery processes."""
     caller = Caller(connect_redis(config, "admin"), config.run.name)
     submitter_queue = SubmitterQueue(caller)
     with _celery("echo_queue.submission", path) as celery:
@@ -110,7 +109,7 @@ def ours(config: Config, path: Path, source: Path, prompts: int) -> tuple[float,
 
 
 def baseline(config: Config, path: Path, source: Path, sample: int) -> float:
-    """Seconds to send `sample` prompts as one message each and have them all in a stream."""
+    """Returns the seconds to send `sample` prompts as one message each until all are in a stream."""
     application, client = _baseline_application(config), connect_redis(config, "admin")
     with source.open("rb") as file:
         rows = [orjson.loads(next(file)) for _ in range(sample)]
@@ -156,7 +155,7 @@ def _stream(config: Config) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """`celery -A benchmarks.submission worker` serves the baseline."""
+    """Makes `app`, for `celery -A benchmarks.submission worker`, which serves the baseline."""
     if name != "app":
         raise AttributeError(name)
     return _baseline_application(load(Path(os.environ["ECHO_QUEUE_CONFIG"])))
@@ -164,7 +163,7 @@ def __getattr__(name: str) -> Any:
 
 @contextmanager
 def _services(directory: Path) -> Iterator[Path]:
-    """Embedded services and a run's rules; yields the run's TOML file."""
+    """Starts embedded services and sets a run's rules; yields the run's TOML file."""
     path = directory / "run.toml"
     path.write_text(f'[run]\nname = "submission"\ndir = "{directory}"\n')
     config = load(path)
@@ -180,7 +179,7 @@ def _services(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def _celery(application: str, path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A Celery worker that is ready, in a session of its own."""
+    """Yields a Celery worker that is ready, in a session of its own."""
     command = [sys.executable, "-m", "celery", "-A", application, "worker", "-c", str(PROCESSES), "-l", "INFO"]
     environ = os.environ | {"ECHO_QUEUE_CONFIG": str(path)}
     log = path.with_name(f"{application}.log")

@@ -2,7 +2,7 @@
 
     python -m benchmarks.three_seeds [--config configs/quickstart.toml] [--seeds 0 1 2] [--json]
 
-A seed decides the base model's weights, its warm-up, and all sampling; and here the run's prompts, too. Scores are
+A seed determines the base model's weights, its warm-up and all sampling, and here also the run's prompts. Scores are
 those of `benchmarks.held_out`: greedy, by reasoning-gym's own scorer, on prompts never submitted.
 """
 
@@ -30,7 +30,7 @@ BASE_AT_MOST, FINAL_AT_LEAST, TRAINING_AT_MOST_S = 0.40, 0.90, 120.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """Held-out greedy scores. Seconds of training (first wait to last update) and of the whole command."""
+    """Held-out greedy scores, and the seconds of training (first wait to last update) and of the whole command."""
 
     seed: int
     base_score: float

@@ -2,11 +2,11 @@
 
     python -m benchmarks.time_to_reward [--config configs/quickstart.toml] [--updates 0] [--rounds 1] [--json]
 
-Both train the same base model on the same prompts in the same order, with the same number of samples, the same
-loss, learning rate and scorer. The reward is that of the sampled groups, a running mean over 10 updates.
-*training*: from the moment at which the first update's samples are waited for. *process*: from the start of the
-command, imports and services included. Making the base model and installing TRL counts for neither. TRL lives in
-an environment of its own under build/, with the settings in `benchmarks/with_trl/train.py`.
+Both train the same base model on the same prompts in the same order, with the same number of samples, the same loss,
+learning rate and scorer. The reward is that of the sampled groups, a running mean over 10 updates. *training* counts
+from the moment at which the trainer begins to wait for the first update's samples; *process* counts from the start of
+the command, imports and services included. Making the base model and installing TRL counts for neither. TRL has an
+environment of its own under build/, with the settings in `benchmarks/with_trl/train.py`.
 
 Only an idle machine gives a fair ratio: TRL's threads wait for one another, so other work slows it far more.
 """
@@ -42,7 +42,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds since the epoch; `points` are (end of update, mean reward of its samples)."""
+    """The course of a training, in seconds since the epoch. `points`: (end of update, mean reward of its samples)."""
 
     started_s: float
     began_s: float
@@ -51,7 +51,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds. `training_s` and `process_s` until the running mean of the reward was 0.8; None: never."""
+    """Seconds. `training_s` and `process_s`: until the running mean of the reward was 0.8; None: never."""
 
     training_s: float | None
     process_s: float | None
@@ -101,7 +101,7 @@ def with_trl(config: Config, base: Path, updates: int, threads: int) -> Curve:
 
 
 def setting(config: Config, base: Path, updates: int, threads: int) -> dict[str, Any]:
-    """What TRL's half is told: the hyper-parameters of the pipeline's configuration."""
+    """Returns the settings of TRL's half: the hyper-parameters of the pipeline's configuration."""
     learner = config.learner.model_dump()
     shared = ("batch_groups", "lr", "betas", "weight_decay", "grad_clip", "clip_low", "clip_high")
     return {key: learner[key] for key in shared} | {
@@ -119,14 +119,14 @@ def setting(config: Config, base: Path, updates: int, threads: int) -> dict[str,
 
 
 def _trl_python() -> Path:
-    """TRL's own environment, made at the first call."""
+    """Returns the Python of TRL's own environment, which is made at the first call."""
     environment, wanted = Path("build/trl").absolute(), HERE / "with_trl" / "requirements.txt"
     python, marker = environment / "bin" / "python", environment / "installed.txt"
     if not marker.is_file() or marker.read_bytes() != wanted.read_bytes():
         print(f"installing TRL into {environment}", file=sys.stderr, flush=True)
         _run([sys.executable, "-m", "venv", str(environment)])
         pip = [str(python), "-m", "pip", "install", "--quiet"]
-        # torch goes first and alone: with it in place nothing that follows looks for another build of it.
+        # torch is installed first and alone, so that no later package brings another build of it.
         _run([*pip, next(line for line in wanted.read_text().splitlines() if line.startswith("torch=="))])
         _run([*pip, "--requirement", str(wanted)])
         shutil.copy(wanted, marker)
@@ -134,7 +134,7 @@ def _trl_python() -> Path:
 
 
 def _base_model(path: Path) -> Path:
-    """The configuration's base model, made if it is not there yet."""
+    """Returns the configuration's base model, which is made if it does not exist yet."""
     config = load(path)
     if config.model.base != "init":
         return Path(config.model.base).absolute()
@@ -160,7 +160,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/quickstart.toml"))
     parser.add_argument(
-        "--updates", type=int, default=0, help="of each trainer; 0: as many as the config's prompts give"
+        "--updates", type=int, default=0, help="updates of each trainer; 0: as many as the config's prompts give"
     )
     parser.add_argument("--rounds", type=int, default=1, help="repeats both, in turn; prints each round")
     parser.add_argument("--trl-threads", type=int, default=os.cpu_count() or 1)

@@ -7,7 +7,7 @@ import orjson
 
 
 def conclude(figures: Any, targets: Mapping[str, bool], *, as_json: bool) -> int:
-    """A line for each promise, the verdict if it is asked for, and the exit code."""
+    """Prints a line for each promise, and the verdict if asked for; returns the exit code."""
     for promise, kept in targets.items():
         print(f"{'ok  ' if kept else 'FAIL'} {promise}")
     if as_json:
@@ -16,6 +16,6 @@ def conclude(figures: Any, targets: Mapping[str, bool], *, as_json: bool) -> int
 
 
 def print_verdict(figures: Any, targets: Mapping[str, bool]) -> None:
-    """`figures`: a dataclass, or a list or mapping of them."""
+    """Prints the verdict. `figures`: a dataclass, or a list or mapping of them."""
     verdict = {"figures": figures, "targets": targets, "ok": all(targets.values())}
     print(orjson.dumps(verdict).decode(), flush=True)

@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class SampleRow:
-    """One sample to train: T tokens, their behaviour log-probabilities, which of them the model drew (all [T]), and the
+    """A sample to train: T tokens, their behaviour log-probabilities, which of them the model drew (all [T]), and the
     sample's advantage."""
 
     tokens: Tokens

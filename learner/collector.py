@@ -34,8 +34,8 @@ class Batch(NamedTuple):
 class BatchCollector:
     """Collects for the learner that begins at `version` of its lineage, which `queue` has resumed.
 
-    `validator`: the one by which `queue` reads groups; it is told which weights are handed out. `check` is called while
-    waiting and may raise.
+    `validator`: the one by which `queue` reads groups; it learns here which weights workers may have. `check` is called
+    while waiting and may raise.
     """
 
     def __init__(

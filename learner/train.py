@@ -142,7 +142,7 @@ class TrainingLoop:
             save_s = time.monotonic() - trained
 
     def _update(self, groups: Sequence[Group]) -> UpdateResult:
-        """Trains the next version. Raises `EchoQueueError` if the queue handed out a group beyond S."""
+        """Trains the next version. Raises `EchoQueueError` if the queue returned a group beyond S."""
         for group in groups:
             if not staleness.admissible(self.version, group.oldest, self.config.staleness.s):
                 what = f"{group.task} has lag {self.version - group.oldest}, more than S = {self.config.staleness.s}"
@@ -151,7 +151,7 @@ class TrainingLoop:
         return learn(self.policy, groups, self.version + 1, settings, temperature, reference=self.reference)
 
     def _advance(self, batch: Batch, t_train_s: float) -> None:
-        """Tells the queue the new version; sets the window by how long this update had to wait for groups."""
+        """Advances the queue to the new version; sets the window by how long this update had to wait for groups."""
         self.version += 1
         self.trained += [group.task for group in batch.groups]
         self.t_train_s += (t_train_s - self.t_train_s) * (SMOOTHING if self.t_train_s else 1.0)

@@ -1,4 +1,4 @@
-"""One optimizer update on one batch of groups. The terms of the loss are chosen in `learner.losses.objective`.
+"""An optimizer update on one batch of groups. The terms of the loss are chosen in `learner.losses.objective`.
 
 - The loss is the mean over all tokens of the update that the model drew, however the update is cut into micro-batches.
 - Each batch gets one optimizer step; the ratio to the behaviour log-probabilities corrects for lag.

@@ -25,7 +25,7 @@ class Assignment:
     samples: list[PartialSample]
     lineage: int = 0
     begun_s: float = 0.0
-    """When this worker began its first sample (monotonic clock)."""
+    """The time at which this worker began its first sample (monotonic clock)."""
     rewards: list[float | None] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Machines with one worker each: started, taken away without a word or after a notice, and replaced.
+"""Machines with one worker each: started, taken away without warning or after a notice, and replaced.
 
-Their processes are forked from one that has all imports behind it, so that what a new machine costs is `boot_s`, not
-the processors of the others.
+Their processes are forked from one that has imported everything, so that a new machine costs `boot_s` and takes no
+processor time from the others.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ PRELOADED = ["benchmarks.fleet.machine", "transformers.models.qwen3.modeling_qwe
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """One process; `notice` is the file that it watches."""
+    """One worker process. `notice`: the file that it watches."""
 
     name: str
     process: ForkServerProcess
@@ -33,7 +33,7 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class Doomed:
-    """A machine that was given notice, and when it will be gone (monotonic seconds)."""
+    """A machine that was given notice. `gone_s`: when it will be killed (monotonic seconds)."""
 
     machine: Machine
     gone_s: float
@@ -41,7 +41,7 @@ class Doomed:
 
 @dataclass(eq=False)
 class Fleet:
-    """`size` machines with the worker of `config`, which do as `plan` says; what they print goes to `directory`."""
+    """`size` machines with the worker of `config`, which follow `plan` and write their logs to `directory`."""
 
     config: Path
     directory: Path
@@ -50,7 +50,7 @@ class Fleet:
     boot_s: float
     taken: int = 0
     overdue: list[str] = field(default_factory=list)
-    """Machines that had not left by themselves when their notice ran out."""
+    """Names of the machines that had not left by themselves when their notice ran out."""
     _context: ForkServerContext = field(default_factory=lambda: multiprocessing.get_context("forkserver"))
     _machines: list[Machine] = field(default_factory=list)
     _doomed: list[Doomed] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Fleet:
 
     @property
     def sampled(self) -> int:
-        """Tokens, on all machines there were."""
+        """The number of tokens sampled on all machines there were."""
         return sampled(self.plan.counts)
 
     def take(self, place: int, notice_s: float | None) -> None:
-        """Another machine comes in its place."""
+        """Takes a machine away, at once or after a notice, and starts another in its place."""
         machine, self._machines[place] = self._machines[place], self._new(self.boot_s)
         self.taken += 1
         if notice_s is None:
@@ -77,7 +77,7 @@ class Fleet:
             self._doomed.append(Doomed(machine, time.monotonic() + notice_s))
 
     def sweep(self) -> None:
-        """Whose time has come is gone. Raises `RuntimeError` if a machine has failed."""
+        """Kills the machines whose notice has run out. Raises `RuntimeError` if a machine has failed."""
         for doomed in [one for one in self._doomed if one.gone_s <= time.monotonic()]:
             self._doomed.remove(doomed)
             if doomed.machine.process.exitcode != 0:
@@ -89,7 +89,7 @@ class Fleet:
                 raise RuntimeError(f"{machine.name} ended with {machine.process.exitcode}: {log[-LOG_TAIL:]}")
 
     def wait_out(self) -> None:
-        """Until every machine that was given notice has left, or is gone."""
+        """Waits until every machine that was given notice has left or was killed."""
         while self._doomed:
             self._doomed[0].machine.process.join(max(0.0, self._doomed[0].gone_s - time.monotonic()))
             self._doomed = [one for one in self._doomed if one.machine.process.exitcode != 0]

@@ -1,6 +1,6 @@
 """One machine of the fleet: a rollout worker with a paced engine, in a process of its own.
 
-It counts what it samples in a file, from which it can be read when the process has been killed.
+It counts the tokens it samples in a file, which can be read even after the process was killed.
 """
 
 import logging
@@ -32,7 +32,7 @@ POLL_S = 0.1
 
 
 class Paced(TransformersEngine):
-    """The transformers engine at a fixed pace, which ends each sample where the trace says."""
+    """The transformers engine at a fixed pace; it ends each sample at the length that the trace says."""
 
     def __init__(self, config: Config, folder: str, version: Version, plan: Plan, name: str) -> None:
         longest = config.model.max_prompt_tokens + config.model.max_new_tokens
@@ -58,7 +58,7 @@ class Paced(TransformersEngine):
 
 
 def live(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) -> None:
-    """A worker that comes up after `boot_s` and leaves once the file `notice` is there. It prints into a log."""
+    """Runs a worker that starts after `boot_s` and leaves once the file `notice` exists. It prints into a log."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     time.sleep(boot_s)
     output = os.open(notice.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

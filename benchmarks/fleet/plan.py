@@ -1,4 +1,4 @@
-"""What the workers of a fleet are told, and the files in which they count: read when a worker has been killed, too."""
+"""The plan that the workers of a fleet follow, and the files in which they count, which survive a killed worker."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ COUNT = Struct("<Q")
 
 @dataclass(frozen=True)
 class Plan:
-    """`step_s`: an engine's step takes so long at least. `counts`: the folder of the files with what was sampled."""
+    """`step_s`: the least duration of an engine's step. `counts`: the folder of the files that count tokens."""
 
     trace: Path
     counts: Path
@@ -17,10 +17,10 @@ class Plan:
 
 
 def prepare(counts: Path, name: str) -> None:
-    """To be called before that worker starts."""
+    """Makes a worker's count file. Call it before that worker starts."""
     (counts / name).write_bytes(COUNT.pack(0))
 
 
 def sampled(counts: Path) -> int:
-    """Tokens that all workers have sampled so far, the dead included."""
+    """Returns the tokens that all workers have sampled so far, killed ones included."""
     return sum(int(COUNT.unpack(path.read_bytes())[0]) for path in counts.iterdir())

@@ -17,7 +17,7 @@ NUDGE = 1e-3
 
 
 class Run:
-    """Groups of prompts on a small random model whose samples never end by themselves, in `directory`."""
+    """A run in `directory`, with a small random model whose samples never end by themselves."""
 
     def __init__(self, directory: Path, settings: dict[str, dict[str, Any]]) -> None:
         folder = save_model(directory / "base", seed=0, stop=False)
@@ -26,18 +26,18 @@ class Run:
         self.version = 0
         self.groups = 0
         self.tokens = 0
-        """In the groups drained."""
+        """The number of tokens in the groups drained."""
         self._tensors = tensors_of(folder)
         self._batch: list[str] = []
 
     def begin(self) -> None:
-        """A learner comes up; there are no prompts yet."""
+        """Starts the learner, before there are any prompts."""
         self.stage.configure()
         self.stage.learner_begins()
         self.stage.publish(0, self._tensors)
 
     def await_workers(self, number: int) -> None:
-        """Until so many are ready to lease. Raises `TimeoutError`."""
+        """Waits until so many workers are ready to lease. Raises `TimeoutError`."""
 
         def ready() -> bool:
             beats = [worker.heartbeat for worker in self.stage.status().workers]
@@ -49,7 +49,7 @@ class Run:
         self.stage.submit([f"What is the sum of {number} and 2?" for number in range(groups)])
 
     def turn(self) -> None:
-        """What the learner and its housekeeper do: sweep, drain, and publish new weights after each batch."""
+        """Acts as the learner and its housekeeper: reclaims, drains, and publishes new weights after each batch."""
         queue, lineage, size = self.stage.queue, self.stage.lineage, self.stage.config.learner.batch_groups
         queue.reclaim()
         drained = queue.drain(lineage, size - len(self._batch)).groups
@@ -78,7 +78,7 @@ def await_true(true: Callable[[], bool], deadline_s: float, what: str) -> None:
 
 @contextmanager
 def running(directory: Path, settings: dict[str, dict[str, Any]]) -> Iterator[Run]:
-    """Nothing of it is left afterwards."""
+    """Yields a run that has begun; nothing of it is left afterwards."""
     run = Run(directory, settings)
     try:
         run.begin()

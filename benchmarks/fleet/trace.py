@@ -1,7 +1,7 @@
-"""What happens in a run, drawn from a seed: how long each sample becomes, and which machine goes when.
+"""The events of a run, drawn from a seed: the length of each sample, and the times at which machines are taken.
 
-Lengths are log-normal, of prompts and around a prompt's own of its samples, and cut off at the limit: most are short, a
-few take as long as hundreds of others, and hard prompts are hard for all their samples.
+The lengths of prompts are log-normal, and so are those of samples around their prompt's, cut off at the limit. Most are
+short, a few take as long as hundreds of others, and hard prompts are hard for all their samples.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Trace:
 
     seed: int
     samples: int
-    """Of a group."""
+    """Samples of a group."""
     longest: int
     median: float = 80.0
     prompt_spread: float = 1.2
@@ -34,13 +34,13 @@ class Trace:
         path.write_bytes(orjson.dumps(self))
 
     def lengths(self, index: int) -> list[int]:
-        """Of the samples of prompt `index`."""
+        """Returns the lengths of the samples of prompt `index`."""
         draw = np.random.default_rng((self.seed, index))
         deviation = self.prompt_spread * draw.normal() + self.sample_spread * draw.normal(size=self.samples)
         return [int(length) for length in np.clip(self.median * np.exp(deviation), SHORTEST, self.longest)]
 
     def takings(self, machines: int, every_s: float) -> Iterator[tuple[float, int]]:
-        """Seconds since the begin, and which machine is taken then: one in each `every_s`, without end."""
+        """Yields seconds since the start and the machine taken then: one in each `every_s`, without end."""
         draw, number = np.random.default_rng((self.seed, 1 << 32)), 0
         while True:
             yield every_s * (number + float(draw.random())), int(draw.integers(machines))

@@ -12,11 +12,11 @@ from echo_queue.weights.manifest import Part, digest
 TIMEOUT_S = 120.0
 STRETCH_BYTES = 4 << 20
 AHEAD = 2
-"""Ranges asked for while one is being checked, so that the link is never idle."""
+"""Ranges requested while one is being checked, so that the link is never idle."""
 
 
 def from_store(store: ObjectStore, parts: Sequence[Part], folder: Path) -> None:
-    """Every part by ranged reads of the S3 server."""
+    """Reads every part by ranged reads of the S3 server."""
     with ThreadPoolExecutor(AHEAD) as pool:
         for part in parts:
             starts = range(0, part.size, STRETCH_BYTES)
@@ -26,13 +26,13 @@ def from_store(store: ObjectStore, parts: Sequence[Part], folder: Path) -> None:
 
 
 def from_peer(address: str, port: int, prefix: str, parts: Sequence[Part], folder: Path) -> None:
-    """Every part as one answer of a web server."""
+    """Reads every part as one answer of a web server."""
     connection = http.client.HTTPConnection(address, port, timeout=TIMEOUT_S)
     for part in parts:
         connection.request("GET", f"/{prefix}/{part.key}")
         answer = connection.getresponse()
         if answer.status != http.client.OK:
-            raise ServiceError(Problem(part.key, f"{address} answers {answer.status}", "see its log"))
+            raise ServiceError(Problem(part.key, f"{address} answers {answer.status}", "check its log"))
         _keep(part, _chunks(answer, part), folder)
     connection.close()
 
@@ -49,6 +49,8 @@ def _keep(part: Part, stretches: Iterator[bytes], folder: Path) -> None:
             for start in range(0, len(stretch), part.chunk_bytes):
                 chunk = memoryview(stretch)[start : start + part.chunk_bytes]
                 if digest(chunk) != part.chunks[index]:
-                    raise ServiceError(Problem(part.key, f"chunk {index} is not what was promised", "see its source"))
+                    raise ServiceError(
+                        Problem(part.key, f"chunk {index} does not match its digest", "check its source")
+                    )
                 file.write(chunk)
                 index += 1

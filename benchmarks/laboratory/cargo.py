@@ -1,6 +1,6 @@
-"""What the laboratory broadcasts: a route of random bytes, put into the store by a process beside it.
+"""The bytes that the laboratory broadcasts: a route of random bytes, put into the store by a process of its own.
 
-`python -m benchmarks.laboratory.cargo SPEC` is that process; it stores what it is told to and says the route.
+`python -m benchmarks.laboratory.cargo SPEC` is that process; it stores the bytes asked for and reports the route.
 """
 
 import os
@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from blake3 import blake3
 
-from benchmarks.laboratory.crew import Node
 from benchmarks.laboratory.origin import endpoint
+from benchmarks.laboratory.processes import Node
 from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
@@ -21,21 +21,21 @@ from echo_queue.weights.manifest import Part, Route, digest, part_key
 
 PART_BYTES = 64 << 20
 ROOT = "0" * 64
-"""Random bytes make no tensors."""
+"""A root of zeros, since random bytes are no tensors."""
 LOADED_S = 120.0
 MODULE = "benchmarks.laboratory.cargo"
 
 
 @dataclass(frozen=True)
 class Cargo:
-    """`digests`: of each part, whole, computed where it was made; what arrives is compared with them."""
+    """A stored route. `digests`: of each whole part, computed where it was made, to compare arrivals with."""
 
     route: Route
     digests: tuple[str, ...]
 
 
 def upload(loader: Node, run: str, number: int, size: int, chunk_bytes: int) -> Cargo:
-    """Has `loader`, a process of this module, store `size` random bytes as version 1.`number` of `run`."""
+    """Makes `loader`, a process of this module, store `size` random bytes as version 1.`number` of `run`."""
     loader.tell("load", run=run, number=number, size=size, chunk_bytes=chunk_bytes)
     said = loader.hear("loaded", LOADED_S).figures
     return Cargo(Route.decode(said["route"].encode(), loader.name), tuple(said["digests"]))

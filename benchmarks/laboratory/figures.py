@@ -1,4 +1,4 @@
-"""What the benchmark prints, from what was measured: medians with their range, ratios to the bound, promises kept.
+"""The figures that the benchmark prints: medians with their range, ratios to the bound, promises kept.
 
 The bound of a broadcast of F bytes to any number of nodes is F/B, B being the goodput of one link.
 """
@@ -20,14 +20,14 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Median, least and most of at least one value."""
+    """Returns the median, the least and the most of at least one value."""
     known = sorted(values)
     return Spread(round(statistics.median(known), 4), round(known[0], 4), round(known[-1], 4), len(known))
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One node's route whole and verified, `seconds` after all were told. `wrong` parts differ from what was sent."""
+    """The arrival of a whole, verified route at a node, `seconds` after the order. `wrong`: parts that differ."""
 
     name: str
     seconds: float
@@ -40,20 +40,20 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One broadcast. `origin_bytes` left the origin's link; `busy` is the machine's share of processor time."""
+    """One broadcast. `origin_bytes` left the origin's link; `busy`: the share of processor time used on the machine."""
 
     arrivals: tuple[Arrival, ...]
     origin_bytes: int
     busy: float
 
     def last_s(self, names: Sequence[str] = ()) -> float:
-        """When the last node had all (of `names`, if any are given)."""
+        """Returns when the last node (of `names`, if any are given) had everything."""
         return max(each.seconds for each in self.arrivals if not names or each.name in names)
 
 
 @dataclass(frozen=True)
 class Series:
-    """The same broadcast several times. `ratio` is T_last / (F/B); `origin` is bytes at the origin / F."""
+    """The same broadcast several times. `ratio`: T_last / (F/B); `origin`: bytes at the origin / F."""
 
     what: str
     nodes: int
@@ -62,14 +62,14 @@ class Series:
     origin: Spread
     busy: Spread
     cpu_share: float
-    """Of the busiest node: processor seconds per second, median."""
+    """Processor seconds per second of the busiest node, median."""
     rss_mb: float
-    """Of the largest node."""
+    """Memory of the largest node."""
     wrong_parts: int
 
 
 def series(what: str, outcomes: Sequence[Outcome], size: int, bound_s: float, names: Sequence[str] = ()) -> Series:
-    """`names`: the nodes whose arrival counts; all, if none are given. Wrong parts count wherever they are."""
+    """Summarises broadcasts. `names`: the nodes whose arrival counts, by default all. Wrong parts count at any node."""
     lasts = [outcome.last_s(names) for outcome in outcomes]
     return Series(
         what=what,
@@ -94,8 +94,9 @@ def series(what: str, outcomes: Sequence[Outcome], size: int, bound_s: float, na
 class Late:
     """A worker that joins when all others serve a version. `ratio`: its time until it serves, over (anchor + skip)/B.
 
-    `arrived`: the same until all its bytes are there. `catching_up`: seconds of the others, who had missed as many
-    versions, until they served it. `wrong_parts`: workers whose staged tensors are not those that were published.
+    `arrived`: the same ratio for the time until all its bytes have arrived. `catching_up`: seconds that the other
+    workers, which had missed as many versions, took to serve it. `wrong_parts`: workers whose staged tensors differ
+    from those published.
     """
 
     peers: int
@@ -111,8 +112,8 @@ class Late:
 class Uploaded:
     """A version that its learner uploads over a link like the workers' own. F: bytes of its route.
 
-    `ratio`: seconds from the call of `publish` until the last worker has all, over F/B. `behind`: those of them after
-    the pointer had moved. `wrong_parts`: workers whose staged tensors are not those that were published.
+    `ratio`: seconds from the call of `publish` until the last worker has everything, over F/B. `behind`: the same,
+    counted from the pointer's move. `wrong_parts`: workers whose staged tensors differ from those published.
     """
 
     what: str

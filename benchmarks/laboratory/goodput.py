@@ -1,4 +1,4 @@
-"""What a link really carries, by iperf3: the B of every bound that the benchmark prints."""
+"""The goodput of a link, measured by iperf3: the B of every bound that the benchmark prints."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ SPARE_S = 20.0
 
 
 def goodput(network: Network, hops: Sequence[tuple[str, str]], seconds: float) -> list[float]:
-    """Bytes per second of payload that arrive at the end of each hop (from, to), all hops at once."""
+    """Measures the bytes of payload per second that arrive at the end of each hop (from, to), all hops at once."""
     servers = [_serve(network, end) for _, end in hops]
     try:
         clients = [_call(network, begin, end, seconds) for begin, end in hops]
@@ -48,6 +48,8 @@ def _received(client: "subprocess.Popen[bytes]", seconds: float) -> float:
         return float(orjson.loads(said)["end"]["sum_received"]["bits_per_second"]) / 8
     except subprocess.TimeoutExpired:
         client.kill()
-        raise CommandError(Problem("iperf3", f"has not ended in {seconds + SPARE_S:g} s", "run it by hand")) from None
+        raise CommandError(
+            Problem("iperf3", f"has not ended within {seconds + SPARE_S:g} s", "run it by hand")
+        ) from None
     except (orjson.JSONDecodeError, LookupError) as error:
         raise CommandError(Problem("iperf3", f"printed no figure: {error}", "run it by hand")) from None

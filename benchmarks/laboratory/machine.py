@@ -1,4 +1,4 @@
-"""How busy this machine is: its processors bound what a laboratory on it can show, and others may be using them."""
+"""The load of this machine, whose processors bound what a laboratory can show, and may be used by others."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 IDLE = slice(3, 5)
-"""Idle and waiting for a disk, of /proc/stat's first line."""
+"""The fields of /proc/stat's first line for idle time and for waiting on a disk."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ def now() -> Moment:
 
 
 def busy_share(since: Moment) -> float:
-    """Share of all processors' time that was used since then, by anybody."""
+    """Returns the share of all processors' time that was used since then, by any process."""
     moment = now()
     return (moment.busy_ticks - since.busy_ticks) / max(1, moment.all_ticks - since.all_ticks)
 
 
 def business() -> str:
-    """For the reader of a figure: what else went on."""
+    """Describes the machine's processors and load, for the reader of a figure."""
     return f"{os.cpu_count()} processors, load average {os.getloadavg()[0]:.1f}"
 
 
 def quiet_share(seconds: float = 1.0) -> float:
-    """Share that others use: measured while the laboratory rests."""
+    """Measures the share that other processes use, while the laboratory is idle."""
     before = now()
     time.sleep(seconds)
     return busy_share(before)

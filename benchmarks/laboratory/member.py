@@ -1,4 +1,4 @@
-"""A worker as far as weights are concerned: part cache, peer exchange and heartbeat, built as in the product."""
+"""The part of a worker that handles weights: part cache, peer exchange and heartbeat, built as in the product."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ LOOK_S = 0.005
 
 
 class NotingExchange(PeerExchange):
-    """Notes what was fetched, and when the last route was whole."""
+    """A peer exchange that notes what was fetched, and when the last route was whole."""
 
     noted: list[tuple[Route, FetchedRoute]]
     arrived_s = 0.0
@@ -91,14 +91,14 @@ class WatchingNode:
         self._say(self._stage.have == (fetched.manifest.version, fetched.manifest.root))
 
     def follow(self, public_key: str) -> None:
-        """From now on by itself, as a worker does: what is announced is prefetched, what is published is staged."""
+        """Prefetches announced parts and stages published versions from now on, as a worker does."""
         pinned = self._pinned(public_key)
         prefetcher = Prefetcher(self._member.queue, pinned.verifier, self._stage, self._member.exchange, DEADLINE_S)
         WeightWatcher(self._member.queue, self._fetcher(pinned), None, prefetcher.update).start()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        """A stage has a version only if all of its tensors are those of the manifest."""
+        """Reports each staged version; a stage has a version only if all its tensors match the manifest."""
         said = None
         while True:
             have = self._stage.have

@@ -1,8 +1,8 @@
 """N network namespaces on one switch, each with its own up- and downlink rate.
 
 - The switch is a bridge in a namespace of its own: the machine's own network is never touched.
-- Everything has the prefix `eqlab`: what is left when it ends, or from one that was killed, is swept away whole.
-- One at a time on a machine (a lock says so): two would falsify each other's figures.
+- Everything has the prefix `eqlab`: anything left by this laboratory, or by one that was killed, is removed as a whole.
+- A lock allows one laboratory at a time on a machine: two would falsify each other's figures.
 """
 
 import fcntl
@@ -26,26 +26,29 @@ LOCK = Path("/run/eqlab.lock")
 MEMORY = Path("/dev/shm")
 BURST_BYTES = 128 << 10
 QUEUE_MS = 60
-"""How long a packet may wait for its turn at a full link before it is dropped."""
+"""The longest time that a packet may wait at a full link before it is dropped."""
 GONE_S = 10.0
 
 
 def shaping(device: str, mbit: float) -> tuple[str, ...]:
-    """The words for `tc` that make `device` send at most `mbit` Mbit/s."""
+    """Returns the arguments for `tc` that make `device` send at most `mbit` Mbit/s."""
     rate = f"{round(mbit * 1e6)}bit"
     words = ("qdisc", "replace", "dev", device, "root", "tbf", "rate", rate)
     return (*words, "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
 
 
 def address_of(place: int) -> str:
-    """The address of the `place`th node, from 0 on."""
+    """Returns the address of node number `place`, counted from 0."""
     if not 0 <= place < 250:
         raise ValueError(f"node {place}: the laboratory has addresses for 250")
     return f"{SUBNET}.{place + 1}"
 
 
 class Network:
-    """`with Network() as network: network.add("origin", 400)`. `directory` lies in memory and goes with it."""
+    """A network of nodes: `with Network() as network: network.add("origin", 400)`.
+
+    `directory` lies in memory and is removed with the network.
+    """
 
     def __init__(self) -> None:
         self.directory = MEMORY / f"{PREFIX}{os.getpid()}"
@@ -58,7 +61,9 @@ class Network:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            raise CommandError(Problem(str(LOCK), "another laboratory is at work here", "wait for its end")) from None
+            raise CommandError(
+                Problem(str(LOCK), "another laboratory is running on this machine", "wait for its end")
+            ) from None
         try:
             sweep()
             self.directory.mkdir()
@@ -76,14 +81,14 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """Takes everything away."""
+        """Removes everything."""
         try:
             sweep()
         finally:
             os.close(self._lock)
 
     def add(self, name: str, mbit: float) -> None:
-        """A node on the switch, `mbit` Mbit/s up and down."""
+        """Adds a node to the switch, with `mbit` Mbit/s up and down."""
         namespace, port, place = namespace_of(name), f"p{len(self._nodes)}", len(self._nodes)
         run("ip", "netns", "add", namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
@@ -96,7 +101,7 @@ class Network:
         self.shape(name, up_mbit=mbit, down_mbit=mbit)
 
     def shape(self, name: str, up_mbit: float, down_mbit: float) -> None:
-        """Gives a node's link other rates."""
+        """Changes the rates of a node's link."""
         run("tc", "-n", namespace_of(name), *shaping(DEVICE, up_mbit))
         run("tc", "-n", SWITCH, *shaping(self._nodes[name], down_mbit))
 
@@ -104,7 +109,7 @@ class Network:
         return address_of(list(self._nodes).index(name))
 
     def sent_bytes(self, name: str) -> int:
-        """What left the node's link so far, headers of segments before segmentation included."""
+        """Returns the bytes that left the node's link so far, with the headers of segments before segmentation."""
         counter = run("ip", "netns", "exec", namespace_of(name), "cat", f"/sys/class/net/{DEVICE}/statistics/tx_bytes")
         return int(counter)
 
@@ -131,5 +136,5 @@ def _empty(namespace: str) -> None:
                 os.kill(int(pid), signal.SIGKILL)
         if time.monotonic() > give_up:
             what = f"processes {' '.join(pids)} were killed and have not ended in {GONE_S:g} s"
-            raise DeadlineError(Problem(namespace, what, "see what holds them"))
+            raise DeadlineError(Problem(namespace, what, "check what holds them"))
         time.sleep(0.02)

@@ -1,8 +1,9 @@
-"""One node of the laboratory, a process of its own: `python -m benchmarks.laboratory.node SPEC`, started by `crew`.
+"""One node of the laboratory, a process of its own: `python -m benchmarks.laboratory.node SPEC`, see `processes`.
 
-Says "ready", then does what each line on its input tells it. "fetch": it says when "half" of a route's chunks are here,
-"whole" once all are, verified, and after that the digests of what lies in its folder. "serve": it fetches and stages a
-published version, as a worker does, and says "serving". "follow": it does so by itself with each version from now on.
+The node reports "ready", then obeys each line of its input. "fetch": it reports "half" when half of a route's chunks
+have arrived, "whole" once all have and are verified, and then the digests of the files in its folder. "serve": it
+fetches and stages a published version, as a worker does, and reports "serving". "follow": it does so with each version
+from now on.
 """
 
 import importlib
@@ -31,12 +32,12 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 
 FLIP_EVERY = 4
-"""Of the stretches that a corrupting node sends, one of so many is spoiled."""
+"""A corrupting node spoils one of so many stretches of bytes that it sends."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """`source`: the store alone, one web server at `origin` (the star), or the project's own peer exchange."""
+    """The node's settings. `source`: the store alone, one web server at `origin` (the star), or the peer exchange."""
 
     name: str
     source: Literal["store", "star", "peers"]
@@ -49,7 +50,7 @@ class Spec:
     region: str = "default"
     corrupts: bool = False
     serves: bool = False
-    """It will stage what it fetches, for which a worker has its libraries loaded."""
+    """True if the node will stage what it fetches, with the libraries for it loaded in advance, as in a worker."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Fetched:
 
 
 Fetch = Callable[[Route, Callable[[], None]], Fetched]
-"""Fetches a route; calls the second when half of it is here, if it knows."""
+"""Fetches a route; calls the second argument when half of it has arrived, if that is known."""
 
 
 def main() -> None:
@@ -130,7 +131,7 @@ def by_peers(member: Member) -> Fetch:
 
 
 def corrupt() -> None:
-    """From now on what this process sends of a file has a flipped bit in every few stretches: a disk, or a liar."""
+    """Makes this process flip a bit in every few stretches of the files it sends, like a bad disk or a lying peer."""
     honest, turn = os.sendfile, iter(range(sys.maxsize))
 
     def sendfile(out_fd: int, in_fd: int, offset: int | None, count: int) -> int:

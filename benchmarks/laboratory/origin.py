@@ -1,7 +1,7 @@
 """The servers of a laboratory: an S3 server and a plain HTTP server on shaped links, and Redis on a link of no rate.
 
-All have a file or a socket in the laboratory's directory; the S3 server is the project's embedded one (rclone) and
-serves `objects`, in which a file is an object.
+Each has a file or a socket in the laboratory's directory. The S3 server is the product's embedded one (rclone) and
+serves the folder `objects`, in which each file is an object.
 """
 
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import redis
 
-from benchmarks.laboratory.crew import spawn
 from benchmarks.laboratory.network import Network, namespace_of
+from benchmarks.laboratory.processes import spawn
 from benchmarks.laboratory.system import CommandError, run
 from echo_queue.errors import Problem
 from echo_queue.queue import library
@@ -29,13 +29,13 @@ SETTINGS = ("--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "n
 
 
 def endpoint(address: str) -> StoreEndpoint:
-    """The S3 server at `address`, with put-once off, as rclone has none."""
+    """Returns the endpoint of the S3 server at `address`, without put-once, which rclone does not have."""
     url = f"http://{address}:{STORE_PORT}"
     return StoreEndpoint(url, BUCKET, access_key=KEYS[0], secret_key=KEYS[1], put_once=False)
 
 
 def serve_store(network: Network, place: str, objects: Path) -> "subprocess.Popen[bytes]":
-    """rclone's S3 server, as the product embeds it."""
+    """Starts rclone's S3 server, as the product embeds it."""
     (objects / BUCKET).mkdir(parents=True, exist_ok=True)
     address = f"{network.address(place)}:{STORE_PORT}"
     flags = ("--addr", address, "--vfs-cache-mode", "off", "--etag-hash", "", str(objects))
@@ -43,7 +43,7 @@ def serve_store(network: Network, place: str, objects: Path) -> "subprocess.Pope
 
 
 def serve_plain(network: Network, place: str, folder: Path) -> "subprocess.Popen[bytes]":
-    """Any web server, for the star: every node reads `folder` from it, where others write (hence no cache)."""
+    """Starts a web server for the star: every node reads `folder` from it, which others write (hence no cache)."""
     return _rclone(
         network,
         place,
@@ -53,7 +53,7 @@ def serve_plain(network: Network, place: str, folder: Path) -> "subprocess.Popen
 
 
 def serve_redis(network: Network, place: str) -> Path:
-    """A Redis with the queue's functions in it; its socket, which every namespace can open."""
+    """Starts a Redis with the queue's functions; returns its socket, which every namespace can open."""
     path = network.directory / "redis.sock"
     words = (str(find_redis(None)), *SETTINGS, "--unixsocket", str(path), "--dir", str(network.directory))
     server = spawn(place, words, network.directory / "redis.log")
@@ -65,7 +65,7 @@ def serve_redis(network: Network, place: str) -> Path:
                 return path
         except redis.ConnectionError as error:
             if server.poll() is not None or time.monotonic() > give_up:
-                raise CommandError(Problem("redis", f"is not ready: {error}", "see redis.log")) from None
+                raise CommandError(Problem("redis", f"is not ready: {error}", "check redis.log")) from None
             time.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""How a process of the laboratory tells the one that started it what happened, and when."""
+"""The events that a process of the laboratory reports to the process that started it."""
 
 import faulthandler
 import signal
@@ -10,12 +10,12 @@ import orjson
 
 
 def say(what: str, at_s: float | None = None, **figures: Any) -> None:
-    """`at_s`: of the machine's one monotonic clock; now, without it."""
+    """Reports an event. `at_s`: its time by the machine's monotonic clock; by default now."""
     line = orjson.dumps({"what": what, "at_s": time.monotonic() if at_s is None else at_s, **figures}) + b"\n"
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
 def explain_when_asked() -> None:
-    """On SIGUSR1 this process writes to its log where each of its threads stands."""
+    """Makes SIGUSR1 write the stack of each thread to this process's log."""
     faulthandler.register(signal.SIGUSR1)

@@ -1,6 +1,6 @@
-"""The experiments: a broadcast to some peers, plain, with something wrong, in two regions, and to one that comes late.
+"""The experiments: a broadcast to some peers, plain, with a fault, in two regions, and to a worker that joins late.
 
-Every series is the same broadcast `rounds` times, each with a run, processes and bytes of its own.
+Every series is the same broadcast `rounds` times, each time with its own run, processes and bytes.
 """
 
 import os
@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.laboratory.crew import Node
 from benchmarks.laboratory.figures import Late, Series, Uploaded, series, spread
 from benchmarks.laboratory.origin import client
+from benchmarks.laboratory.processes import Node
 from benchmarks.laboratory.trial import LEARNER, ORIGIN, Event, Laboratory, Nodes, Plan
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue.keys import Keys
@@ -20,44 +20,44 @@ from echo_queue.queue.keys import Keys
 CHAIN_S = 10.0
 HALF_S = 120.0
 SLOW = 10
-"""A slow peer's rate is that of the others divided by this."""
+"""A slow peer has the rate of the others divided by this."""
 REGIONS = ("east", "west")
 MISSED = 8
-"""Versions, which one difference spans."""
+"""The number of versions missed, which one delta spans."""
 SERVING_S = PUBLISHED_S = 300.0
 TOLD, ANNOUNCED = "uploaded, then told", "uploaded, announced"
 UPLOADED_PART_BYTES = 4 << 20
-"""A model of 14 GB has some 200 parts of the usual size; here that would be one or two."""
+"""Small parts: a model of 14 GB has some 200 parts of the usual size, and the laboratory's would have one or two."""
 WARM_SHARE = 0.5
-"""Of the usual bytes: enough to measure rates by."""
+"""Share of the usual bytes that is enough to measure rates."""
 
 
 def plain(lab: Laboratory, peers: int, rounds: int, source: str = "peers") -> Series:
-    """Nothing goes wrong. `source`: "peers", or a baseline: "store", "star"."""
+    """Broadcasts without any fault. `source`: "peers", or a baseline: "store", "star"."""
     outcomes = [lab.broadcast(Plan(lab.names[:peers], source)) for _ in range(rounds)]
     what = {"peers": "peers", "store": "store only", "star": "star"}[source]
     return series(what, outcomes, lab.size, lab.bound_s)
 
 
 def killed(lab: Laboratory, peers: int, rounds: int) -> Series:
-    """A relay, each time at another place of the chain, is killed once it has half of the bytes."""
+    """Kills a relay, each time at another place of the chain, once it has half of the bytes."""
     return _struck(lab, peers, rounds, "relay killed at 50 %", Node.kill)
 
 
 def frozen(lab: Laboratory, peers: int, rounds: int) -> Series:
-    """A relay stops at 50 % and keeps its connections open: only a deadline tells."""
+    """Stops a relay at 50 % with its connections open, so that only a deadline reveals it."""
     return _struck(lab, peers, rounds, "relay frozen at 50 %", lambda node: os.kill(node.process.pid, signal.SIGSTOP))
 
 
 def corrupting(lab: Laboratory, peers: int, rounds: int) -> Series:
-    """The first of the chain flips a bit in each of the bytes' stretches that it sends on."""
+    """Makes the first of the chain flip bits in the bytes that it passes on."""
     names = lab.names[:peers]
     plan = Plan(names, special={names[0]: {"corrupts": True}}, first=names[0])
     return series("corrupting peer", [lab.broadcast(plan) for _ in range(rounds)], lab.size, lab.bound_s)
 
 
 def slow(lab: Laboratory, peers: int, rounds: int, known: bool) -> Series:
-    """The first to ask has a tenth of the rate, up and down; the others' arrival counts.
+    """Gives the first worker that asks a tenth of the rate, up and down; the others' arrival counts.
 
     `known`: the same workers have fetched an earlier version, and so measured their rates.
     """
@@ -67,7 +67,7 @@ def slow(lab: Laboratory, peers: int, rounds: int, known: bool) -> Series:
         outcomes = []
         for _ in range(rounds):
             run, plan = lab.new_run(), Plan(names, first=names[0], event=lambda run, nodes: {names[0]})
-            with lab.crew(run, plan) as nodes:
+            with lab.nodes(run, plan) as nodes:
                 if known:
                     earlier = lab.upload(run, 0, WARM_SHARE)
                     lab.fetch(earlier, nodes, replace(plan, event=lambda run, nodes: ()))
@@ -79,7 +79,7 @@ def slow(lab: Laboratory, peers: int, rounds: int, known: bool) -> Series:
 
 
 def regions(lab: Laboratory, peers: int, rounds: int) -> Series:
-    """Half of the peers in each of two regions; the origin's link carries both. Its bytes are printed per region."""
+    """Puts half of the peers into each of two regions; the origin's link carries both. Bytes are printed per region."""
     names = lab.names[:peers]
     special = {name: {"region": REGIONS[place % 2]} for place, name in enumerate(names)}
     lab.network.shape(ORIGIN, 2 * lab.mbit, 2 * lab.mbit)
@@ -94,8 +94,8 @@ def regions(lab: Laboratory, peers: int, rounds: int) -> Series:
 def late(lab: Laboratory, peers: int, rounds: int) -> Late:
     """All but one of the peers serve a version; `MISSED` versions later they catch up; then the last one joins.
 
-    Real weights, of as many bytes as the laboratory broadcasts, and the project's press: the one that joins fetches an
-    anchor and the difference that spans what was published since, decodes both and checks every tensor's digest.
+    The weights are real, of as many bytes as the laboratory broadcasts, and published by the product. The worker that
+    joins fetches an anchor and the delta that spans the versions since, decodes both and checks every tensor's digest.
     """
     plan = _serving(lab, peers)
     taken = [_late(lab, plan) for _ in range(rounds)]
@@ -122,7 +122,7 @@ class _Late:
 
 def _late(lab: Laboratory, plan: Plan) -> _Late:
     run = lab.new_run()
-    with lab.crew(run, plan) as nodes, lab.weight_publisher(run) as (weight_publisher, key):
+    with lab.nodes(run, plan) as nodes, lab.weight_publisher(run) as (weight_publisher, key):
         *early, joiner = nodes.values()
         for versions in (1, MISSED):
             order = _publish(weight_publisher, versions) | {"key": key}
@@ -145,13 +145,13 @@ def _late(lab: Laboratory, plan: Plan) -> _Late:
 
 
 def uploaded(lab: Laboratory, peers: int, rounds: int, announcing: bool) -> Uploaded:
-    """The learner has a link of the workers' rate, and uploads a difference of many parts to the version they serve.
+    """The learner has a link of the workers' rate, and uploads a delta of many parts to the version that they serve.
 
-    `announcing`: they are told of each part as it is stored; else of the version alone, when all of it is.
+    `announcing`: each part is announced to the workers as it is stored; else only the whole version is published.
     """
     run, plan = lab.new_run(), _serving(lab, peers)
     settings = {"redis": str(lab.redis), "announces": announcing, "part_bytes": UPLOADED_PART_BYTES}
-    with lab.crew(run, plan) as nodes, lab.weight_publisher(run, LEARNER, **settings) as (weight_publisher, key):
+    with lab.nodes(run, plan) as nodes, lab.weight_publisher(run, LEARNER, **settings) as (weight_publisher, key):
         _publish(weight_publisher, 1)
         for node in nodes.values():
             node.tell("follow", key=key)
@@ -194,7 +194,7 @@ def _uploaded(lab: Laboratory, nodes: Nodes, weight_publisher: Node) -> _Upload:
 
 
 def _serving(lab: Laboratory, peers: int) -> Plan:
-    """So many workers, which decode what they fetch."""
+    """Returns a plan of so many workers that decode what they fetch."""
     names = lab.names[:peers]
     return Plan(names, special={name: {"serves": True} for name in names})
 
@@ -217,7 +217,7 @@ def _struck(lab: Laboratory, peers: int, rounds: int, what: str, blow: Callable[
 
 
 def _at_half(lab: Laboratory, place: int, blow: Callable[[Node], None]) -> Event:
-    """Strikes whoever stands at that place of the chain, from 0 on, once it has half of the bytes."""
+    """Applies `blow` to the worker at that place of the chain, counted from 0, once it has half of the bytes."""
 
     def event(run: str, nodes: Nodes) -> Collection[str]:
         victim = nodes[_chain(lab, run, len(nodes))[place]]
@@ -229,7 +229,7 @@ def _at_half(lab: Laboratory, place: int, blow: Callable[[Node], None]) -> Event
 
 
 def _chain(lab: Laboratory, run: str, count: int) -> Sequence[str]:
-    """The chain of the run's only route, once all have joined."""
+    """Waits until all have joined the run's only route, and returns its chain."""
     give_up = time.monotonic() + CHAIN_S
     with client(lab.redis) as redis:
         while True:

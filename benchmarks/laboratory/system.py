@@ -1,4 +1,4 @@
-"""Commands of the machine: run with a deadline, and missing ones named with what installs them."""
+"""Commands of the machine: they run with a deadline, and a missing one is named with the package that has it."""
 
 import os
 import shutil
@@ -12,21 +12,21 @@ from echo_queue.services.s3_server import find_program as find_rclone
 
 COMMAND_S = 20.0
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "iperf3": "iperf3", "setpriv": "util-linux"}
-"""Program → Debian package."""
+"""The Debian package of each program."""
 PROBE = "eqlab-probe"
 
 
 class CommandError(EchoQueueError):
-    """A command of the machine failed or was late."""
+    """A command of the machine failed or missed its deadline."""
 
 
 def run(*words: str, timeout_s: float = COMMAND_S) -> str:
-    """What it prints. Raises `CommandError`."""
+    """Runs a command and returns its output. Raises `CommandError`."""
     line = " ".join(words)
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        raise CommandError(Problem(line, f"has not ended in {timeout_s:g} s", "run it by hand")) from None
+        raise CommandError(Problem(line, f"has not ended within {timeout_s:g} s", "run it by hand")) from None
     if done.returncode:
         what = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
         raise CommandError(Problem(line, what, "run it by hand"))
@@ -34,7 +34,7 @@ def run(*words: str, timeout_s: float = COMMAND_S) -> str:
 
 
 def missing() -> list[str]:
-    """Why the laboratory cannot be built here; empty if it can."""
+    """Returns the reasons why the laboratory cannot be built here; none if it can."""
     reasons = [] if os.geteuid() == 0 else ["network namespaces need root: run it with sudo"]
     absent = sorted({package for program, package in PACKAGES.items() if shutil.which(program) is None})
     if absent:
@@ -48,7 +48,7 @@ def missing() -> list[str]:
 
 
 def _refusals() -> list[str]:
-    """What the kernel, or a container around us, does not let root do."""
+    """Returns what the kernel, or a container around this process, does not permit root to do."""
     tries: Sequence[Sequence[str]] = (
         ("ip", "netns", "add", PROBE),
         ("ip", "-n", PROBE, "link", "add", "bridge", "type", "bridge"),

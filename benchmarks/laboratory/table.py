@@ -11,7 +11,7 @@ HEADING = (
 
 
 class Table:
-    """Prints nothing without a `stream`."""
+    """The table on `stream`; without one, nothing is printed."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream

@@ -1,6 +1,6 @@
-"""One laboratory with its servers running, and one broadcast in it: everybody is told at one instant, and timed.
+"""A laboratory with its servers running, and one broadcast in it: all nodes get the order at once, and are timed.
 
-Each broadcast has a run, random bytes, processes and folders of its own, so nothing of an earlier one helps it.
+Each broadcast has its own run, random bytes, processes and folders, so nothing of an earlier one helps it.
 """
 
 import itertools
@@ -13,10 +13,10 @@ from typing import Any
 
 from benchmarks.laboratory import cargo, machine, origin
 from benchmarks.laboratory.cargo import Cargo
-from benchmarks.laboratory.crew import PRESS, Node
 from benchmarks.laboratory.figures import Arrival, Outcome
 from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
+from benchmarks.laboratory.processes import LEARNER_NODE, Node
 from echo_queue.queue import Caller, Operator, RunRules
 
 ORIGIN, LEARNER = "origin", "learner"
@@ -24,11 +24,11 @@ READY_S = 30.0
 DIGESTS_S = 60.0
 SPARE_S = 60.0
 CHUNK_DEADLINE_S = 5.0
-"""What a silent peer costs. The product's own default."""
+"""The time that a silent peer costs; the product's own default."""
 
 Nodes = Mapping[str, Node]
 Event = Callable[[str, Nodes], Collection[str]]
-"""What happens in a run while its nodes fetch; returns who is not awaited any more."""
+"""A function that acts while the nodes of a run fetch, and returns the nodes that are no longer awaited."""
 
 
 def nothing(run: str, nodes: Nodes) -> Collection[str]:
@@ -37,7 +37,8 @@ def nothing(run: str, nodes: Nodes) -> Collection[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """`special`: settings of some nodes, which differ from the usual ones. `first`: who is told before all others."""
+    """The nodes of a run. `special`: settings of some nodes that differ from the usual. `first`: the node that gets the
+    order before all others."""
 
     names: tuple[str, ...]
     source: str = "peers"
@@ -47,7 +48,7 @@ class Plan:
 
 
 class Laboratory:
-    """`size` bytes to at most `most` nodes n1, n2, … on links of `mbit` Mbit/s, as a learner's is."""
+    """Broadcasts `size` bytes to at most `most` nodes n1, n2, … All links, the learner's too, have `mbit` Mbit/s."""
 
     def __init__(self, network: Network, mbit: float, most: int, size: int, chunk_bytes: int) -> None:
         self.network, self.mbit, self.size, self.chunk_bytes = network, mbit, size, chunk_bytes
@@ -59,7 +60,7 @@ class Laboratory:
         self._runs = itertools.count()
 
     def calibrate(self, seconds: float) -> list[float]:
-        """Measures the bound's B on one hop, and returns what every hop of a chain of all gets at the same time."""
+        """Measures the bound's B on one hop; returns the rate of each hop in a chain of all nodes, all at once."""
         self.goodput = goodput(self.network, [(ORIGIN, self.names[0])], seconds)[0]
         return goodput(self.network, list(itertools.pairwise((ORIGIN, *self.names))), seconds)
 
@@ -73,15 +74,15 @@ class Laboratory:
 
     @property
     def bound_s(self) -> float:
-        """F/B: no broadcast can be faster."""
+        """The bound F/B: no broadcast can be faster."""
         return self.bound_of(self.size)
 
     def bound_of(self, size: int) -> float:
-        """The same for other bytes than the laboratory's, in seconds."""
+        """Returns the bound in seconds for another number of bytes than the laboratory's."""
         return size / self.goodput
 
     def new_run(self) -> str:
-        """A run that the queue knows."""
+        """Configures a new run in the queue and returns its name."""
         run = f"run{next(self._runs)}"
         with origin.client(self.redis) as redis:
             Operator(Caller(redis, run)).configure(RunRules(s=1, batch=1))
@@ -89,16 +90,16 @@ class Laboratory:
 
     def broadcast(self, plan: Plan) -> Outcome:
         run = self.new_run()
-        with self.crew(run, plan) as nodes:
+        with self.nodes(run, plan) as nodes:
             return self.fetch(self.upload(run), nodes, plan)
 
     def upload(self, run: str, number: int = 1, share: float = 1.0) -> Cargo:
-        """A version of that share of the laboratory's usual bytes, in the store."""
+        """Stores a version of that share of the laboratory's usual bytes."""
         return cargo.upload(self._loader, run, number, int(share * self.size), self.chunk_bytes)
 
     @contextmanager
-    def crew(self, run: str, plan: Plan) -> Iterator[Nodes]:
-        """Started nodes, which are ready; all are killed in the end, and nothing is left of the run."""
+    def nodes(self, run: str, plan: Plan) -> Iterator[Nodes]:
+        """Starts the nodes of a plan and yields them once they are ready; in the end kills them and removes the run."""
         folder = self.network.directory / run
         folder.mkdir()
         nodes: dict[str, Node] = {}
@@ -116,11 +117,11 @@ class Laboratory:
 
     @contextmanager
     def weight_publisher(self, run: str, place: str = ORIGIN, **more: Any) -> Iterator[tuple[Node, str]]:
-        """A learner's press at `place`, with a model of the laboratory's bytes, and its public key."""
-        folder = self.network.directory / f"{run}.press"
+        """Starts a learner node at `place`, with a model of the laboratory's bytes; yields it and its public key."""
+        folder = self.network.directory / f"{run}.learner"
         folder.mkdir()
         spec = {"run": run, "origin": self.network.address(ORIGIN), "elements": self.size // 2, "folder": str(folder)}
-        weight_publisher = Node(place, folder, spec | more, PRESS)
+        weight_publisher = Node(place, folder, spec | more, LEARNER_NODE)
         try:
             yield weight_publisher, weight_publisher.hear("ready", READY_S).figures["public_key"]
         finally:
@@ -128,7 +129,7 @@ class Laboratory:
             shutil.rmtree(folder)
 
     def fetch(self, load: Cargo, nodes: Nodes, plan: Plan) -> Outcome:
-        """Tells all of `nodes` to fetch that route, and waits for those that are not lost."""
+        """Orders all of `nodes` to fetch a route, and waits for those that are not lost."""
         order = load.route.encode().decode()
         if plan.first:
             nodes[plan.first].tell("fetch", route=order)

@@ -1,8 +1,8 @@
 """GRPO with TRL's `GRPOTrainer`, as `benchmarks/time_to_reward.py` calls it, in an environment of its own.
 
-Reads one JSON object (the `Setting` of that script) from its argument, trains, and prints one JSON object:
-`began_s` (training began, after imports and loading) and `curve`, a pair (time_s, mean sampled reward) per
-update, at its end. Times are seconds since the epoch.
+It reads one JSON object (the `setting` of that benchmark) from its argument, trains, and prints one JSON object:
+`began_s` (when training began, after imports and loading) and `curve`, a pair (time_s, mean sampled reward) at the end
+of each update. Times are seconds since the epoch.
 """
 
 import json
@@ -18,7 +18,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 class Clock(TrainerCallback):
-    """Notes the reward of each update and when it was over."""
+    """Notes the reward and the end of each update."""
 
     def __init__(self) -> None:
         self.began_s = 0.0
@@ -59,7 +59,7 @@ def main(setting: dict[str, Any]) -> None:
 
 
 def arguments(setting: dict[str, Any]) -> GRPOConfig:
-    """The pipeline's own hyper-parameters; for the rest, what makes TRL fastest on a CPU."""
+    """Returns the pipeline's own hyper-parameters, and otherwise those that make TRL fastest on a CPU."""
     batch = setting["batch_groups"] * setting["group_size"]
     return GRPOConfig(
         output_dir=setting["output"],

@@ -11,7 +11,7 @@ from learner.losses.kl import kl_k3
 
 
 class TokenLosses(NamedTuple):
-    """All [K]: the loss to minimise, where the clip cut its gradient, and KL(policy ‖ reference)."""
+    """The loss to minimise, where the clip cut its gradient, and KL(policy ‖ reference), per token; all [K]."""
 
     losses: Tensor
     clipped: Tensor

@@ -32,7 +32,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """One checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
+    """A checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
 
     `holder`: the checkpoint that the state file was written for: this one, or the ancestor that this one marks.
     """

@@ -105,7 +105,7 @@ def test_promises_that_are_kept_are_said_to_be() -> None:
         ("T_last at most 1.05 F/B with 4 peers", {"peers": (replace(figures().peers[0], ratio=spread([1.06])),)}),
         ("relay killed", {"trouble": (replace(figures().trouble[0], ratio=spread([1.66])),)}),
         ("per region", {"trouble": (replace(figures().trouble[1], origin=spread([1.06])),)}),
-        ("who comes late", {"late": late(1.11)}),
+        ("a worker that joins late", {"late": late(1.11)}),
         ("after the pointer has moved", {"uploads": (uploaded(0.26),)}),
         ("uploaded, announced: origin", {"uploads": (uploaded(0.2, origin=1.06),)}),
     ],

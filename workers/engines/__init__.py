@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an engine draws tokens. `stop_tokens` end a sample, as do those that the model's generation settings name."""
+    """The sampling distribution. `stop_tokens` end a sample, as do those that the model's generation settings name."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -42,7 +42,7 @@ class SampleKey(NamedTuple):
 
 
 class SampleRequest(NamedTuple):
-    """One sample to generate: its prompt [P] and the partial rollout to continue, if any.
+    """A sample to generate: its prompt [P] and the partial rollout to continue, if any.
 
     `limit`: the most tokens of the sample, those of the partial rollout included. `seed`, 63 bits, is this sample's
     own: the token at index t is drawn with the t-th random number of its sequence. A server (`http`) begins a sequence

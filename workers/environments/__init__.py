@@ -27,7 +27,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Turn:
-    """One sample up to the point where the environment must reply.
+    """A sample up to the point where the environment must reply.
 
     `completions`: every text that the model wrote in the sample, in order. `last`: the model has no room to write more;
     its last text may be cut, or may have been answered before by an observation that filled the room.
@@ -56,7 +56,7 @@ class ScoringEnvironment(Protocol):
 
 
 class Session(Protocol):
-    """One sample's game, dialogue or tools."""
+    """A sample's game, dialogue or tools."""
 
     def reply(self, text: str) -> str | float:
         """Replies to the model's next turn: a text that is not empty, or the reward, which ends the session."""

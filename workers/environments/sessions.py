@@ -1,4 +1,4 @@
-"""The sessions of an interactive environment, one for each sample under way.
+"""The sessions of an interactive environment, one for each running sample.
 
 - The same turns get the same reply in every process: a session that is missing, or that was played with other turns, is
   started again and played with all of them.

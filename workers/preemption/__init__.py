@@ -1,4 +1,4 @@
-"""Spot notices: the sources that tell a worker that its machine is about to be taken away.
+"""Spot notices: the sources by which a worker learns that its machine is about to be taken away.
 
 - A notice makes the worker leave within the time that the notice gives; a recommendation makes the worker rest, so that
   it leases nothing more. Nothing else here ends a worker: a source that does not answer is asked again.

@@ -1,4 +1,4 @@
-"""Azure: scheduled events of the instance metadata service, which tells each machine the events of its whole set.
+"""Azure: scheduled events of the instance metadata service, which reports the events of a whole set to each machine.
 
 https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 """

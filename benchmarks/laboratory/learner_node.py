@@ -1,8 +1,8 @@
-"""A learner as far as weights are concerned: `python -m benchmarks.laboratory.weight_publisher SPEC`.
+"""The part of a learner that publishes weights: `python -m benchmarks.laboratory.learner_node SPEC`.
 
-Publishes random bf16 weights, and then versions of them in each of which `CHANGED` of the elements moved by one code,
-with the project's own press: anchors, differences to the version before, and those that span several. With a queue it
-moves the pointer as well, and all elements move, so that a difference has bytes enough to be timed.
+It publishes random bf16 weights, and then versions in each of which a share `CHANGED` of the elements moved by one
+code, with the product's own weight publisher: anchors, deltas to the version before, and deltas that span several
+versions. With a queue it moves the pointer as well, and all elements move, so that a delta is large enough to be timed.
 """
 
 import math
@@ -26,16 +26,17 @@ from echo_queue.weights.signatures import Signer
 from learner.publication.announcer import Announcer
 
 SIDE = 2048
-"""Of a square tensor: 8 MiB."""
+"""The side of a square tensor of 8 MiB."""
 CHANGED = 0.02
 DEVIATION = 0.02
 FURTHEST = 100
-"""Codes by which elements move where all do: about a byte for each."""
+"""The largest move in codes where all elements move, which costs about a byte for each."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """`elements`: of the model, rounded up to whole tensors. `redis`: where the pointer is moved, if anywhere."""
+    """The settings. `elements`: size of the model, rounded up to whole tensors. `redis`: where the pointer moves, if at
+    all."""
 
     run: str
     origin: str
@@ -93,7 +94,7 @@ def _announcer(queue: LearnerQueue) -> Announcer:
 
 
 def model(elements: int, all_move: bool) -> Iterator[dict[str, torch.Tensor]]:
-    """The same tensors for ever, each time a little changed."""
+    """Yields the same tensors without end, a little changed each time."""
     dice = torch.Generator().manual_seed(0)
     count = math.ceil(elements / SIDE**2)
     tensors = {

@@ -1,6 +1,6 @@
-"""Processes in the laboratory's namespaces: started, told what to do in lines of JSON, heard, and ended.
+"""Processes in the laboratory's namespaces: started, sent orders and read events in lines of JSON, and ended.
 
-Each is killed with the process that started it, and whatever remains is swept away with its namespace.
+Each is killed with the process that started it, and anything left over is removed with its namespace.
 """
 
 import queue
@@ -23,7 +23,7 @@ from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 ENDED_S = 10.0
 EXPLAINED_S = 0.5
 LOG_TAIL_BYTES = 4000
-NODE, PRESS = "benchmarks.laboratory.node", "benchmarks.laboratory.press"
+NODE, LEARNER_NODE = "benchmarks.laboratory.node", "benchmarks.laboratory.learner_node"
 
 
 class NodeError(EchoQueueError):
@@ -32,7 +32,7 @@ class NodeError(EchoQueueError):
 
 @dataclass(frozen=True)
 class Event:
-    """What a node said: `what` happened at `at_s` (monotonic, one clock for the machine), and its figures."""
+    """A node's report: `what` happened at `at_s` (monotonic, one clock for the machine), with its figures."""
 
     what: str
     at_s: float
@@ -42,7 +42,7 @@ class Event:
 def spawn(
     place: str, words: tuple[str, ...], log: Path, environ: Mapping[str, str] | None = None, **pipes: int
 ) -> "subprocess.Popen[bytes]":
-    """A process in namespace `place` that does not outlive this one."""
+    """Starts a process in namespace `place` that does not outlive this one."""
     inside = ("setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", namespace_of(place), *words)
     with log.open("ab") as errors:
         output: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": errors, **pipes}
@@ -50,7 +50,7 @@ def spawn(
 
 
 class Node:
-    """One process of `module` at `place`, which does what `spec` says."""
+    """A process of `module` at `place`, with `spec` as its argument."""
 
     def __init__(self, place: str, directory: Path, spec: Mapping[str, Any], module: str = NODE) -> None:
         self.name = place
@@ -64,12 +64,12 @@ class Node:
 
     def tell(self, what: str, **details: Any) -> None:
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it was killed, which the experiment may have meant
+        with suppress(BrokenPipeError):  # the experiment may have killed it
             self.process.stdin.write(orjson.dumps({"do": what, **details}) + b"\n")
             self.process.stdin.flush()
 
     def hear(self, what: str, deadline_s: float) -> Event:
-        """The next event of that name; others are passed over. Raises `NodeError` or `DeadlineError`."""
+        """Waits for the next event of that name and passes over others. Raises `NodeError` or `DeadlineError`."""
         give_up = time.monotonic() + deadline_s
         while True:
             try:
