@@ -17,9 +17,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish() -> None:
-    """Hypothesis draws from the same seed, where any collected test uses it: to import it takes seconds."""
+    """Hypothesis, where any collected test uses it, draws from the same seed and never judges by how fast it draws."""
     if "hypothesis" in sys.modules:
-        from hypothesis import core
+        from hypothesis import HealthCheck, core, settings
+
+        settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("any machine")
 
         if core.global_force_seed is None:
             core.global_force_seed = session_seed()

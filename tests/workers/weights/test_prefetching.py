@@ -166,7 +166,8 @@ def fetched(reader: Reader) -> int:
 
 def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(scene: Scene) -> None:
     (reader,) = scene.begin("a")
-    before = fetched(reader)
+    before = scene.manifest().route.size
+    until(lambda: fetched(reader) >= before, "the count of what is staged already")
     scene.learner.begin(1, scene.versions[1], until=manifests)
     stored = stored_parts(scene, 1)
     route = scene.announced()
@@ -176,6 +177,7 @@ def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(s
     assert reader.version == Version(1, 0) and holds(reader.stage.tensors, scene.manifest())
     scene.learner.go_on()
     scene.arrived(reader, Version(1, 1))
+    until(lambda: fetched(reader) - before >= route.size, "the count of the last bytes")
     assert fetched(reader) - before == route.size == scene.manifest().route.size, "each byte once"
 
 
