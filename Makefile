@@ -71,13 +71,13 @@ storm: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.storm $(if $(SEED),--seed $(SEED)) --duration $(or $(DURATION),600)
 
 crash-points: $(VENV)/.dev apt
-	ECHO_QUEUE_PROOF=whole $(PYTEST) tests/faults/test_crash_points.py
+	ECHO_QUEUE_PROOF=whole $(PYTEST) tests/faults/crash_points/test_crash_points.py
 
 mutations: $(VENV)/.dev apt
-	$(BIN)/python -m tests.faults.mutate
+	$(BIN)/python -m tests.faults.mutations.apply
 
 fuzz: $(VENV)/.dev apt
-	$(BIN)/python -m tests.faults.fuzz --seconds $(or $(DURATION),600)
+	$(BIN)/python -m tests.faults.fuzz.fuzzer --seconds $(or $(DURATION),600)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

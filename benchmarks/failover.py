@@ -37,7 +37,7 @@ from echo_queue.queue import (
 from echo_queue.queue.caller import Replicas
 from echo_queue.queue.keys import Keys
 from echo_queue.records import Group, PromptShard, Published, Task, Version
-from tests.faults.replicated import Replicated
+from tests.faults.servers.replicated import Replicated
 
 PROMPTS = 100_000
 LEASE = 8

@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from tests.faults.outside import qualified
-from tests.faults.points import files, receiver, tree_of
+from tests.faults.crash_points.points import files, receiver, tree_of
+from tests.faults.crash_points.unguarded_io import qualified
 
 ALLOWED = {
     "learner/publication/publish_thread.py:PublishThread._next": "its own thread, idle until something is handed over",

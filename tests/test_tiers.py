@@ -10,7 +10,7 @@ import pytest
 from tests import seed, tiers
 
 ROOT = Path(__file__).parents[1]
-MUTATIONS = "tests/faults/test_mutations.py"
+MUTATIONS = "tests/faults/mutations/test_mutations.py"
 
 
 def collected(*words: str, **environment: str) -> list[str]:
@@ -42,7 +42,7 @@ def test_what_is_no_proof_is_never_left_out_by_a_draw() -> None:
 
 @pytest.mark.slow
 def test_the_same_tests_are_collected_whatever_order_sets_have() -> None:
-    file = "tests/faults/test_proxy.py"
+    file = "tests/faults/proxy/test_proxy.py"
     assert collected(file, PYTHONHASHSEED="1") == collected(file, PYTHONHASHSEED="2")
 
 

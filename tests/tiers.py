@@ -21,7 +21,7 @@ T = TypeVar("T")
 VARIABLE = "ECHO_QUEUE_PROOF"
 SECOND_SERVERS = {"redis", "swift"}
 """Shown on Valkey and rclone, which a run brings along, in seconds; on these in a minute."""
-STORES = "tests/test_store.py"
+STORES = "tests/storage/test_object_store.py"
 """What one store promises and the other does not is shown here, on both."""
 
 

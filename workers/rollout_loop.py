@@ -26,11 +26,11 @@ from workers.weights import WeightSync
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-"""Without anything to generate, whether there is something new is looked at so often."""
+"""The pause between checks for new work while nothing is generated."""
 ROOM_SHARE = 4
 """Groups join once there is room for 1/4 of those that run: each joining has its price."""
 FINISH_SHARE = 0.4
-"""Of the time in which to leave: for what is being scored."""
+"""The share of the grace period that is left for groups being scored."""
 
 
 class RolloutLoop:
@@ -121,18 +121,18 @@ class RolloutLoop:
             self._lease_keeper.state = "fetching"
             self._weights.refresh(needed)
         if self._generating and self._engine.version.lineage != before.lineage:
-            self._begin_anew()
+            self._begin_from_scratch()
 
-    def _begin_anew(self) -> None:
-        """Nobody here knows whether the weights that generated these are ancestors of today's."""
-        log.info("%d groups begin anew, with the weights of another lineage", len(self._generating))
+    def _begin_from_scratch(self) -> None:
+        """Restarts all groups: only the queue knows whether the weights of their tokens are ancestors of today's."""
+        log.info("%d groups begin from scratch, with the weights of another lineage", len(self._generating))
         self._engine.abort(list(self._generating))
         for task, assignment in self._generating.items():
             self._generating[task] = assignment.from_scratch()
             self._add(self._generating[task])
 
     def _begin(self) -> None:
-        """What waited for weights that are served now."""
+        """Begins the pending tasks whose weights are served now."""
         while self._pending:
             needed = self._pending[0].needed
             if needed is not None and self._engine.version < needed:
@@ -144,7 +144,7 @@ class RolloutLoop:
                     self._add(assignment)
 
     def _go_on(self) -> None:
-        """Samples to which the environment has answered."""
+        """Continues the samples to which the environment has answered."""
         while not self._completer.returned.empty():
             ended = self._completer.returned.get_nowait()
             if self._generating.get(ended.assignment.id) is ended.assignment:
@@ -169,7 +169,7 @@ class RolloutLoop:
                 self._end(assignment, key.sample)
 
     def _end(self, assignment: Assignment, number: int) -> None:
-        """One by one where the environment may answer, else group by group."""
+        """Submits ended samples for scoring: one by one where the environment may answer, else group by group."""
         if self._scorer.interactive:
             self._completer.submit(assignment, number)
         elif assignment.ended and assignment.id in self._generating:
@@ -178,14 +178,14 @@ class RolloutLoop:
             self._completer.submit(assignment, number)
 
     def _drop_lost(self) -> None:
-        """Takes out what others have now, and what a completion or a failure has settled."""
+        """Drops groups whose lease another worker holds now, or that a completion or a failure has settled."""
         for assignments in (self._generating, self._scoring):
             for task in [task for task in assignments if not self._held.holds(task)]:
                 self._engine.abort([task])
                 del assignments[task]
 
     def _note(self, grown_s: float) -> None:
-        """How far the groups are that were begun so long ago, for the heart to store."""
+        """Notes the partials of groups begun at least `grown_s` ago, for the lease keeper to store."""
         self._noted_s = time.monotonic()
         begun = [*self._generating.values(), *self._scoring.values()]
         grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
@@ -194,9 +194,9 @@ class RolloutLoop:
         self._held.note_partials([one.partials() for one in grown if one.begun])
 
     def _leave(self) -> None:
-        """With nothing lost: what is being scored is completed, the rest is stored and handed back."""
+        """Graceful exit: finishes scoring, stores partials, and hands back the remaining tasks."""
         self._leaser.close()
-        self._note(grown_s=0.0)  # stored by the heart while the environment takes its time
+        self._note(grown_s=0.0)  # stored by the lease keeper while the environment takes its time
         self._completer.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
         self._note(grown_s=0.0)
         self._lease_keeper.close()
@@ -209,7 +209,7 @@ class RolloutLoop:
         self._hand_back()
 
     def _hand_back(self) -> None:
-        """All tasks, whether they were begun or not; what they are, is gone here."""
+        """Hands back all tasks, begun or not, and forgets them here."""
         self._leaser.forget()
         if held := self._lease_keeper.hand_back():
             log.info("handed back %d tasks", len(held))
@@ -219,7 +219,7 @@ class RolloutLoop:
 
 
 def most_groups(config: Config) -> int:
-    """At S = 0 there is one batch to lease at a time: this machine's workers share it."""
+    """Returns the most groups to generate at a time. At S = 0 this machine's workers share the only batch to lease."""
     share = -(-config.learner.batch_groups // config.rollout.workers)
     most = config.rollout.concurrent_groups
     return min(most, share) if config.staleness.s == 0 else most

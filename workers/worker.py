@@ -1,4 +1,4 @@
-"""Puts the parts of one rollout worker together; `rollout_loop.py` is what it then does."""
+"""Puts the parts of one rollout worker together and runs its `RolloutLoop`."""
 
 from contextlib import ExitStack
 

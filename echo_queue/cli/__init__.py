@@ -1,9 +1,9 @@
 """The `echo-queue` command.
 
-- What is wrong is printed on stderr, each problem with where it is and its fix; the exit code is 2.
+- Problems are printed on stderr, each with its place and its fix; the exit code is then 2.
 - `--json` prints one JSON document on stdout and nothing else.
-- Commands import what they need when they run, so that `--help` answers at once; none but `weights verify` and
-  `weights fetch` imports torch.
+- Commands import the modules that they need when they run, so that `--help` answers at once. Only `weights verify` and
+  `weights fetch` import torch.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""`audit`: is the identity kept. `revive`: dead tasks live again."""
+"""The commands `audit`, which checks the identity, and `bury` and `revive`, which give tasks up and take them back."""
 
 from dataclasses import asdict
 
@@ -16,7 +16,7 @@ REVIVE_MAX = 10_000
 
 
 def audit(config: Config, *, as_json: bool) -> int:
-    """Exit code: 1 where the identity is broken."""
+    """Prints the identity with its numbers. Returns the exit code, 1 if the identity is broken."""
     found = monitor(config).audit()
     if as_json:
         print_json(asdict(found) | {"difference": found.difference, "misplaced": found.misplaced, "ok": found.ok})
@@ -26,7 +26,7 @@ def audit(config: Config, *, as_json: bool) -> int:
 
 
 def sentence(found: Audit) -> str:
-    """The identity with its numbers, and what is wrong with it."""
+    """Returns the identity with its numbers, and the faults in it."""
     parts = {name: getattr(found, name) for name in ("backlog", "tasks", "replay", "trained", "dead")}
     identity = f"submitted {found.submitted:,} = " + " + ".join(f"{name} {count:,}" for name, count in parts.items())
     if found.ok:
@@ -37,25 +37,25 @@ def sentence(found: Audit) -> str:
     if found.misplaced:
         wrong.append(f"{abs(found.misplaced):,} open ids {'without an entry' if found.misplaced > 0 else 'too few'}")
     if found.in_flight != found.leased:
-        wrong.append(f"{found.in_flight:,} tasks noted as leased, {found.leased:,} are")
+        wrong.append(f"{found.in_flight:,} tasks are noted as leased, but {found.leased:,} are leased")
     if found.lost:
-        wrong.append(f"{found.lost:,} entries vanished from a stream, though nothing removed them")
+        wrong.append(f"{found.lost:,} entries are missing from a stream, though no move removed them")
     return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"
 
 
 def bury(config: Config, task: str, reason: str) -> None:
-    """Raises `EchoQueueError` for one that cannot be given up now."""
+    """Gives a task up. Raises `EchoQueueError` for one that cannot be given up now."""
     if not Operator.connect(config, connect_store(config, "learner")).bury(task, reason):
-        what = "is trained, dead, in the learner's hands, or was never admitted"
-        raise EchoQueueError(Problem(task, what, "`echo-queue status` shows what there is"))
+        what = "cannot be buried: it is trained, dead, at the learner, or was never admitted"
+        raise EchoQueueError(Problem(task, what, "see `echo-queue status` for the tasks that there are"))
     Console(highlight=False).print(f"{task} is dead: {reason}")
 
 
 def revive(config: Config, tasks: list[str]) -> None:
-    """All dead tasks where none is named."""
+    """Revives the named dead tasks, or all of them if none is named."""
     operator = Operator.connect(config)
     named = tasks or [task.id for task in operator.dead(REVIVE_MAX)]
     if named:
         results.reopen(config)
     count = operator.revive(named)
-    Console(highlight=False).print(f"{count:,} of {len(named):,} dead tasks live again")
+    Console(highlight=False).print(f"{count:,} of {len(named):,} dead tasks revived")

@@ -1,4 +1,4 @@
-"""The commands. Each takes the TOML file of a run first and is as thin as it can be."""
+"""The commands of `echo-queue`, as thin as they can be. Nearly all take the TOML file of a run first."""
 
 import logging
 from pathlib import Path
@@ -17,25 +17,25 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-config_app = typer.Typer(help="Look at a configuration without starting anything.", no_args_is_help=True)
-app.add_typer(config_app, name="config", rich_help_panel="Before a run")
-weights_app = typer.Typer(help="Look at published weights, check them, copy them.", no_args_is_help=True)
-app.add_typer(weights_app, name="weights", rich_help_panel="Look")
+ONE_MACHINE, ROLES, INSPECT, PREPARE = "Everything on this machine", "One role", "Inspect and repair", "Before a run"
+
+config_app = typer.Typer(help="Check a configuration without starting any process.", no_args_is_help=True)
+app.add_typer(config_app, name="config", rich_help_panel=PREPARE)
+weights_app = typer.Typer(help="List, verify, copy and remove published weights.", no_args_is_help=True)
+app.add_typer(weights_app, name="weights", rich_help_panel=INSPECT)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the run.", show_default=False)]
 WeightsVersion = Annotated[
     str, typer.Argument(metavar="VERSION", help="LINEAGE.NUMBER; default: the latest.", show_default=False)
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-
-ONE_MACHINE, ROLES, WATCH, BESIDES = "Everything on this machine", "One role", "Look", "Before a run"
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
 @app.command(rich_help_panel=ONE_MACHINE)
 def run(config: ConfigFile) -> None:
-    """Run every role of CONFIG here until the prompts are trained: services, submission, workers, learner.
+    """Run all roles of CONFIG on this machine until all prompts are trained: services, submission, workers, learner.
 
-    A run that was stopped or killed continues; a finished one says where its report is.
+    A run that was stopped or killed continues. For a finished run, the command prints where its report is.
     """
     from echo_queue.cli.run import run as run_all
 
@@ -44,7 +44,7 @@ def run(config: ConfigFile) -> None:
 
 @app.command(rich_help_panel=ROLES)
 def services(config: ConfigFile) -> None:
-    """Serve the embedded Redis and object store, until SIGTERM."""
+    """Serve the embedded Redis and object store until SIGTERM."""
     from echo_queue.services import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
@@ -60,7 +60,7 @@ def submit(
     ] = "",
     name: Annotated[str, typer.Option("--set", help="Name of the set; default: prompts.set.")] = "",
 ) -> None:
-    """Send a prompt set to the Celery workers and wait until it is in the backlog. Repeating it adds nothing."""
+    """Send a prompt set to the Celery workers, and wait until it is in the backlog. Sending it again adds nothing."""
     from echo_queue.cli.submit import submit_set
 
     submit_set(load(config), source or None, name or None)
@@ -71,93 +71,95 @@ def worker(
     config: ConfigFile,
     name: Annotated[str, typer.Option(help="Name of this worker; default: host and process id.")] = "",
 ) -> None:
-    """Roll out: lease tasks, generate, score, complete."""
+    """Run a rollout worker: it leases tasks, generates samples, scores them, and completes the groups."""
     load(config)
     become("workers", config, *(("--name", name) if name else ()))
 
 
 @app.command(rich_help_panel=ROLES)
 def learner(config: ConfigFile) -> None:
-    """Train: drain groups within S, update, checkpoint, publish, commit."""
+    """Run the learner: it drains groups within S, updates the model, and publishes and checkpoints its weights."""
     load(config)
     become("learner", config)
 
 
-@app.command("init-model", rich_help_panel=BESIDES)
+@app.command("init-model", rich_help_panel=PREPARE)
 def init_model(config: ConfigFile) -> None:
-    """Make the base model of CONFIG (a small Qwen3, warmed up on the task's format); cached."""
+    """Build the base model of CONFIG, a small Qwen3 warmed up on the task's format. A model built before is kept."""
     load(config)
     become("learner.base_model", config)
 
 
-@app.command(rich_help_panel=WATCH)
+@app.command(rich_help_panel=INSPECT)
 def status(
     config: ConfigFile,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep showing, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep the display up to date until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show reward, version, lag, queue depths and workers, with the read-only user."""
+    """Show reward, version, lag, queue depths and workers. The command reads with the read-only user."""
     from echo_queue.cli.status import show
 
     show(load(config), watch=watch, as_json=as_json)
 
 
-@app.command(rich_help_panel=WATCH)
+@app.command(rich_help_panel=INSPECT)
 def show(
     config: ConfigFile,
-    task: Annotated[str, typer.Argument(help="Id of a task, set/epoch/index; default: the newest group.")] = "",
+    task: Annotated[str, typer.Argument(help="Id of a task: set/epoch/index; default: the newest group.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Show a group's samples: what was asked, said and answered, by which weights, for what reward."""
+    """Show a group's samples: the prompt, each turn, the versions of the weights, and the rewards."""
     from echo_queue.cli.show import show as show_group
 
     show_group(load(config), task or None, as_json=as_json)
 
 
-@app.command(rich_help_panel=WATCH)
+@app.command(rich_help_panel=INSPECT)
 def audit(config: ConfigFile, as_json: Json = False) -> None:
-    """Check submitted = backlog + tasks + replay + trained + dead. Exit code 1 if it does not hold."""
+    """Check that submitted = backlog + tasks + replay + trained + dead. The exit code is 1 if it does not hold."""
     from echo_queue.cli.audit import audit as check
 
     raise typer.Exit(check(load(config), as_json=as_json))
 
 
-@app.command(rich_help_panel=WATCH)
+@app.command(rich_help_panel=INSPECT)
 def revive(
     config: ConfigFile,
-    tasks: Annotated[list[str] | None, typer.Argument(help="Ids of dead tasks; none: all of them.")] = None,
+    tasks: Annotated[list[str] | None, typer.Argument(help="Ids of dead tasks; default: all of them.")] = None,
 ) -> None:
-    """Give dead tasks another life, with their attempts counted from zero."""
-    from echo_queue.cli.audit import revive as give_back
+    """Bring dead tasks back, with their attempts counted from zero again."""
+    from echo_queue.cli.audit import revive as revive_tasks
 
-    give_back(load(config), tasks or [])
+    revive_tasks(load(config), tasks or [])
 
 
-@app.command(rich_help_panel=WATCH)
+@app.command(rich_help_panel=INSPECT)
 def bury(
     config: ConfigFile,
     task: Annotated[str, typer.Argument(help="Id of the task: set/epoch/index.", show_default=False)],
-    reason: Annotated[str, typer.Option(help="What `dead` says about it.")] = "by hand",
+    reason: Annotated[str, typer.Option(help="The reason that is recorded with the dead task.")] = "by hand",
 ) -> None:
-    """Give a task up that keeps workers busy for nothing. `revive` undoes it."""
-    from echo_queue.cli.audit import bury as give_up
+    """Give up a task that keeps workers busy for nothing. `revive` undoes it."""
+    from echo_queue.cli.audit import bury as bury_task
 
-    give_up(load(config), task, reason)
+    bury_task(load(config), task, reason)
 
 
-@app.command(rich_help_panel=WATCH)
+@app.command(rich_help_panel=INSPECT)
 def rewind(
     config: ConfigFile,
-    checkpoint: Annotated[str, typer.Argument(help="Name of a checkpoint; none: list them.", show_default=False)] = "",
+    checkpoint: Annotated[
+        str, typer.Argument(help="Name of a checkpoint; default: list them all.", show_default=False)
+    ] = "",
 ) -> None:
-    """Go back to an older checkpoint, while no learner runs. What was trained after it is trained again."""
+    """Go back to an older checkpoint while no learner runs. Prompts trained after it are trained again."""
     load(config)
     become("learner.recovery.rewind", config, *filter(None, [checkpoint]))
 
 
-@app.command(rich_help_panel=WATCH)
+@app.command(rich_help_panel=INSPECT)
 def report(config: ConfigFile) -> None:
-    """Write report.html (and TensorBoard files, if the configuration asks for them) from what is recorded."""
+    """Write report.html, and TensorBoard files if the configuration asks for them, from the recorded metrics."""
     from echo_queue.reporting.results import write
 
     typer.echo(write(load(config)))
@@ -165,7 +167,7 @@ def report(config: ConfigFile) -> None:
 
 @config_app.command("check")
 def config_check(config: ConfigFile, as_json: Json = False) -> None:
-    """Report everything wrong with CONFIG, unreachable services included. Exit code 2 if anything is."""
+    """Report every problem with CONFIG, including unreachable services. The exit code is 2 if there is a problem."""
     from echo_queue.cli.config import check
 
     raise typer.Exit(check(config, as_json=as_json))
@@ -197,7 +199,7 @@ def weights_show(config: ConfigFile, version: WeightsVersion = "", as_json: Json
 
 @weights_app.command("verify")
 def weights_verify(config: ConfigFile, version: WeightsVersion = "") -> None:
-    """Read all that leads to a version and check every digest. Exit code 1 if one is wrong."""
+    """Read every route to a version, and check every digest. The exit code is 1 if one is wrong."""
     from echo_queue.cli.weights import verify
 
     raise typer.Exit(verify(load(config), version))
@@ -207,7 +209,9 @@ def weights_verify(config: ConfigFile, version: WeightsVersion = "") -> None:
 def weights_fetch(
     config: ConfigFile,
     version: WeightsVersion = "",
-    to: Annotated[Path | None, typer.Option(help="The file; default: weights-VERSION.safetensors in run.dir.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="The file to write; default: weights-VERSION.safetensors in run.dir.")
+    ] = None,
 ) -> None:
     """Write a version as a safetensors file."""
     from echo_queue.cli.weights import fetch
@@ -217,9 +221,10 @@ def weights_fetch(
 
 @weights_app.command("gc")
 def weights_gc(
-    config: ConfigFile, dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False
+    config: ConfigFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
 ) -> None:
-    """Remove versions that nobody can need. The learner does so itself; this is for after it has died."""
+    """Remove versions that no worker can need. A running learner does so itself; use this after it has died."""
     from echo_queue.cli.weights import gc
 
     gc(load(config), dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""`config check`: all problems of a file at once. `config reference`: the keys, from the model's docstrings."""
+"""The commands `config check`, which reports all problems of a file, and `config reference`, which lists the keys."""
 
 import json
 import shutil
@@ -22,41 +22,41 @@ LEAST_FREE_BYTES = 1 << 30
 
 HEADER = """# Configuration
 
-One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` is
-`s = 2` in `[staleness]`. Secrets are never in it ([operations](operations.md)). Relative paths start at the
-directory that the command is started in. `echo-queue config check CONFIG` reports everything wrong at once.
+One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` means `s = 2` in
+`[staleness]`. Secrets are never in the file ([operations](operations.md)). Relative paths start at the directory in
+which the command is started. `echo-queue config check CONFIG` reports every problem at once.
 
-Written by `echo-queue config reference` from `echo_queue/config/model.py`; change it there.
+`echo-queue config reference` writes this page from the docstrings in `echo_queue/config/model.py`. Change them there.
 """
 
 
 def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem, ...]]:
-    """The file's problems, and those of the directory and the services it names."""
+    """Returns the file's configuration and problems, with those of the directory and the services that it names."""
     from echo_queue.services.inspection import check as check_services
 
     config, problems = examine(path)
     if config is not None:
-        room = tuple(_room(config.run.dir))
-        problems += room or tuple(check_services(config))
+        of_directory = tuple(_directory_problems(config.run.dir))
+        problems += of_directory or tuple(check_services(config))
     return config, problems
 
 
-def _room(directory: Path) -> Iterator[Problem]:
-    """Can the run's directory be written, and is there room in it. Embedded services need both."""
+def _directory_problems(directory: Path) -> Iterator[Problem]:
+    """Checks that the run's directory can be written and has free space, since embedded services need both."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             free = shutil.disk_usage(directory).free
     except OSError as error:
-        yield Problem("run.dir", f"{directory} cannot be written: {error.strerror}", "name a directory of your own")
+        yield Problem("run.dir", f"{directory} cannot be written: {error.strerror}", "name a directory that you own")
         return
     if free < LEAST_FREE_BYTES:
-        what = f"the disk of {directory} has {free / 2**20:,.0f} MiB left; a run needs {LEAST_FREE_BYTES / 2**20:,.0f}"
+        what = f"the disk of {directory} has {free / 2**20:,.0f} MiB free; a run needs {LEAST_FREE_BYTES / 2**20:,.0f}"
         yield Problem("run.dir", what, "free space there, or name a directory on another disk")
 
 
 def check(path: Path, *, as_json: bool) -> int:
-    """Exit code: 2 where there is a problem."""
+    """Prints all problems. Returns the exit code, 2 if there is a problem."""
     config, problems = problems_of(path)
     if as_json:
         values = config.model_dump(mode="json") if config else None
@@ -64,12 +64,12 @@ def check(path: Path, *, as_json: bool) -> int:
     elif problems:
         print_problems(problems)
     else:
-        Console(highlight=False).print(f"[green]✓[/] {path}: nothing wrong", soft_wrap=True)
+        Console(highlight=False).print(f"[green]✓[/] {path}: no problems found", soft_wrap=True)
     return 2 if problems else 0
 
 
 def reference() -> str:
-    """Every key of the model, one table per section."""
+    """Returns the page with every key of the model, one table per section."""
     return HEADER + "".join(_section(configuration.Config, ""))
 
 

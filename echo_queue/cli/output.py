@@ -1,4 +1,4 @@
-"""Documents that commands print for scripts."""
+"""Prints documents for scripts."""
 
 import sys
 from typing import Any
@@ -7,5 +7,5 @@ import orjson
 
 
 def print_json(document: Any) -> None:
-    """One document on stdout."""
+    """Prints one document on stdout."""
     sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

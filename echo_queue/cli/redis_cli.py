@@ -1,4 +1,4 @@
-"""The `redis-cli` line for the read-only user of a run, ready to be copied; no password is ever in it."""
+"""The `redis-cli` command line for the read-only user of a run, ready to be copied; it never contains a password."""
 
 import shlex
 from urllib.parse import urlsplit
@@ -11,7 +11,7 @@ PASSWORD_FILE = "monitor.password"
 
 
 def monitor_line(config: Config) -> str:
-    """For an embedded server the password is read from a file of the run, otherwise from the environment."""
+    """Returns the command line. It reads the password from a file of the run, or from the environment if external."""
     endpoint = redis_endpoint(config, "monitor")
     if config.redis.url != EMBEDDED:
         return f"REDISCLI_AUTH=$ECHO_QUEUE_REDIS_PASSWORD {_command(endpoint)}"

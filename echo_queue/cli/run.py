@@ -1,8 +1,8 @@
-"""`echo-queue run`: all roles of a configuration on this machine, from nothing to a trained model.
+"""`echo-queue run`: all roles of a configuration on this machine, from an empty directory to a trained model.
 
-- Everything that is wrong is reported before any process starts.
-- A run that was stopped or killed, at any moment, continues; a finished one is left as it is.
-- No phase lasts for ever: each wait has a deadline that names what it waits for.
+- All problems are reported before any process starts.
+- A run that was stopped or killed, at any moment, continues; a finished run is left as it is.
+- No phase lasts for ever: each wait has a deadline whose error names the thing that it waited for.
 """
 
 import os
@@ -35,21 +35,21 @@ from echo_queue.reporting.html import duration
 SERVICES_DEADLINE_S = 90.0
 BASE_MODEL_DEADLINE_S = 1_800.0
 LEARNER_DEADLINE_S = 300.0
-"""Until it has written the run's rules into the queue, which a submission needs."""
-LOOK_S = 0.2
+"""The deadline for the learner to write the run rules into the queue, which a submission needs."""
+CONNECT_S = 0.2
 STALL_MARGIN_S = 60.0
-"""The roles' own deadlines come first: they know better what is missing."""
+"""The roles' own deadlines pass first by this margin: their errors name the cause more precisely."""
 
 
 def run(path: Path) -> int:
-    """Exit code: 0 when the run is finished, 1 when the queue's identity is broken, 130 when it was stopped."""
+    """Runs all roles. Returns the exit code: 0 for a finished run, 1 for a broken identity, 130 for a stopped run."""
     config, problems = problems_of(path)
     if config:
         problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
     if config is None or problems:
         raise ConfigError(*problems)
     if finished(config):
-        _say_finished(config)
+        _print_finished(config)
         return 0
     environ = {**os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
     with Supervisor(config.run.dir, environ) as roles:
@@ -57,7 +57,7 @@ def run(path: Path) -> int:
         try:
             found = Pipeline(config, path, roles).run()
         except KeyboardInterrupt:
-            _say_stopped(path)
+            _print_stopped(path)
             return 130
         finally:
             roles.stop_all()
@@ -67,18 +67,18 @@ def run(path: Path) -> int:
 
 
 def unfit_prompts(config: Config) -> tuple[Problem, ...]:
-    """What the first prompts have wrong; the others are looked at when they are submitted."""
-    from echo_queue.submission.declaration import glance
+    """Returns the problems of the first prompts; the others are checked when they are submitted."""
+    from echo_queue.submission.declaration import check_first_rows
 
     try:
-        glance(config)
+        check_first_rows(config)
     except EchoQueueError as error:
         return error.problems
     return ()
 
 
 class Pipeline:
-    """The phases of a run, in order, with every role kept alive meanwhile."""
+    """The phases of a run, in order; every role is kept alive meanwhile."""
 
     def __init__(self, config: Config, path: Path, roles: Supervisor) -> None:
         self.config = config
@@ -87,7 +87,7 @@ class Pipeline:
         self.deadline_s = config.queue.stall_deadline_s + STALL_MARGIN_S
 
     def run(self) -> Audit:
-        """The audit of the finished run, made while its services still answered."""
+        """Runs all phases. Returns the audit of the finished run, made while its services still answered."""
         config, roles = self.config, self.roles
         with RunWatcher(config) as watcher, Screen(watcher, roles) as screen:
             screen.phase("starting the services")
@@ -112,54 +112,58 @@ class Pipeline:
                 screen.refresh()
             screen.phase("finishing")
             roles.stop(celery(config).name, *(role.name for role in workers(config, self.path)))
-            watcher.look()
+            watcher.refresh()
             screen.refresh()
             return monitor(config).audit()
 
     def _wait(self, screen: Screen, until: Callable[[], bool], deadline_s: float, what: str) -> None:
-        def look() -> bool:
+        def refresh_and_check() -> bool:
             screen.refresh()
             return until()
 
-        self.roles.wait(look, deadline_s, what)
+        self.roles.wait(refresh_and_check, deadline_s, what)
 
     def _services_answer(self) -> bool:
         try:
             monitor(self.config)
-            connect_store(self.config, deadline_s=LOOK_S)
+            connect_store(self.config, deadline_s=CONNECT_S)
         except ServiceError:
             return False
         return True
 
 
 def services(config: Config, path: Path) -> Iterator[Role]:
-    """The embedded servers' keeper, unless all of them are elsewhere."""
+    """Yields the role that keeps the embedded servers, unless both services are external."""
     if EMBEDDED in (config.redis.url, config.store.url):
         yield Role("services", (*_ECHO_QUEUE, "services", str(path)), grace_s=20.0, servers=True)
 
 
 def celery(config: Config) -> Role:
-    """One Celery worker; its children are of its process group and end with it."""
+    """Returns one Celery worker; its child processes are in its process group and end with it."""
     options = ("--concurrency", str(config.submission.processes), "--loglevel", "INFO")
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     return Role("celery", (sys.executable, "-m", "celery", "-A", "echo_queue.submission", "worker", *options, *quiet))
 
 
 def submission(config: Config, path: Path) -> Role:
+    """Returns the role that submits the configured prompts, and ends."""
     return Role("submit", (*_ECHO_QUEUE, "submit", str(path)), ends=True)
 
 
 def workers(config: Config, path: Path) -> Iterator[Role]:
+    """Yields the rollout workers, called worker-1, worker-2, …"""
     for number in range(1, config.rollout.workers + 1):
         name = f"worker-{number}"
         yield Role(name, tuple(command("workers", path, "--name", name)), grace_s=config.rollout.grace_s + 5, ends=True)
 
 
 def learner(path: Path) -> Role:
+    """Returns the learner."""
     return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True)
 
 
 def finished(config: Config) -> bool:
+    """True if the run has ended and its identity holds."""
     return results.marker(config).exists()
 
 
@@ -167,7 +171,7 @@ _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 
 
 def _conclude(config: Config, found: Audit) -> int:
-    """The report, the marker, and what the person gets to see at last."""
+    """Writes the report and the marker, and prints the result of the run. Returns the exit code."""
     page = results.write(config, identity=found.ok)
     console = Console(highlight=False, soft_wrap=True)
     summary = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl"))
@@ -182,12 +186,12 @@ def _conclude(config: Config, found: Audit) -> int:
         f"learner idle {summary.idle_share:.0%}"
     )
     console.print(sentence(found))
-    console.print(_of_weights(summary))
-    _say_where(console, config, page)
+    console.print(_weights_line(summary))
+    _print_paths(console, config, page)
     return 0 if found.ok else 1
 
 
-def _of_weights(summary: metrics.Summary) -> str:
+def _weights_line(summary: metrics.Summary) -> str:
     stored = summary.anchor_bytes + summary.delta_bytes
     return (
         f"weights: {short(stored)}B stored, {summary.delta_bytes / max(stored, 1):.0%} as differences; "
@@ -196,23 +200,23 @@ def _of_weights(summary: metrics.Summary) -> str:
 
 
 def _stalled(watcher: RunWatcher) -> DeadlineError:
-    what = f"nothing moved for {watcher.still_s:.0f} s: {'; '.join(watcher.held_up)}"
-    return DeadlineError(Problem("run", what, "look into logs/ and docs/operations.md, then run again: it continues"))
+    what = f"no task moved for {watcher.still_s:.0f} s: {'; '.join(watcher.held_up)}"
+    return DeadlineError(Problem("run", what, "read logs/ and docs/operations.md, then run again: it continues"))
 
 
-def _say_where(console: Console, config: Config, page: Path) -> None:
+def _print_paths(console: Console, config: Config, page: Path) -> None:
     console.print(f"  model    {config.run.dir / 'model'}")
     console.print(f"  report   {page}")
     console.print(f"  metrics  {config.run.dir / 'metrics.jsonl'}")
 
 
-def _say_finished(config: Config) -> None:
+def _print_finished(config: Config) -> None:
     console = Console(highlight=False, soft_wrap=True)
     facts = orjson.loads(results.marker(config).read_bytes())
     console.print(f"[bold]{config.run.name}[/] is finished: {facts['updates']:,} updates, {facts['finished']}")
-    _say_where(console, config, config.run.dir / "report.html")
-    console.print(f"  To run it anew, remove {config.run.dir} or name another run.dir.")
+    _print_paths(console, config, config.run.dir / "report.html")
+    console.print(f"  To run it again from scratch, remove {config.run.dir} or name another run.dir.")
 
 
-def _say_stopped(path: Path) -> None:
+def _print_stopped(path: Path) -> None:
     Console(stderr=True, highlight=False).print(f"stopped; `echo-queue run {path}` continues it")

@@ -1,7 +1,7 @@
-"""`show`: the samples of one group as a person reads them, wherever the group is now.
+"""`show`: the samples of one group in readable form, wherever the group is now.
 
-It is looked for, in this order, among what the learner trained last (in the run's directory, so that nothing need run
-any more), in replay, among partial rollouts, and among the dead. Without a task it is the newest of the first two.
+The group is searched, in this order, among those trained last (in the run's directory, so that no service need run any
+more), in replay, among partial rollouts, and among dead tasks. Without a task it is the newest of the first two.
 """
 
 from dataclasses import asdict, dataclass
@@ -18,13 +18,13 @@ from echo_queue.queue import Monitor
 from echo_queue.records import Group, PartialSample, Sample, Tokens
 from echo_queue.reporting.samples import TrainedGroups
 
-DEAD = 10_000
-"""So many of those given up last are searched."""
+DEAD_MAX = 10_000
+"""The number of dead tasks, those given up last, that are searched."""
 
 
 @dataclass(frozen=True, eq=False)
 class FoundGroup:
-    """A group, or how far it is. `where`: in words; `prompt`: None where it is not stored."""
+    """A group, or its partial rollouts. `where` is in words; `prompt` is None where it is not stored."""
 
     task: str
     where: str
@@ -33,7 +33,7 @@ class FoundGroup:
 
 
 def show(config: Config, task: str | None, *, as_json: bool) -> None:
-    """Raises `PromptError` if nothing is kept of it, `ServiceError` where that cannot be told without Redis."""
+    """Prints the samples. Raises `PromptError` if none is kept, `ServiceError` if Redis is needed and away."""
     found = _trained(config, task) or _queued(monitor(config), task)
     if found is None:
         what = f"no samples of {task} are kept" if task else "no group has been made yet"
@@ -56,12 +56,12 @@ def _trained(config: Config, task: str | None) -> FoundGroup | None:
 
 def _queued(queue: Monitor, task: str | None) -> FoundGroup | None:
     if group := queue.group_in_replay(task):
-        return _of_group(group, "made, and not trained yet")
+        return _of_group(group, "complete, and not trained yet")
     if task is None:
         return None
     if partials := queue.partial_group(task):
-        return FoundGroup(task, "under way; so far its worker has stored", None, partials.samples)
-    for dead in queue.dead(limit=DEAD):
+        return FoundGroup(task, "in progress; its worker has stored so far", None, partials.samples)
+    for dead in queue.dead(limit=DEAD_MAX):
         if dead.id == task:
             where = f"dead after {dead.attempts} attempts, the last by {dead.worker}: {dead.reason}"
             return FoundGroup(task, where, None, ())
@@ -73,7 +73,7 @@ def _of_group(group: Group, where: str) -> FoundGroup:
 
 
 def tokenizer_of(config: Config) -> Words:
-    """Of the base model's folder; token ids in numbers where there is none (a hub model)."""
+    """Returns the decoder of the base model's folder; without a tokenizer there (a hub model) it prints token ids."""
     from tokenizers import Tokenizer
 
     path = Path(config.base_model) / "tokenizer.json"

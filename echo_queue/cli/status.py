@@ -1,4 +1,4 @@
-"""`status`: one look at a run from anywhere, or a view that stays."""
+"""`status`: the state of a run, printed once or kept up to date."""
 
 import time
 from dataclasses import asdict
@@ -17,6 +17,7 @@ LINE_EVERY_S = 5.0
 
 
 def show(config: Config, *, watch: bool, as_json: bool) -> None:
+    """Prints the state of the run. Raises `ServiceError` where Redis cannot be reached, unless `watch`."""
     if as_json:
         summary = summarise(read(config.run.dir / "metrics.jsonl"))
         print_json({"queue": asdict(monitor(config).status()), "training": asdict(summary)})
@@ -25,7 +26,7 @@ def show(config: Config, *, watch: bool, as_json: bool) -> None:
     else:
         watcher = RunWatcher(config)
         monitor(config).status()
-        watcher.look()
+        watcher.refresh()
         Console().print(view.draw(watcher.picture(_phase(watcher), redis_cli=monitor_line(config))))
 
 

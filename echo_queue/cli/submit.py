@@ -1,4 +1,4 @@
-"""`submit`: a prompt set goes to the Celery workers; progress is shown until all of it is in the backlog."""
+"""`submit`: sends a prompt set to the Celery workers, and prints progress until all of it is in the backlog."""
 
 import time
 
@@ -13,6 +13,7 @@ LINE_EVERY_S = 2.0
 
 
 def submit_set(config: Config, source: str | None, name: str | None) -> None:
+    """Submits the configured set, or `source` as the set `name`, and waits for it."""
     console = Console(highlight=False, soft_wrap=True)
     chosen = config.model_copy(update={"prompts": choose(config, source, name)})
     began = said = time.monotonic()

@@ -1,4 +1,4 @@
-"""A group's samples as text for people: who said what, which weights drew it, and what it was worth."""
+"""A group's samples as text for people: each turn, the versions of the weights that sampled it, and the reward."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from rich.text import Text
 from echo_queue.records import PartialSample, Sample, Tokens
 
 Words = Callable[[Tokens], str]
-"""Token ids as text."""
+"""Decodes token ids to text."""
 STYLES = {"prompt": "dim", "model": "bold green", "environment": "cyan"}
 MARGIN = 13
 
 
 @dataclass(frozen=True)
 class TranscriptPart:
-    """What one side said at a time, in `tokens` tokens."""
+    """One turn of one side, of `tokens` tokens."""
 
     speaker: Literal["model", "environment"]
     text: str
@@ -27,8 +27,10 @@ class TranscriptPart:
 
 @dataclass(frozen=True)
 class Transcript:
-    """One sample. `drawn`: the tokens that the model drew, by the version of their weights; `reward`: None while it is
-    under way."""
+    """One sample. `drawn`: the number of tokens that the model sampled, by the version of its weights.
+
+    `reward` is None while the sample is in progress.
+    """
 
     parts: tuple[TranscriptPart, ...]
     drawn: dict[int, int]
@@ -37,6 +39,7 @@ class Transcript:
 
 
 def transcript(sample: Sample | PartialSample, words: Words) -> Transcript:
+    """Splits a sample into its turns."""
     borders = sorted({0, len(sample.tokens), *(border for part in sample.observed for border in part)})
     observed = {part.start for part in sample.observed}
     parts = tuple(
@@ -48,7 +51,7 @@ def transcript(sample: Sample | PartialSample, words: Words) -> Transcript:
 
 
 def _drawn(sample: Sample | PartialSample) -> dict[int, int]:
-    observed = {place for part in sample.observed for place in range(*part)}
+    observed = {position for part in sample.observed for position in range(part.start, part.end)}
     starts = [*(span.start for span in sample.spans), len(sample.tokens)]
     drawn: dict[int, int] = {}
     for span, end in zip(sample.spans, starts[1:], strict=True):
@@ -58,14 +61,14 @@ def _drawn(sample: Sample | PartialSample) -> dict[int, int]:
 
 
 def draw(console: Console, title: str, prompt: str | None, samples: Sequence[Transcript]) -> None:
-    """In colours where there are some; each line begins with who speaks. Samples that are alike are told once."""
+    """Prints the samples, each turn with its speaker, in colours where there are some. Equal samples appear once."""
     console.print(Text(title, "bold"), soft_wrap=True)
     if prompt is not None:
         _say(console, "prompt", prompt)
     for number, one in enumerate(samples):
         if one in samples[:number]:
             continue
-        alike = [str(place) for place, other in enumerate(samples) if other == one]
+        alike = [str(position) for position, other in enumerate(samples) if other == one]
         name = f"sample{'s' * (len(alike) > 1)} {', '.join(alike)}"
         console.print()
         console.print(Text.assemble((name, "bold"), "  ", "  ".join(_facts(one))), soft_wrap=True)
@@ -74,16 +77,16 @@ def draw(console: Console, title: str, prompt: str | None, samples: Sequence[Tra
 
 
 def _facts(sample: Transcript) -> Iterator[str]:
-    yield "under way" if sample.reward is None else f"reward {sample.reward:+g}"
+    yield "in progress" if sample.reward is None else f"reward {sample.reward:+g}"
     if sample.finish:
         yield f"ended by {sample.finish}"
     drawn = ", ".join(f"{count} by version {version}" for version, count in sample.drawn.items())
-    yield f"{sum(sample.drawn.values())} tokens drawn ({drawn})" if drawn else "nothing drawn yet"
+    yield f"{sum(sample.drawn.values())} tokens sampled ({drawn})" if drawn else "no token sampled yet"
     if read := sum(part.tokens for part in sample.parts if part.speaker == "environment"):
         yield f"{read} read"
 
 
 def _say(console: Console, speaker: str, text: str) -> None:
-    for place, line in enumerate(text.strip().splitlines() or [""]):
-        head = (speaker if place == 0 else "").rjust(MARGIN) + " │ "
+    for number, line in enumerate(text.strip().splitlines() or [""]):
+        head = (speaker if number == 0 else "").rjust(MARGIN) + " │ "
         console.print(Text.assemble((head, "dim"), (line, STYLES[speaker])), soft_wrap=True)

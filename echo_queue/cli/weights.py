@@ -1,7 +1,7 @@
-"""`weights ls | show | verify | fetch | gc`: what is published, whether it is whole, a copy of it, and less of it.
+"""The commands `weights ls | show | verify | fetch | gc`: list, show, verify, copy and remove published versions.
 
-- With the worker's rights, for `gc` the learner's; the queue is asked what is latest and whose signatures to trust.
-- Everything but `ls` and `gc` reads only what is signed with that key.
+- They have the worker's rights, `gc` the learner's. The queue names the latest version and the key to trust.
+- All but `ls` and `gc` read only data that is signed with that key.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from echo_queue.weights.signatures import SignatureVerifier, key_id
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The run's store, and what the queue says of weights, as one role sees them."""
+    """The run's store and queue, as one role connects to them."""
 
     config: Config
     store: ObjectStore
@@ -37,27 +37,29 @@ class StoredWeights:
 
     @classmethod
     def of(cls, config: Config) -> "StoredWeights":
+        """Connects as a worker. Raises `ServiceError`."""
         return cls(config, connect_store(config, "worker"), TrustedWeights(Caller.connect(config, "worker")))
 
-    def trust(self) -> RunKeys:
-        trust = self.queue.run_keys()
-        if trust is None:
-            raise ServiceError(Problem("weights", "no learner has named its key yet", "start the learner"))
+    def keys(self) -> RunKeys:
+        """Returns the keys of the run. Raises `ServiceError` if they are missing or are not the configured ones."""
+        keys = self.queue.run_keys()
+        if keys is None:
+            raise ServiceError(Problem("weights", "no learner has published its key yet", "start the learner"))
         expected = self.config.weights.public_key
-        if expected and expected != trust.public_key:
-            what = f"the run's learner signs with {key_id(trust.public_key)}, not with this key"
-            raise ServiceError(Problem("weights.public_key", what, "ask who else writes to this Redis"))
-        return trust
+        if expected and expected != keys.public_key:
+            what = f"the run's learner signs with {key_id(keys.public_key)}, not with this key"
+            raise ServiceError(Problem("weights.public_key", what, "find out who else writes to this Redis"))
+        return keys
 
     def latest(self) -> Published:
-        """As Redis has it; if it has forgotten, as the store has it."""
+        """Returns the latest version, from Redis or, if Redis has forgotten it, the store. Raises `ServiceError`."""
         found = self.queue.published() or weights.latest(self.store, self._verifier())
         if found is None:
-            raise ServiceError(Problem("weights", "nothing is published", "wait for the learner's first version"))
+            raise ServiceError(Problem("weights", "no version is published", "wait for the learner's first version"))
         return found
 
     def choose(self, name: str) -> Manifest:
-        """The version called `name` ("lineage.number"), or the latest."""
+        """Returns the manifest of the version called `name` ("lineage.number"), or of the latest version."""
         if not name:
             return weights.read_manifest(self.store, self.latest(), self._verifier())
         version = _version(name)
@@ -65,13 +67,13 @@ class StoredWeights:
         return open_manifest(self.store, self.store.get(key), version, self._verifier())
 
     def _verifier(self) -> SignatureVerifier:
-        return SignatureVerifier(self.trust().public_key)
+        return SignatureVerifier(self.keys().public_key)
 
 
 def ls(config: Config, *, as_json: bool) -> None:
-    """What the store holds, by listing alone."""
-    shelf = StoredWeights.of(config)
-    entries, published = catalogue(shelf.store), shelf.queue.published()
+    """Prints the versions in the store, from a listing alone."""
+    stored = StoredWeights.of(config)
+    entries, published = catalogue(stored.store), stored.queue.published()
     latest = published.version if published else None
     if as_json:
         print_json([_document(entry, latest) for entry in entries.values()])
@@ -79,36 +81,36 @@ def ls(config: Config, *, as_json: bool) -> None:
     table = Table("version", "published", "MiB", "routes", box=None, pad_edge=False)
     for version, entry in entries.items():
         state = "latest" if version == latest else "yes" if entry.manifest else "unfinished"
-        size = sum(route.size for route in entry.routes.values())
+        size = sum(folder.size for folder in entry.routes.values())
         table.add_row(str(version), state, f"{size / 2**20:,.1f}", ", ".join(_routes(entry)))
     console = Console(highlight=False)
-    console.print(table if entries else "nothing is published")
+    console.print(table if entries else "no version is published")
 
 
 def _routes(entry: Entry) -> Iterator[str]:
-    for name, route in entry.routes.items():
+    for name, folder in entry.routes.items():
         base = base_of(name)
-        text = f"{'whole' if base is None else f'from {base}'} {route.size / 2**20:,.1f}"
-        yield text if route.sealed or name == entry.main else f"{text} (unfinished?)"
+        text = f"{'whole' if base is None else f'from {base}'} {folder.size / 2**20:,.1f}"
+        yield text if folder.sealed or name == entry.main else f"{text} (unfinished?)"
 
 
 def _document(entry: Entry, latest: Version | None) -> dict[str, object]:
-    routes = {name: {"bytes": route.size, "main": name == entry.main} for name, route in entry.routes.items()}
+    routes = {name: {"bytes": folder.size, "main": name == entry.main} for name, folder in entry.routes.items()}
     version = entry.version
     return {"version": str(version), "published": entry.manifest, "latest": version == latest, "routes": routes}
 
 
 def show(config: Config, name: str, *, as_json: bool) -> None:
-    """One manifest, verified."""
-    shelf = StoredWeights.of(config)
-    manifest = shelf.choose(name)
+    """Prints one manifest, once its signature is verified."""
+    stored = StoredWeights.of(config)
+    manifest = stored.choose(name)
     route = manifest.route
     if as_json:
         print_json({"version": str(manifest.version), **manifest.body()})
         return
     console = Console(highlight=False)
     base = "stored whole" if route.base is None else f"the difference to {route.base}"
-    console.print(f"version {manifest.version} of run {manifest.run}, signed by {key_id(shelf.trust().public_key)}")
+    console.print(f"version {manifest.version} of run {manifest.run}, signed by {key_id(stored.keys().public_key)}")
     console.print(f"root {manifest.root}")
     console.print(f"{base}: {len(route.parts)} parts, {route.size:,} bytes for {manifest.size:,} bytes of tensors")
     table = Table("tensor", "type", "shape", "digest", box=None, pad_edge=False)
@@ -120,15 +122,15 @@ def show(config: Config, name: str, *, as_json: bool) -> None:
 
 
 def verify(config: Config, name: str) -> int:
-    """Reads every route to a version and makes its tensors. Exit code: 1 if anything of it is not what was signed."""
-    shelf = StoredWeights.of(config)
-    manifest = shelf.choose(name)
+    """Reads every route to a version and builds its tensors. Returns the exit code, 1 if any data is not as signed."""
+    stored = StoredWeights.of(config)
+    manifest = stored.choose(name)
     console = Console(highlight=False)
     checks: list[tuple[str, Callable[[], None]]] = [
-        (route, lambda name=route: _check_route(shelf, manifest, name))  # type: ignore[misc]
-        for route in catalogue(shelf.store, manifest.version.lineage)[manifest.version].routes
+        (route, lambda name=route: _check_route(stored, manifest, name))  # type: ignore[misc]
+        for route in catalogue(stored.store, manifest.version.lineage)[manifest.version].routes
     ]
-    checks.append((f"{len(manifest.tensors)} tensors, from nothing", lambda: _check_tensors(shelf, manifest)))
+    checks.append((f"{len(manifest.tensors)} tensors, from an anchor", lambda: _check_tensors(stored, manifest)))
     failures = [problem for what, check in checks for problem in _report(console, what, check)]
     print_problems(failures)
     return 1 if failures else 0
@@ -144,34 +146,35 @@ def _report(console: Console, what: str, check: Callable[[], None]) -> tuple[Pro
     return ()
 
 
-def _check_route(shelf: StoredWeights, manifest: Manifest, name: str) -> None:
+def _check_route(stored: StoredWeights, manifest: Manifest, name: str) -> None:
     version, base = manifest.version, base_of(name)
     route = manifest.route
     if base != route.base:
         key = route_key(version, base)
-        route = Route.decode(SignatureVerifier(shelf.trust().public_key).open(shelf.store.get(key), key), key)
+        route = Route.decode(SignatureVerifier(stored.keys().public_key).open(stored.store.get(key), key), key)
         if (route.version, route.base, route.root) != (version, base, manifest.root):
-            raise weights.Damaged(Problem(key, "leads elsewhere", "look at who else writes to the store"))
-    for _ in fetch_parts(shelf.store, route):
+            what = "leads to another version than its name says"
+            raise weights.Damaged(Problem(key, what, "find out who else writes to the store"))
+    for _ in fetch_parts(stored.store, route):
         pass
 
 
-def _check_tensors(shelf: StoredWeights, manifest: Manifest) -> None:
-    trust = shelf.trust()
-    weights.fetch(shelf.store, _pointer(shelf, manifest), SignatureVerifier(trust.public_key), trust.chunk_key)
+def _check_tensors(stored: StoredWeights, manifest: Manifest) -> None:
+    keys = stored.keys()
+    weights.fetch(stored.store, _pointer(stored, manifest), SignatureVerifier(keys.public_key), keys.chunk_key)
 
 
 def fetch(config: Config, name: str, to: Path | None) -> Path:
-    """Writes a version as one safetensors file; whole, or not at all."""
+    """Writes a version as one safetensors file, whole or not at all, and returns its path."""
     from safetensors.torch import save_file
 
-    shelf = StoredWeights.of(config)
-    manifest, trust = shelf.choose(name), shelf.trust()
+    stored = StoredWeights.of(config)
+    manifest, keys = stored.choose(name), stored.keys()
     path = to or config.run.dir / f"weights-{manifest.version}.safetensors"
     tensors = weights.fetch(
-        shelf.store, _pointer(shelf, manifest), SignatureVerifier(trust.public_key), trust.chunk_key
+        stored.store, _pointer(stored, manifest), SignatureVerifier(keys.public_key), keys.chunk_key
     )
-    for alias in manifest.aliases:  # the file's format knows no ties
+    for alias in manifest.aliases:  # the format has no tied tensors
         tensors[alias] = tensors[alias].clone()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -182,29 +185,29 @@ def fetch(config: Config, name: str, to: Path | None) -> Path:
 
 
 def gc(config: Config, *, dry_run: bool) -> None:
-    """Removes what the learner would remove after its next publication, and what dead learners left unfinished."""
+    """Removes the versions that the learner would remove next, and those that dead learners left unfinished."""
     caller = Caller.connect(config, "learner")
-    shelf = StoredWeights(config, connect_store(config, "learner"), TrustedWeights(caller))
-    status, newest = Monitor(caller).status(), shelf.latest().version
+    stored = StoredWeights(config, connect_store(config, "learner"), TrustedWeights(caller))
+    status, newest = Monitor(caller).status(), stored.latest().version
     served = {worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None}
-    entries = doomed(shelf.store, newest, status.rules.s, served)
+    entries = doomed(stored.store, newest, status.rules.s, served)
     keys = [key for entry in entries for key in entry.keys]
     if not dry_run:
-        remove(shelf.store, keys)
-    size = sum(route.size for entry in entries for route in entry.routes.values())
+        remove(stored.store, keys)
+    size = sum(folder.size for entry in entries for folder in entry.routes.values())
     verb = "would be removed" if dry_run else "removed"
     names = ", ".join(str(entry.version) for entry in entries) or "none"
     Console(highlight=False, soft_wrap=True).print(f"versions {verb}: {names} ({size / 2**20:,.1f} MiB)")
 
 
-def _pointer(shelf: StoredWeights, manifest: Manifest) -> Published:
+def _pointer(stored: StoredWeights, manifest: Manifest) -> Published:
     key = manifest_key(manifest.version)
-    return Published(manifest.version, key, digest(shelf.store.get(key)))
+    return Published(manifest.version, key, digest(stored.store.get(key)))
 
 
 def _version(name: str) -> Version:
     lineage, _, number = name.partition(".")
     if not (lineage.isdigit() and number.isdigit()):
-        what = f"{name!r} is no version"
+        what = f"{name!r} is not a version"
         raise EchoQueueError(Problem("weights", what, "write LINEAGE.NUMBER, as `echo-queue weights ls` does"))
     return Version(int(lineage), int(number))

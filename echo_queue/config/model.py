@@ -140,8 +140,8 @@ class Environment(Section):
     (`function`). Environments that answer the model and score in the end: your class (`interactive`), one written for
     `verifiers`, or a poker table (`poker`). See docs/environments.md."""
     function: str = ""
-    """For `function`: `module:function` with TRL's signature, (prompts, completions, **columns) → list of floats.
-    For `interactive`: `module:Class`. For `verifiers`: `module:load_environment`."""
+    """The code to load: `module:function` with TRL's signature, (prompts, completions, **columns) → list of floats, for
+    `function`; `module:Class` for `interactive`; `module:load_environment` for `verifiers`."""
     options: dict[str, Any] = {}
     """Keyword arguments for the class or for `load_environment`."""
     max_turns: Positive = 16
@@ -171,8 +171,8 @@ class Preemption(Section):
     poll_s: Seconds = 2.0
     """Seconds between two checks for a notice."""
     acknowledge: bool = False
-    """Azure only: a worker that has ended tells the cloud that the machine may be taken at once. Leave it off where
-    several workers share a machine."""
+    """Azure only: a worker that ends lets the cloud take the machine at once. Leave it off where several workers share
+    a machine."""
 
 
 class Http(Section):
@@ -185,11 +185,11 @@ class Http(Section):
     deadline_s: Seconds = 120.0
     """A worker ends when its server is unreachable, or silent while it generates or loads, for this long."""
     checksums: bool = True
-    """After each load the server reports the sums of its parameters, which takes it one pass over all of them."""
+    """The server reports the sums of its parameters after each load, which takes it one pass over all of them."""
 
 
 class Rollout(Section):
-    """How workers generate samples."""
+    """The rollout workers, which generate samples."""
 
     workers: Positive = 2
     """Number of workers that `echo-queue run` starts on this machine."""
@@ -230,7 +230,7 @@ class Staleness(Section):
     pace: bool = True
     """Keeps data fresher than S requires. Off: workers always fill the window that S allows."""
     late: Literal["requeue", "wait"] = "requeue"
-    """What happens to a late group: it goes back to be generated again (`requeue`), or the learner waits for it
+    """Treatment of a late group: it goes back and is generated again (`requeue`), or the learner waits for it
     (`wait`)."""
     late_deadline_s: Seconds = 60.0
     """Longest wait for one late group."""
@@ -294,7 +294,7 @@ class Learner(Section):
 
 
 class Weights(Section):
-    """How published weights travel to the workers."""
+    """The publication of weights, and their distribution to the workers."""
 
     chunk_bytes: Annotated[int, Field(ge=1_024)] = 262_144
     """Size of a chunk, the unit that is verified and passed on to peers."""
@@ -353,7 +353,7 @@ class Submission(Section):
 
 
 class Telemetry(Section):
-    """What a run records and reports about itself."""
+    """The run's records and reports about itself."""
 
     keep_groups: int = Field(default=256, ge=0)
     """Number of groups, those trained last, that the learner keeps at least for `echo-queue show`. 0 keeps none."""

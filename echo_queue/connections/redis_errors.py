@@ -15,7 +15,7 @@ MEANINGS: tuple[tuple[type[Exception] | str, str, str], ...] = (
     (
         exceptions.NoPermissionError,
         "Redis does not allow this role to do that",
-        "compare the role's rights with those in docs/operations.md",
+        "compare the role's rights with those in docs/rights.md",
     ),
     (redis.BusyLoadingError, "Redis is still loading its data", "wait: a long append-only file takes some time"),
     (MasterNotFoundError, "the Sentinels know no such master", "check the hosts and the service's name"),

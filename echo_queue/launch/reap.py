@@ -1,4 +1,4 @@
-"""Waits for a process that was told to end, within a deadline that names it."""
+"""Waits for a process that was asked to end, within a deadline whose error names it."""
 
 import subprocess
 from typing import Protocol

@@ -1,4 +1,8 @@
-"""The queue of a run: every state in Redis, every change one atomic move, one identity over all of them."""
+"""The queue of a run: all its state is in Redis, every change is one atomic move, and one identity covers all states.
+
+There is a client for each role, with one method for each move that the role's Redis user may make (`acl.py`). The moves
+themselves are the Redis Functions of `library/`.
+"""
 
 from echo_queue.queue.caller import Caller
 from echo_queue.queue.learner import LearnerQueue

@@ -1,14 +1,15 @@
-"""What each role's Redis user may do, as ACL rules (`ACL SETUSER` words, without name, state and password).
+"""The rights of each role's Redis user, as ACL rules (`ACL SETUSER` words, without name, state and password).
 
-- A role may call its own functions only, and a function runs with its caller's rights: even one that is called by
-  another way can do no more than the keys allow.
-- A worker can lease, keep and complete; it can neither submit, nor add or bury tasks, nor read what others made but
-  partials, which it may have to go on with, nor publish, nor touch a counter that the identity is checked with. What
-  completing needs it can also do by hand: delete entries of tasks, add some to replay, change places in `open`. The
-  audit shows that (docs/reliability.md).
-- It may also write who feeds whom with weights: that costs others time at most, as they verify what they are fed.
-- Nobody but admin may change the functions: a learner would run what a broker's user had put in their place.
-- Only words that Redis 7.0 knows: an unknown one keeps a server from starting.
+- A role may call only its own functions, and a function runs with its caller's rights. So a function that is called in
+  some other manner can do no more than the caller's keys allow.
+- A worker can lease, renew and complete tasks. It can neither submit, nor add or bury tasks, nor publish, nor change a
+  counter that the identity is checked with. Of other workers' results it can read only partial rollouts, because it may
+  have to continue them. The single commands that completing needs are also open to it by hand: it can delete entries of
+  tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md).
+- A worker may also write which peer fetches weights from which. A wrong entry costs other workers time at most, because
+  they verify the weights that they fetch.
+- Only admin may change the functions. Otherwise a learner would run code that the broker's user had put in their place.
+- The rules use only words that Redis 7.0 knows, because an unknown word keeps a server from starting.
 """
 
 from collections.abc import Iterator
@@ -19,9 +20,9 @@ from echo_queue.queue.keys import Keys
 SESSION = "+ping +hello +auth +select +echo +time +wait"
 TRANSACTION = "+multi +exec +discard"
 BLIND = "-scan -randomkey -dbsize"
-"""They tell names and numbers of keys that are not the role's."""
+"""Denied commands: they reveal names and numbers of keys that are not the role's."""
 SCRIPTS = "+eval +evalsha +script|exists +script|load"
-"""Kombu's own, on its own keys."""
+"""Commands for Kombu's own scripts, which work on Kombu's own keys."""
 
 # (access, commands, keys): "~" reads and writes, "%R~" reads, "%W~" writes.
 Grant = tuple[str, str, tuple[str, ...]]
@@ -75,10 +76,10 @@ SUBMITTER: tuple[Grant, ...] = (
 
 
 def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
-    """The rules of `role` for one run. `celery_prefix` is Celery's global key prefix on that server.
+    """Returns the rules of `role` for one run. `celery_prefix` is Celery's global key prefix on that server.
 
-    `monitor` reads everything of the run but its secrets, and calls the read-only functions; it is meant for redis-cli.
-    `celery` is the broker's user: nothing of the run's queue, everything under the prefix.
+    `monitor` reads everything of the run except its secrets, and calls the read-only functions; it is meant for
+    redis-cli. `celery` is the broker's user: it has no right on the run's queue, and every right under the prefix.
     """
     prefix, run_keys = Keys(run).prefix, Keys(run).run_keys
     match role:
@@ -104,7 +105,7 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
 
 
 def _narrow(prefix: str, calls: tuple[str, ...], grants: tuple[Grant, ...]) -> Iterator[str]:
-    """The functions, on the run's prefix, then one selector for each grant."""
+    """Yields the rules for the functions, on the run's prefix, then one selector for each grant."""
     yield f"~{prefix} -@all {SESSION} {TRANSACTION} {' '.join(f'+fcall|eq1_{name}' for name in calls)}"
     for access, commands, keys in grants:
         yield f"({' '.join(f'{access}{prefix}{key}' for key in keys)} {commands})"

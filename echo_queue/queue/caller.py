@@ -1,12 +1,12 @@
-"""How a move reaches the server: one jittered retry loop with a deadline around idempotent functions.
+"""Sends moves to the server: one jittered retry loop with a deadline around idempotent functions.
 
-- `Caller` is the connection of one role to one run; all clients of that role may share it. `Client` is what they share.
-
-- With `Replicas`, a move counts only once that many replicas hold it: a server that fails over to one of them has it.
-- Only failures that a later try may cure are retried: a lost connection, a server that is loading, failing over,
-  full or not writable for now. Every move may be sent again after a lost reply; that is what makes this safe.
-- Everything else is one clear error: `FencedError` for a learner that was taken over, `SetBackError` for one whose
-  moves the server has forgotten, `ServiceError` otherwise.
+- `Caller` is the connection of one role to one run; all clients of that role may share it. `Client` is the base class
+  of these clients.
+- With `Replicas`, a move counts only once that many replicas hold it. A fail-over to one of them then keeps the move.
+- Only failures that a later try may cure are retried: a lost connection, and a server that is loading, failing over,
+  full or not writable for now. This is safe because every move may be sent again after a lost reply.
+- Every other failure is one clear error: `FencedError` for a learner that was taken over, `SetBackError` for a learner
+  whose moves the server has forgotten, and `ServiceError` otherwise.
 """
 
 import random
@@ -40,7 +40,7 @@ LONGEST_PAUSE_S = 2.0
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many replicas must hold a move before it counts, and how long each try waits for them."""
+    """The number of replicas that must hold a move before it counts, and how long each try waits for them."""
 
     count: int = 0
     wait_ms: int = 1000
@@ -55,7 +55,7 @@ class TooFewReplicas(redis.RedisError):
 
 PASSING = (
     TooFewReplicas,
-    redis.ConnectionError,  # also while it loads its data
+    redis.ConnectionError,  # also raised while the server loads its data
     redis.TimeoutError,
     redis.ReadOnlyError,
     redis.OutOfMemoryError,
@@ -66,25 +66,25 @@ PASSING = (
 )
 PASSING_CODES = ("NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
-"""How Valkey and Redis 7.0 say that a function did what its caller may not."""
+"""The errors of Valkey and of Redis 7.0 for a function that did something its caller has no right to."""
 
 FIXES = {
     "MISCONF": "Redis cannot write to its disk: free space there",
-    "EQNORUN": "start `echo-queue services` or the learner first: they write the run's rules",
-    "EQREFUSED": "this worker is broken, or of another release",
-    "EQSET": "submit it under another name, or as it was declared",
+    "EQNORUN": "start `echo-queue services` or the learner first: they write the run rules",
+    "EQREFUSED": "this worker is broken, or of another release; restart it with the release of the services",
+    "EQSET": "submit the set under another name, or exactly as it was declared",
 }
-REFUSED = "this role's user may not do that; docs/operations.md lists the rights of each"
+REFUSED = "this role's Redis user may not do that; docs/rights.md lists the rights of each"
 PASSWORD = "check the user's name and its password"
 FULL = "Redis is at maxmemory: raise it, or lower staleness.s or learner.batch_groups; the learner still drains it"
 AWAY = "is it running and reachable from here?"
 MISSING = "Function not found"
 INSTALL = "run `echo-queue services`, which loads them"
-BEHIND = "look at its replicas (`redis-cli info replication`), or lower redis.wait_replicas"
+BEHIND = "check its replicas (`redis-cli info replication`), or lower redis.wait_replicas"
 
 
 class Caller:
-    """Sends commands of run `run`. `deadline_s` bounds how long a passing failure is waited out."""
+    """Sends the commands of run `run`. `deadline_s`: how long passing failures are retried before the call fails."""
 
     def __init__(
         self,
@@ -102,30 +102,30 @@ class Caller:
 
     @classmethod
     def connect(cls, config: "Config", role: "Role", deadline_s: float = DEADLINE_S) -> Self:
-        """A tested connection to the configured run, as the user of `role`."""
+        """Returns a tested connection to the configured run, as the Redis user of `role`."""
         from echo_queue.connections.connect import connect_redis
 
         replicas = Replicas(config.redis.wait_replicas, config.redis.wait_ms)
         return cls(connect_redis(config, role), config.run.name, deadline_s, replicas)
 
     def within(self, deadline_s: float) -> "Caller":
-        """The same connection with another deadline."""
+        """Returns a caller on the same connection with another deadline."""
         return Caller(self.client, self.run, deadline_s, self.replicas)
 
     def call(self, move: str, *args: Any) -> Any:
-        """The answer of one function."""
+        """Calls one function and returns its answer."""
         return self.move(move, [(move, *args)], args)[0]
 
     def ask(self, question: str) -> Any:
-        """The answer of a function that only reads, as a monitor may call it."""
+        """Calls a read-only function, as a monitor may, and returns its answer."""
         return self.persist(question, lambda: self.client.fcall_ro(f"eq1_{question}", 1, self.keys.prefix))
 
     def move(
         self, step: str, calls: Sequence[Sequence[Any]], about: object = None, *, optional: bool = False
     ) -> list[Any]:
-        """The answers of these functions, in one round trip. Each call: a name and its arguments.
+        """Calls these functions in one round trip and returns their answers. Each call: a name and its arguments.
 
-        `optional`: a full server is not waited for; its `redis.OutOfMemoryError` is the answer then.
+        `optional`: a full server is not retried; its `redis.OutOfMemoryError` is then the answer.
         """
         prefix = self.keys.prefix
 
@@ -134,8 +134,8 @@ class Caller:
             for name, *args in calls:
                 pipe.fcall(f"eq1_{name}", 1, prefix, *args)
             if self.replicas.count:
-                # Valkey's WAIT heeds only what this very connection has written, and a move that was made already
-                # writes nothing: with a write of its own it waits for everything before.
+                # Valkey's WAIT regards only writes of this very connection, and a move that was made already writes
+                # nothing. A write of its own makes WAIT cover everything before it.
                 pipe.fcall("eq1_confirm", 1, prefix)
                 pipe.wait(self.replicas.count, self.replicas.wait_ms)
             replies = pipe.execute(raise_on_error=False)
@@ -144,7 +144,7 @@ class Caller:
         return list(self.persist(step, send, about))
 
     def _confirmed(self, replies: list[Any]) -> list[Any]:
-        """What the calls answered, if enough replicas hold it."""
+        """Returns the calls' answers; raises `TooFewReplicas` if fewer replicas than required hold the move."""
         if not self.replicas.count:
             return replies
         *answered, _, held = replies
@@ -153,9 +153,9 @@ class Caller:
         return answered
 
     def persist(self, step: str, send: Callable[[], Any], about: object = None) -> Any:
-        """The answer of `send`, which may run several times. Raises as this module's docstring says.
+        """Runs `send`, several times if need be, and returns its answer. Raises as this module's docstring states.
 
-        `step` and `about` name it at the failpoint (`echo_queue.failpoints`).
+        `step` and `about` name the call at the failpoint (`echo_queue.failpoints`).
         """
         return failpoints.step(step, lambda: self._repeat(send), about)
 
@@ -206,7 +206,10 @@ class Caller:
 
 
 class Client:
-    """One role's view of a run. `ROLE`: the Redis user that may do all that the class has methods for (`acl.py`)."""
+    """The base class of a role's clients of one run.
+
+    `ROLE`: a Redis user that has the rights for all methods of the class (`acl.py`).
+    """
 
     ROLE: ClassVar["Role"]
 
@@ -220,7 +223,7 @@ class Client:
 
 
 def _passing(error: redis.RedisError) -> bool:
-    if isinstance(error, redis.AuthenticationError):  # a kind of ConnectionError, but one that stays
+    if isinstance(error, redis.AuthenticationError):  # a subclass of ConnectionError, but no later try cures it
         return False
     return isinstance(error, PASSING) or str(error).startswith(PASSING_CODES)
 
@@ -240,7 +243,7 @@ def _fix(error: redis.RedisError) -> str | None:
 
 
 def answers(replies: list[Any], spared: tuple[type[Exception], ...] = ()) -> list[Any]:
-    """The replies of a pipeline, raising the first that is an error, unless it is `spared`."""
+    """Returns the replies of a pipeline; raises the first that is an error, unless its type is in `spared`."""
     for reply in replies:
         if isinstance(reply, Exception) and not isinstance(reply, spared):
             raise reply

@@ -1,7 +1,7 @@
-"""Who holds a run up, said in sentences that a person can act on.
+"""Diagnoses what holds a run up, in sentences that a person can act on.
 
-- One pure function of one look at the queue, `who`: first those who are silent and hold something, then who waits
-  for what. The learner's error, the run's error and `echo-queue status` say the same.
+- `who` is a pure function of one snapshot of the queue. It names silent roles that hold something first, then the roles
+  that wait and what they wait for. The learner's error, the run's error and `echo-queue status` say the same.
 - `Stillness` measures for how long nothing has moved.
 """
 
@@ -15,30 +15,34 @@ from echo_queue.queue.types import Lease, Status, WorkerStatus
 from echo_queue.records import Version
 
 SILENT_MS = 5_000
-"""Workers and the learner's housekeeper are heard about once a second."""
+"""A role is silent after this time: workers and the learner's housekeeper report about once a second."""
 NAMED = 8
-"""Of chunks and workers so many are named."""
+"""At most this many chunks or workers are named in a sentence."""
 
 
 @dataclass(frozen=True)
 class RunSnapshot:
-    """A picture of the run; `unexpanded`: the numbers of the chunks of each declared set that have no shard yet."""
+    """A snapshot of the run. `unexpanded`: for each declared set, the numbers of its chunks that have no shard yet."""
 
     status: Status
     unexpanded: Mapping[str, Sequence[int]]
 
 
 def look(monitor: Monitor) -> RunSnapshot:
-    """Raises `ServiceError` where Redis does not answer."""
+    """Reads a snapshot of the run. Raises `ServiceError` if Redis does not answer."""
     submissions = [found for name in monitor.unserved_sets() if (found := monitor.submission_status(name))]
-    unexpanded = {one.name: [chunk.number for chunk in one.waiting] for one in submissions if one.waiting}
+    unexpanded = {
+        submission.name: [chunk.number for chunk in submission.waiting]
+        for submission in submissions
+        if submission.waiting
+    }
     return RunSnapshot(monitor.status(), unexpanded)
 
 
 def who(look: RunSnapshot | None, still_s: float) -> tuple[str, ...]:
-    """Why nothing has moved for `still_s` seconds, causes first; empty for a run that is finished.
+    """Returns why nothing has moved for `still_s` seconds, causes first; empty for a run that is finished.
 
-    `look` is None where Redis does not answer.
+    `look` is None if Redis does not answer.
     """
     if look is None:
         return ("Redis does not answer",)
@@ -48,12 +52,12 @@ def who(look: RunSnapshot | None, still_s: float) -> tuple[str, ...]:
 
 
 def silent(status: Status) -> tuple[str, ...]:
-    """Roles that ought to be heard and are not: that is certain after a single look."""
+    """Returns a sentence for each role that should report and does not. One snapshot is enough to be certain."""
     return () if status.finished else tuple(_silent(status))
 
 
 def of_worker(lease: Lease, serving: Version, still_s: float) -> str:
-    """The same from where an idle worker stands, which may not see more of the queue than its lease."""
+    """Returns the diagnosis of an idle worker, which may see no more of the queue than its lease."""
     learner, published = lease.learner_version, lease.published
     if published is None:
         return f"the learner has published no weights yet: it is at version {learner}, unheard for {still_s:.0f} s"
@@ -64,7 +68,7 @@ def of_worker(lease: Lease, serving: Version, still_s: float) -> str:
 
 
 class Stillness:
-    """For how long nothing has moved: no prompt, task, group or version."""
+    """Measures for how long nothing has moved: no prompt, task, group or version."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -72,7 +76,7 @@ class Stillness:
         self._moved = clock()
 
     def seconds(self, status: Status | None) -> float:
-        """After this look; a look that failed sees no movement."""
+        """Returns for how long nothing has moved, `status` included. None, a failed snapshot, counts as no movement."""
         picture = () if status is None else _moving(status)
         if picture and picture != self._last:
             self._last, self._moved = picture, self._clock()
@@ -121,7 +125,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
     published = status.published.version if status.published else None
     quarantined = [worker for worker in living if worker.heartbeat and worker.heartbeat.state == "quarantined"]
     if quarantined:
-        yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them anew"
+        yield f"{_names(quarantined)} {_mistrust(quarantined)} weights and {_load(quarantined)} them again"
     fetching = [worker for worker in living if worker.heartbeat and worker.heartbeat.state == "fetching"]
     if fetching:
         yield f"{_names(fetching)} {_fetch(fetching)} version {published}, which the learner has published"
@@ -141,7 +145,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
 
 
 def _due(status: Status) -> int:
-    """The oldest version that may generate the group to be admitted next (docs/architecture.md, *Staleness*)."""
+    """Returns the oldest version that may generate the next group admitted (docs/architecture.md, *Staleness*)."""
     untrained = status.tasks + status.retry + status.replay - status.uncommitted
     return staleness.min_pv(status.learner.number, untrained, status.rules.batch, status.rules.s)
 

@@ -1,17 +1,17 @@
-"""The plain words that stand beside a payload in Redis: told with it, and compared with it when it is read back."""
+"""The plain fields beside a payload in Redis: they are sent with it, and compared with it when it is read back."""
 
 from echo_queue.records import Group, PartialGroup, partial_codec
 
 COMPLETE_WORDS = ("id", "attempt", "oldest", "newest", "lineage", "samples", "tokens", "reward")
-"""What `complete` is told of a group, in this order, between the worker and the payload; `worker.lua` says the same."""
+"""The arguments of `complete` between the worker and the payload, in this order; `worker.lua` states the same."""
 PROGRESS_WORDS = ("id", "oldest", "newest", "lineage", "tokens")
-"""What `progress` is told of the partial rollouts of a task, in this order, at the same place."""
+"""The arguments of `progress` between the worker and the payload, in this order."""
 UNCHECKED_WORDS = ("attempt", "reward")
-"""Words of a replay entry that need not be those of its content: the attempt is the task's, the mean for people."""
+"""Fields of a replay entry that may differ from its content: the attempt is the task's, the mean reward for people."""
 
 
 def entry_of(group: Group) -> dict[str, str]:
-    """The plain fields of a group's replay entry, as its content tells them."""
+    """Returns the plain fields of a group's replay entry, computed from its content."""
     values = {
         "id": group.task,
         "set": group.set,
@@ -30,7 +30,7 @@ def entry_of(group: Group) -> dict[str, str]:
 
 
 def told_of(partials: PartialGroup) -> tuple[str, int, int, int, int]:
-    """The words of `PROGRESS_WORDS`."""
+    """Returns the values of `PROGRESS_WORDS` for a task's partial rollouts."""
     tokens = partial_codec.tokens(partials)
     oldest, newest = partial_codec.versions(partials) if tokens else (0, 0)
     return partials.task, oldest, newest, partials.lineage, tokens

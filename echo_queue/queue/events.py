@@ -8,16 +8,16 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Client
 
 BLOCK_S = 2.0
-"""Longest single blocking read; a connection's socket timeout must be above it."""
+"""The longest single blocking read; a connection's socket timeout must be above it."""
 
 
 class Events(Client):
-    """For whoever has nothing to do until something else has happened."""
+    """Lets a role wait for the run's events instead of polling."""
 
     def wait_for_event(self, cursor: str, timeout_s: float, kinds: Collection[str] = ()) -> str:
         """Blocks until an event after `cursor` (of one of `kinds`, if given) or `timeout_s`; returns the new cursor.
 
-        Begin with "0-0", and look at the queue before each wait: then nothing is missed. Kinds: declared, submitted,
+        Begin with "0-0", and check the queue before each wait: then nothing is missed. Kinds: declared, submitted,
         admitted, completed, advanced, keys_published, announced, published, committed, resumed, returned, buried,
         revived, finished.
         """

@@ -1,15 +1,15 @@
-"""The one place that names the keys of a run: `eq:{run}:…`.
+"""The names of a run's keys, `eq:{run}:…`, which are stated nowhere else in Python.
 
 - The braces are Redis Cluster's hash tag: every key of a run lies in one slot, hence on one node, so a
   function may derive all of them from the prefix it is given as KEYS[1]. Only moving that very slot to another
   node while the run goes on could split them; stop the run before resharding its slot.
-- What not even a monitor may read stands under `eqs:{run}:`, in the same slot.
+- Keys that not even a monitor may read are under `eqs:{run}:`, in the same slot.
 - `library/state.lua` documents type and fields of each key.
 """
 
 
 class Keys:
-    """Key names of one run. `prefix` is what every function takes as KEYS[1]."""
+    """The key names of one run. Every function takes `prefix` as KEYS[1]."""
 
     def __init__(self, run: str) -> None:
         self.prefix = f"eq:{{{run}}}:"

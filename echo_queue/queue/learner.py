@@ -1,8 +1,8 @@
-"""What the learner does with the queue: `library/learner.lua`.
+"""The queue client of the learner: the moves of `library/learner.lua`.
 
-- A client holds one lineage, the one it began (`resume`), and numbers its moves: a server that has forgotten any of
-  them refuses the next one (`SetBackError`), and one whose lineage is not the newest is fenced (`FencedError`).
-- The moves that are numbered are made by one thread; the others by any.
+- A client holds one lineage, the one it began (`resume`), and numbers its moves. A server that has forgotten any of
+  them refuses the next one (`SetBackError`). A client whose lineage is not the newest is fenced (`FencedError`).
+- One thread makes all numbered moves (`drain`, `advance`, `commit`, `uncommit`); any thread may make the others.
 """
 
 import uuid
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class LearnerQueue(Events):
-    """Takes groups, counts what is trained, and publishes weights.
+    """Drains groups, commits trained ones and publishes weights as Redis user `learner`, through `library/learner.lua`.
 
-    `lineage`: one that another client began; without it, 0, which every learner that has begun fences.
+    `lineage`: a lineage that another client began. The default 0 is fenced by every learner that has begun.
     """
 
     ROLE: ClassVar["Role"] = "learner"
@@ -38,29 +38,29 @@ class LearnerQueue(Events):
 
     @property
     def lineage(self) -> int:
-        """The learner's fencing token."""
+        """Returns the client's lineage, the learner's fencing token."""
         return self._lineage
 
     def resume(self, begin: Version = BASE, floor: int = 0) -> Resumed:
-        """A learner begins at the checkpoint of `begin`, in a new lineage above `floor`; whatever ran before is fenced.
+        """Begins a new lineage, above `floor`, at the checkpoint of `begin`; every earlier learner is fenced.
 
-        The caller then makes the queue follow its checkpoints (`commit`, `uncommit`) before it drains. If nothing is
-        published afterwards, publish these weights first.
+        The caller then makes the queue follow its checkpoints (`commit`, `uncommit`) before it drains. If no weights
+        are published afterwards, the caller publishes these first.
         """
         lineage, committed = self._caller.call("resume", *begin, floor, uuid.uuid4().hex)
         self._lineage, self._turn = int(lineage), 0
         return Resumed(self._lineage, replies.text(committed) or None)
 
     def pending(self) -> tuple[Group, ...]:
-        """Groups drained and not committed, oldest first. To be called once, right after `resume`."""
+        """Returns the groups that were drained and not committed, oldest first. Call it once, right after `resume`."""
         rows, refs = self._caller.call("pending", self._lineage)
         self._payloads.discard(refs)
         return self._groups([(row[0], row[1]) for row in rows])[0]
 
     def drain(self, need: int) -> Drained:
-        """At most `need` admissible groups, oldest versions first; what is too old goes back in the same call.
+        """Takes at most `need` admissible groups, the oldest versions first.
 
-        A group that cannot be read is buried with the reason.
+        Groups that are too old go back in the same call. A group that cannot be read is buried with the reason.
         """
         reply = self._numbered("drain", need)
         self._payloads.discard(reply[-1])
@@ -68,52 +68,57 @@ class LearnerQueue(Events):
         return replies.drained_of(reply, groups, malformed)
 
     def advance(self, version: int, trained: int, window: float) -> int:
-        """The learner's new version, after an update on `trained` groups. Returns how many in flight were cancelled."""
+        """Sets the learner's version after an update on `trained` groups. Returns how many in flight were cancelled."""
         return int(self._numbered("advance", version, trained, window))
 
     def commit(self, checkpoint: str, task_ids: Sequence[str]) -> int:
-        """→ trained, from wherever they are, once `checkpoint`, which holds them and its parent does not, is durable.
+        """Moves tasks to trained, wherever they are. Call it once `checkpoint` is durable.
 
-        Returns how many were in the queue; those that Redis has forgotten count as trained when they are admitted.
+        The checkpoint holds these tasks and its parent does not. Returns how many were in the queue; tasks that Redis
+        has forgotten count as trained when they are admitted.
         """
         settled, refs = self._numbered("commit", checkpoint, *task_ids)
         self._payloads.discard(refs)
         return int(settled)
 
     def uncommit(self, checkpoint: str, parent: str, task_ids: Sequence[str]) -> int:
-        """The opposite, for the queue's newest checkpoint when no surviving history holds it: trained → backlog."""
+        """Undoes `commit` for the queue's newest checkpoint if no surviving history holds it: trained → backlog.
+
+        Returns how many went back to the backlog.
+        """
         return int(self._numbered("uncommit", checkpoint, parent, *task_ids))
 
     def publish_keys(self, keys: RunKeys) -> None:
-        """Tells workers whose weights to trust. It does not change during a lineage."""
+        """Publishes the keys by which workers trust weights. They do not change during a lineage."""
         words = keys.public_key, keys.token_secret.hex(), keys.chunk_key.hex()
         self._caller.call("publish_keys", self._lineage, *words)
 
     def announce(self, version: Version, route: str, place: int, document: bytes) -> bool:
-        """A part of a route to `version`, which is not published yet, is stored: its signed document. Parts in order.
+        """Announces, by its signed document, a stored part of a route to `version`, which is not published yet.
 
-        Replaces what was announced of another route. False if the version is published, or the document too large.
+        Parts are announced in order, and replace those of another route. False if the version is published or the
+        document too large.
         """
         self._require_own(version)
         return bool(self._caller.call("announce", self._lineage, version.number, route, place, document))
 
     def publish(self, published: Published) -> bool:
-        """Moves the pointer to the newest weights. False if it stands there or further already."""
+        """Moves the pointer to the newest weights. False if it is already at this version or a newer one."""
         self._require_own(published.version)
         words = published.version.number, published.manifest, published.digest
         return bool(self._caller.call("publish", self._lineage, *words))
 
     def bury_bad_group(self, task_id: bytes, entry: bytes, error: CodecError) -> bool:
-        """→ dead, for the bad group at `entry` of replay, counted as `bad_<cause>`. False if it is no longer there."""
+        """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`. False if it is not there."""
         words = task_id, entry, error.problems[0].what, error.cause
         moved, *refs = self._caller.call("bury_bad_group", self._lineage, *words)
         self._payloads.discard(filter(None, refs))
         return bool(moved)
 
     def finish(self, force: bool = False) -> bool:
-        """Marks the run finished, which `Lease.finished` tells the workers, until anything new comes to be trained.
+        """Marks the run finished until new work arrives; workers learn it from `Lease.finished`.
 
-        False if there is something left to train; `force` leaves it.
+        False if there is something left to train, unless `force` is set, which finishes the run all the same.
         """
         return bool(self._caller.call("finish", self._lineage, int(force)))
 
@@ -122,7 +127,7 @@ class LearnerQueue(Events):
             raise ValueError(f"lineage {self._lineage} cannot publish {version}")
 
     def _numbered(self, move: str, *args: Any) -> Any:
-        """A move of the learner, with its number. A client that did not `resume` itself goes on from what it finds."""
+        """Makes a numbered move. A client that did not call `resume` itself continues from the number in Redis."""
         if self._turn is None:
             client, key = self._caller.client, self._caller.keys.state
             known = self._caller.persist("turn", lambda: client.hget(key, "turn"))
@@ -132,7 +137,7 @@ class LearnerQueue(Events):
         return answer
 
     def _groups(self, places: list[tuple[bytes, bytes]]) -> tuple[tuple[Group, ...], int]:
-        """The groups at these (task id, entry) in replay; those that are bad are buried and counted."""
+        """Returns the groups at these (task id, entry) places in replay, and how many bad ones it buried."""
         replay = self._caller.keys.replay
 
         def fetch() -> list[Any]:

@@ -1,4 +1,4 @@
-"""Brings the queue's functions into a server. What is loaded is exactly the files of `library/`, in this order."""
+"""Loads the queue's functions into a Redis server: exactly the files of `library/`, in the order of `FILES`."""
 
 from importlib.resources import files
 
@@ -10,10 +10,10 @@ FILES = ("state", "backlog", "worker", "learner", "peers", "operator")
 
 
 def source() -> str:
-    """The library's Lua text. Local functions must stand before their use, hence the fixed order."""
+    """Returns the library's Lua text. Local functions must stand before their use, hence the fixed order."""
     return "\n".join((FOLDER / f"{name}.lua").read_text(encoding="utf-8") for name in FILES)
 
 
 def load(client: "redis.Redis") -> None:
-    """Loads or replaces the library. Functions persist with the data and reach replicas."""
+    """Loads or replaces the library. Redis persists functions with the data and sends them to replicas."""
     client.function_load(source(), replace=True)

@@ -1,4 +1,7 @@
-"""What may be read of a run by everybody who may look at it, and changes nothing: half of `library/operator.lua`."""
+"""Read-only views of a run: `RunState` for several roles, and `Monitor` for the Redis user `monitor`.
+
+`status` and `audit` are the read-only functions of `library/operator.lua`; everything else is read by plain commands.
+"""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,25 +19,28 @@ if TYPE_CHECKING:
 
 
 class RunState(Client):
-    """How a run stands."""
+    """The state of a run: its status, its audit, and its dead tasks."""
 
     def status(self) -> Status:
-        """Everything a person wants to see, from one read-only snapshot."""
+        """Returns a full picture of the run for a person, from one read-only snapshot."""
         return replies.status_of(self._caller.ask("status"))
 
     def audit(self) -> Audit:
-        """The conservation identity, from one read-only snapshot."""
+        """Returns both sides of the identity, counted independently, from one read-only snapshot."""
         return replies.audit_of(self._caller.ask("audit"))
 
     def dead(self, limit: int = 100) -> list[DeadTask]:
-        """The tasks given up last."""
+        """Returns the tasks that were buried last, the newest first, at most `limit`."""
         client, key = self._caller.client, self._caller.keys.dead
         rows = self._caller.persist("dead", lambda: client.xrevrange(key, count=limit))
         return [replies.dead_of(words) for _, words in rows]
 
 
 class Monitor(RunState, PublishedWeights, Submissions, Events):
-    """For people who look, and for roles that say who holds the run up."""
+    """Reads a run as Redis user `monitor`, for people and for roles that diagnose what holds the run up.
+
+    It changes nothing. Its Lua functions are the read-only ones of `library/operator.lua`.
+    """
 
     ROLE: ClassVar["Role"] = "monitor"
 
@@ -43,9 +49,10 @@ class Monitor(RunState, PublishedWeights, Submissions, Events):
         self._payloads = payloads or Payloads()
 
     def group_in_replay(self, task: str | None = None) -> Group | None:
-        """The group of a task that is made and not yet trained; of any task: the newest one. For people to look at.
+        """Returns the group of `task` that is completed and not yet trained, for a person to inspect.
 
-        Raises `CodecError` for bytes that are none.
+        Without `task`, it returns the newest such group of any task. None: there is no such group. Raises `CodecError`
+        if the bytes are not a group.
         """
         most = None if task else 1
         client, key = self._caller.client, self._caller.keys.replay
@@ -54,7 +61,10 @@ class Monitor(RunState, PublishedWeights, Submissions, Events):
         return next((self._payloads.group(words) for _, words in rows if wanted in (None, words.get(b"id"))), None)
 
     def partial_group(self, task: str) -> PartialGroup | None:
-        """How far a task was when its worker last told. For people to look at. Raises `CodecError`."""
+        """Returns the partial rollout that a task's worker stored last, for a person to inspect; None if there is none.
+
+        Raises `CodecError` if the bytes are not a partial rollout of this task.
+        """
         client, key = self._caller.client, self._caller.keys.partials
         words = self._caller.persist("partial_group", lambda: client.hget(key, task))
         return None if words is None else self._payloads.partials(task, replies.kept_words(words))

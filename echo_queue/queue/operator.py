@@ -1,7 +1,8 @@
-"""Who keeps a run in order: the run's rules, expired leases, dead tasks. The moves of `library/operator.lua`.
+"""The clients that keep a run in order: its rules, expired leases, dead tasks. The moves are those of
+`library/operator.lua`.
 
-The learner's user may do what `Operator` does: its housekeeper does, and a person with its secrets. To install the
-functions takes `Admin`'s.
+Redis user `learner` has the rights for `Operator`: the learner's housekeeper uses it, and so may a person with the
+learner's secrets. Installing the functions takes Redis user `admin`, hence `Admin`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ SWEEP_MAX = 64
 
 
 class Operator(RunState, Admission):
-    """Moves what nobody else moves any more."""
+    """Moves tasks that no other role moves any more, as Redis user `learner`, through `library/operator.lua`."""
 
     ROLE: ClassVar["Role"] = "learner"
 
@@ -32,36 +33,39 @@ class Operator(RunState, Admission):
 
     @classmethod
     def connect(cls, config: "Config", store: PayloadStore | None = None, *, deadline_s: float = DEADLINE_S) -> Self:
-        """Without `store`, the stored groups of buried tasks stay there until a sweep finds them."""
+        """Returns a client with a tested connection to the configured run.
+
+        Without `store`, the stored groups of buried tasks stay in the object store until a sweep finds them.
+        """
         return cls(Caller.connect(config, cls.ROLE, deadline_s), Payloads.of(config, store))
 
     def configure(self, rules: RunRules) -> None:
-        """Creates the run, or changes its rules."""
+        """Creates the run, or changes its run rules."""
         self._caller.call("configure", *replies.rules_words(rules))
 
     def reclaim(self, limit: int = SWEEP_MAX) -> Reclaimed:
-        """One sweep over at most `limit` expired leases: → retry, or → dead after too many attempts.
+        """Ends at most `limit` expired leases: their tasks go to retry, or to dead after too many attempts.
 
-        A sweep that comes much too late after the one before spares leases that living workers may renew.
+        A sweep that comes much too late after the one before spares leases that living workers may still renew.
         """
         return Reclaimed(*self._caller.call("reclaim", limit))
 
     def bury(self, task_id: str, reason: str) -> bool:
-        """→ dead, by an operator. False if the task is dead already, not open, or in the learner's hands."""
+        """Moves a task to dead, by an operator. False if it is dead already, not open, or in the learner's hands."""
         moved, *refs = self._caller.call("bury", task_id, reason)
         self._payloads.discard(filter(None, refs))
         return bool(moved)
 
     def revive(self, task_ids: Sequence[str]) -> int:
-        """Dead → retry, with all attempts before them again."""
+        """Moves dead tasks to retry, with all their attempts available again. Returns how many were dead."""
         return int(self._caller.call("revive", *task_ids)) if task_ids else 0
 
 
 class Admin(Operator):
-    """Whoever runs the services."""
+    """The operator's moves and the installation of the functions, as Redis user `admin`, for `echo-queue services`."""
 
     ROLE: ClassVar["Role"] = "admin"
 
     def install(self) -> None:
-        """Loads the Lua library; needs a user that may `FUNCTION LOAD`."""
+        """Loads the Lua library. This needs a Redis user that may `FUNCTION LOAD`."""
         self._caller.persist("install", lambda: library.load(self._caller.client))

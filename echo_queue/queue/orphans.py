@@ -1,10 +1,11 @@
-"""Stored payloads that nothing points to: what a worker left that died between storing a group and completing its task,
-and partial rollouts of tasks that are no longer under way.
+"""Removes orphans: stored payloads that nothing points to. A worker leaves a group's payload behind if it dies between
+storing the group and completing its task, and partial rollouts of tasks that are no longer under way are left behind.
 
-- A group's is removed if its task is trained, or in replay with another payload: then no completion that is under way
-  can still be accepted with it. While its task is open it stays, however old it is.
+- A group's payload is removed if its task is trained, or is in replay with another payload: no completion that is under
+  way can then still be accepted with it. In every other place of an open task the payload stays, however old it is.
 - A partial rollout is removed if its task is in neither tasks nor retry.
-- Seen so in two sweeps, in case Redis was set back between them. What is named otherwise than payloads are is junk.
+- A payload is removed only after two sweeps have found it an orphan, in case Redis was set back between them. An object
+  whose name is not that of a payload is junk, and is removed as well.
 """
 
 import logging
@@ -24,9 +25,10 @@ UNDER_WAY = (b"tasks ", b"retry ")
 
 
 def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str]) -> set[str]:
-    """Of `keys` under `replay/`, those that may go.
+    """Returns those of `keys`, which lie under `replay/`, that may be removed.
 
-    `places`: what `open` says of each task, `pointed`: what the entries of those in replay point to, both read later.
+    `places`: the place of each open task, from `open`. `pointed`: the payloads that entries of replay point to. Both
+    were read after `keys` was listed.
     """
     undecided = {folder(task) for task, place in places.items() if not place.startswith(b"replay ")}
     return {
@@ -37,13 +39,13 @@ def orphans(keys: Iterable[str], places: Mapping[str, bytes], pointed: Set[str])
 
 
 def idle_partials(keys: Iterable[str], places: Mapping[str, bytes]) -> set[str]:
-    """Of `keys` under `partials/`, those of tasks that nobody generates any more."""
+    """Returns those of `keys`, which lie under `partials/`, whose tasks are in neither tasks nor retry."""
     wanted = {partials_folder(task) for task, place in places.items() if place.startswith(UNDER_WAY)}
     return {key for key in keys if key[: key.rfind("/") + 1] not in wanted}
 
 
 class Sweeper:
-    """For the learner's housekeeper. `sweep` now and then, from one thread."""
+    """Finds and removes orphans. The learner's housekeeper calls `sweep` now and then, from one thread."""
 
     def __init__(self, caller: Caller, store: ObjectStore) -> None:
         self._caller = caller
@@ -51,7 +53,7 @@ class Sweeper:
         self._seen: set[str] = set()
 
     def sweep(self) -> int:
-        """Removes what was an orphan in the sweep before and still is; returns how many."""
+        """Removes the payloads that were orphans in the sweep before and still are; returns how many."""
         keys = [stored.key for stored in self._store.list(REPLAY)]
         partials = [stored.key for stored in self._store.list(PARTIALS)]
         places = self._places() if keys or partials else {}
@@ -63,7 +65,7 @@ class Sweeper:
         return len(gone)
 
     def _places(self) -> dict[str, bytes]:
-        """Where each open task is."""
+        """Returns the place of each open task, by task id."""
 
         def read() -> dict[str, bytes]:
             rows: Any = self._caller.client.hscan_iter(self._caller.keys.open, count=SCAN)
@@ -72,7 +74,11 @@ class Sweeper:
         return dict(self._caller.persist("places", read))
 
     def _pointed(self, places: Mapping[str, bytes]) -> set[str]:
-        """What the entries of replay point to. An entry that is gone was read too late: its task is trained."""
+        """Returns the payloads that entries of replay point to.
+
+        An entry that has gone since `places` was read adds nothing: its task has left replay, usually because it is
+        trained.
+        """
         stored = (place for place in places.values() if place.startswith(b"replay ") and place.endswith(IN_STORE))
         entries = [place.split(b" ", 2)[1] for place in stored]
         found = set[str]()

@@ -1,11 +1,13 @@
-"""Where the bytes of groups and partial rollouts lie: in Redis, or in object storage when they are many.
+"""Stores the bytes of groups and partial rollouts: in Redis, or in object storage if they are large.
 
-- A group is stored under its task and the hash of its content before its completion is told, and removed after it is
-  trained or refused. A crash in between leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
+- A group is stored under its task and the hash of its content before its completion is reported, and removed after it
+  is trained or refused. A crash in between leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
 - A worker stores the partial rollouts of a task under the task's and its own name, over its earlier ones, so that a
-  long task leaves no trail. What it stored and could not tell of is noticed by its digest, and only costs the tokens.
-- Both are read back only if they say the same as the queue was told, and if the reader's checks (`validator`, `limits`)
-  find nothing: a worker is not believed twice. Nothing outside `replay/` is ever removed on a worker's word.
+  long task leaves only one object. If the worker stored a newer one and could not report it, the digest shows that, and
+  only tokens are lost.
+- Both are read back only if they agree with what the worker reported to the queue, and if the reader's own checks
+  (`validator`, `limits`) pass. No worker's report is trusted unchecked, and nothing outside `replay/` is ever removed
+  because of one.
 """
 
 import hashlib
@@ -31,13 +33,13 @@ log = logging.getLogger(__name__)
 INLINE_MAX_BYTES = 1 << 20
 REPLAY, PARTIALS = "replay/", "partials/"
 GROUP_REFERENCE = re.compile(rf"{REPLAY}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
-"""SHA-1 of the task's id, which the server's Lua can check, and BLAKE3 of the content."""
+"""The folder is the SHA-1 of the task's id, which the server's Lua can check; the name is the content's BLAKE3."""
 PARTIALS_REFERENCE = re.compile(rf"({PARTIALS}[0-9a-f]{{40}}/[0-9a-f]{{40}}) ([0-9a-f]{{64}})")
-"""SHA-1 of the task's id and of the worker's name, then BLAKE3 of the content."""
+"""The key holds the SHA-1 of the task's id and of the worker's name; the content's BLAKE3 follows."""
 
 
 class PayloadStore(Protocol):
-    """What is needed of `echo_queue.storage.object_store.ObjectStore`."""
+    """The methods of `echo_queue.storage.object_store.ObjectStore` that payloads need."""
 
     def put(self, key: str, data: bytes) -> object: ...
     def get(self, key: str, most_bytes: int | None = None) -> bytes: ...
@@ -45,10 +47,11 @@ class PayloadStore(Protocol):
 
 
 class Payloads:
-    """Payloads above `inline_max_bytes` go to `store`; without one, all stay in Redis. None is above `max_bytes`.
+    """Encodes, stores, reads and checks payloads.
 
-    `validator`: a learner's; without it only a group's bytes and its entry are compared. `limits`: what a worker that
-    goes on with partial rollouts asks of them besides their form.
+    Payloads above `inline_max_bytes` go to `store`; without a store, all stay in Redis. No payload is above
+    `max_bytes`. `validator`: the learner's; without it, only a group's bytes and its entry are compared. `limits`: the
+    limits that partial rollouts must respect, besides their form, before a worker continues them.
     """
 
     def __init__(
@@ -75,12 +78,15 @@ class Payloads:
         validator: GroupValidator | None = None,
         limits: GroupLimits | None = None,
     ) -> "Payloads":
-        """The payloads of the configured run."""
+        """Returns the payloads of the configured run."""
         settings = config.queue
         return cls(store, settings.inline_max_bytes, settings.group_max_bytes, validator=validator, limits=limits)
 
     def keep_group(self, group: Group) -> tuple[Any, ...]:
-        """What `complete` is told of a group, its payload last. Raises `CodecError` for what is none, or too large."""
+        """Stores a group and returns the arguments of `complete`, its payload last.
+
+        Raises `CodecError` for a value that is not a group, or that is too large.
+        """
         data, entry = self._capped(group.task, "takes", group_codec.encode(group)), entry_of(group)
         words = tuple(entry[name] for name in COMPLETE_WORDS)
         if self._store is None or len(data) <= self._inline_max_bytes:
@@ -90,7 +96,10 @@ class Payloads:
         return *words, "ref", ref.encode()
 
     def keep_partials(self, worker: str, partials: PartialGroup) -> tuple[Any, ...]:
-        """What `progress` is told of partial rollouts, their payload last. Raises `CodecError` as `keep_group` does."""
+        """Stores partial rollouts and returns the arguments of `progress`, their payload last.
+
+        Raises `CodecError` for a value that is not a partial rollout, or that is too large.
+        """
         task, data = partials.task, partial_codec.encode(partials)
         self._capped(task, "its partial rollout takes", data)
         if self._store is None or len(data) <= self._inline_max_bytes:
@@ -100,9 +109,9 @@ class Payloads:
         return *told_of(partials), "ref", f"{key} {blake3(data).hexdigest()}".encode()
 
     def discard(self, refs: Iterable[bytes]) -> None:
-        """Removes stored groups that nothing points to any more; what names anything else is left alone.
+        """Removes stored groups that nothing points to any more. References to anything else are ignored.
 
-        So is what this role may not remove, or cannot now: `orphans.py` finds it.
+        Objects that this role may not remove, or cannot remove now, stay; `orphans.py` finds them.
         """
         keys = [key for key in (ref.decode("utf-8", "replace") for ref in refs) if GROUP_REFERENCE.fullmatch(key)]
         if keys and self._store is not None:
@@ -112,7 +121,7 @@ class Payloads:
                 log.info("%d stored groups are left to the learner's sweep: %s", len(keys), error.problems[0].what)
 
     def group(self, words: Mapping[bytes, bytes]) -> Group:
-        """The group of a replay entry. Raises `CodecError` if its bytes are no group, another one, or a bad one."""
+        """Returns the group of a replay entry. Raises `CodecError` if its bytes are not that group, or if it is bad."""
         sender = words.get(b"worker", b"").decode("utf-8", "replace")
         try:
             group = self._checked_group(words)
@@ -125,25 +134,25 @@ class Payloads:
         return group
 
     def partials(self, task: str, kept: StoredPartial) -> PartialGroup:
-        """Raises `CodecError` for what says another thing than the queue was told."""
+        """Returns the partial rollouts of a task. Raises `CodecError` if they differ from what the queue was told."""
         data = self._stored_partials(task, kept.payload) if kept.kind == "ref" else kept.payload
         partials = partial_codec.decode(data, self._max_bytes)
         said, told = told_of(partials), (task, kept.oldest, kept.newest, kept.lineage, kept.tokens)
         if said != told:
             what = f"its partial rollout says {said}, the queue was told {told}"
-            raise CodecError(Problem(task, what, "look at its worker"))
+            raise CodecError(Problem(task, what, "inspect the worker that stored it"))
         if self._limits is not None:
             check_partials(partials, self._limits)
         return partials
 
     def partials_of(self, kept: Mapping[str, StoredPartial]) -> tuple[dict[str, PartialGroup], list[str]]:
-        """The partial rollouts by their task's ids; and the tasks of which there is none that may be gone on with."""
+        """Returns the partial rollouts by task id, and the ids of tasks whose partial rollouts cannot be continued."""
         partials, bad = {}, []
         for task, words in kept.items():
             try:
                 partials[task] = self.partials(task, words)
             except CodecError as error:
-                log.warning("%s starts anew: %s", task, error.problems[0].what)
+                log.warning("%s starts from scratch: %s", task, error.problems[0].what)
                 bad.append(task)
         return partials, bad
 
@@ -177,17 +186,17 @@ class Payloads:
     def _stored_partials(self, task: str, payload: bytes) -> bytes:
         found = PARTIALS_REFERENCE.fullmatch(payload.decode("utf-8", "replace"))
         if found is None or not found[1].startswith(partials_folder(task)):
-            what = "the queue was told of no partial rollout of this task"
-            raise CodecError(Problem(task, what, "look at its worker"))
+            what = "the queue's entry does not point to a partial rollout of this task"
+            raise CodecError(Problem(task, what, "inspect the worker that stored it"))
         data = self._load(found[1])
         if blake3(data).hexdigest() != found[2]:
-            raise CodecError(Problem(found[1], "is not what the queue was told of", "look at its worker"))
+            raise CodecError(Problem(found[1], "is not what the queue was told of", "inspect its worker"))
         return data
 
     def _load(self, key: str) -> bytes:
         if self._store is None:
             raise ServiceError(Problem(key, "lies in object storage, and this role has no store", "configure [store]"))
-        from echo_queue.storage.object_store import (  # a role without a store does without its libraries
+        from echo_queue.storage.object_store import (  # imported late: a role without a store needs no store libraries
             LargeObject,
             MissingObject,
         )
@@ -201,17 +210,17 @@ class Payloads:
 
 
 def folder(task: str) -> str:
-    """Where the stored groups of a task lie."""
+    """Returns the folder of a task's stored groups."""
     return f"{REPLAY}{_sha1(task)}/"
 
 
 def partials_folder(task: str) -> str:
-    """Where the stored partial rollouts of a task lie."""
+    """Returns the folder of a task's stored partial rollouts."""
     return f"{PARTIALS}{_sha1(task)}/"
 
 
 def reference(task: str, data: bytes) -> str:
-    """Where a group of these bytes lies."""
+    """Returns the key of a group with these bytes."""
     return folder(task) + blake3(data).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Which workers feed one another with weights: `library/peers.lua`."""
+"""The directory of the peer exchange, by which workers fetch weights from one another: `library/peers.lua`."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,33 +12,34 @@ if TYPE_CHECKING:
 
 
 class PeerDirectory(Client):
-    """A worker's way to the others of its region."""
+    """Tells a worker which peers of its region to fetch from, as Redis user `worker`, through `library/peers.lua`."""
 
     ROLE: ClassVar["Role"] = "worker"
 
-    def join(self, peer: Peer, route: str, left: Collection[str] = (), *, anew: bool = False) -> Joined:
-        """`peer` fetches a route: it takes its place in the region's chain, or keeps it, and is told who feeds it.
+    def join(self, peer: Peer, route: str, avoided: Collection[str] = (), *, restart: bool = False) -> Joined:
+        """Gives `peer` a place in the region's chain for a route, or confirms it; returns the peers to fetch from.
 
-        `left`: upstreams that it does not want again. `anew`: it has nothing of the route; a place that its name may
-        have from an earlier life does not count. Raises `ServiceError` for words of a form that we never use.
+        `avoided`: upstreams that it does not want again. `restart`: it has nothing of the route, so a place that an
+        earlier process of the same name had does not count. Raises `ServiceError` for a malformed argument.
         """
         itself = (peer.address, peer.rate, peer.leaf, f"{peer.usd_per_gb:.6g}")
-        reply = self._caller.call("join", peer.worker, peer.region, route, int(anew), *itself, *sorted(left))
+        reply = self._caller.call("join", peer.worker, peer.region, route, int(restart), *itself, *sorted(avoided))
         return replies.joined_of(reply)
 
     def report(self, worker: str, peer: str, reason: Complaint) -> int:
-        """`peer` served `worker` a bad chunk, or cannot be reached from it. Returns how many workers said so lately.
+        """Reports that `peer` served `worker` a bad chunk, or cannot be reached from it.
 
-        Two of them make it a leaf for a while: one alone may be the one that is broken.
+        Returns how many workers reported the same lately. Two of them make the peer a leaf for a while; a single
+        reporter may be the broken one.
         """
         return int(self._caller.call("report", worker, peer, reason))
 
     def withdraw(self, worker: str) -> None:
-        """`worker` feeds nobody any more, as it is leaving."""
+        """Removes `worker` as an upstream of other workers, because it is leaving."""
         self._caller.call("withdraw", worker)
 
     def server_address(self) -> tuple[str, int]:
-        """Host and port of the Redis that this client speaks to; the host is empty for a socket of this machine."""
+        """Returns host and port of this client's Redis server; the host is empty for a Unix socket."""
         pool: Any = self._caller.client.connection_pool
         if hasattr(pool, "get_master_address"):
             host, port = pool.get_master_address()

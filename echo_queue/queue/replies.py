@@ -1,4 +1,4 @@
-"""From what the server answers to the frozen values of `types` and `records`. Pure functions; nothing is guessed."""
+"""Converts the server's answers to the frozen values of `types` and `records`, by pure functions that guess nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,13 +31,13 @@ def text(value: bytes) -> str:
 
 
 def fields(flat: Sequence[Any]) -> dict[str, str]:
-    """A flat reply name, value, name, value … of strings and integers."""
+    """Returns a flat reply (name, value, name, value …) of strings and integers as a dictionary."""
     words = [word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word) for word in flat]
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def rules_words(rules: RunRules) -> list[str | int]:
-    """The fields of the `rules` hash."""
+    """Returns the fields of the `rules` hash."""
     return [
         "s", rules.s,
         "batch", rules.batch,
@@ -115,7 +115,7 @@ def lease_of(reply: Sequence[Any]) -> Lease:
 
 
 def kept_of(reply: Sequence[Any]) -> dict[str, StoredPartial]:
-    """What is kept of the tasks of a lease, by their ids."""
+    """Returns the stored partial rollouts of a lease's tasks, by task id."""
     kept = {}
     for _, _, flat, _, words in reply[-1]:
         if words:
@@ -125,7 +125,7 @@ def kept_of(reply: Sequence[Any]) -> dict[str, StoredPartial]:
 
 
 def kept_words(words: bytes) -> StoredPartial:
-    """The same, as it stands in `partials`."""
+    """Returns the stored partial rollout that a value of the `partials` hash describes."""
     oldest, newest, lineage, tokens, kind, payload = words.split(b" ", 5)
     return StoredPartial(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
 
@@ -153,7 +153,7 @@ def waiting_chunk_of(number: int, mark: bytes) -> Chunk | None:
 
 
 def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
-    """The fields of a `worker:<name>` hash."""
+    """Returns the fields of a `worker:<name>` hash."""
     return [
         "engine", heartbeat.engine,
         "version", str(heartbeat.version),
@@ -199,7 +199,7 @@ def joined_of(reply: Sequence[Any]) -> Joined:
 
 
 def worker_of(row: Sequence[Any]) -> WorkerStatus:
-    """A worker may beat what it likes; whoever looks must not fall over it."""
+    """Returns the status of one worker. A malformed heartbeat reads as `unreadable` and never makes a reader fail."""
     name, silent_ms, words, held = row
     try:
         heartbeat = beat_of(fields(words)) if words else None

@@ -1,6 +1,6 @@
-"""What goes into the queue's moves and what comes out of them, as frozen values.
+"""The arguments and results of the queue's moves, as frozen values.
 
-Times are milliseconds of the Redis server where a name ends in `_ms`, seconds where it ends in `_s`.
+Times are milliseconds by the Redis server's clock if the name ends in `_ms`, and seconds if it ends in `_s`.
 """
 
 import math
@@ -20,11 +20,11 @@ Order = Literal["sequential", "shuffled"]
 
 @dataclass(frozen=True)
 class RunRules:
-    """The run's rules, kept in Redis so that every role obeys the same ones.
+    """The run rules, kept in Redis so that every role obeys the same ones.
 
-    `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication
-    (shown, not used by the queue). `pace`: keep n ≤ w·B; off, only the bound holds. `longest_first`: of what is
-    admitted at once, that which is expected to take longest. `group_max_tokens`: of all samples together.
+    `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication (shown, not used
+    by the queue). `pace`: keep n ≤ w·B; if off, only the bound holds. `longest_first`: of the prompts admitted at once,
+    those with the longest expected groups are leased first. `group_max_tokens`: the limit for all samples together.
     """
 
     s: int
@@ -41,7 +41,7 @@ class RunRules:
 
     @classmethod
     def of(cls, config: Config) -> "RunRules":
-        """The rules that a configuration states."""
+        """Returns the rules that a configuration states."""
         return cls(
             s=config.staleness.s,
             batch=config.learner.batch_groups,
@@ -59,11 +59,11 @@ class RunRules:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """A set of prompts as submitted: where it comes from and how the backlog serves it.
+    """A set of prompts as submitted: its source, and the order in which the backlog serves it.
 
-    `source` says where its prompts come from. A second declaration under the same name must be equal in its
-    prompts (the chunks' digests), epochs, order and seed. `seed` keys the shuffled order. `length_feature`: the column
-    that tells how long answers may be; empty: their prompts' lengths do.
+    `source`: the origin of its prompts. A second declaration under the same name must be equal in its prompts (the
+    chunks' digests), epochs, order and seed. `seed` keys the shuffled order. `length_feature`: the column that predicts
+    the length of answers; if empty, the lengths of the prompts predict it.
     """
 
     name: str
@@ -79,7 +79,7 @@ class PromptSet:
 class Chunk:
     """Prompts `first … first + count − 1` of a set, expanded by one submission task.
 
-    `digest` identifies their content. `ticket` is what a reader of the source needs to find them again, as JSON.
+    `digest` identifies their content. `ticket`: the JSON by which a reader of the source finds them again.
     """
 
     number: int
@@ -91,7 +91,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class WaitingChunk:
-    """A chunk without a shard, and what of its set is needed to make one."""
+    """A chunk without a shard, and the properties of its set that are needed to make one."""
 
     source: str
     length_feature: str
@@ -100,7 +100,7 @@ class WaitingChunk:
 
 @dataclass(frozen=True)
 class FailedChunk:
-    """Prompts `first … first + count − 1` cannot be read, and why; a fixed set may be declared again."""
+    """A chunk whose prompts `first … first + count − 1` cannot be read, and why; a fixed set may be declared again."""
 
     number: int
     first: int
@@ -110,7 +110,7 @@ class FailedChunk:
 
 @dataclass(frozen=True)
 class SubmissionStatus:
-    """How far a set's submission is; `waiting` are the chunks that still have no shard."""
+    """The progress of a set's submission. `waiting`: the chunks that still have no shard."""
 
     name: str
     source: str
@@ -126,7 +126,11 @@ class SubmissionStatus:
 
 @dataclass(frozen=True)
 class SubmissionCounts:
-    """The same in numbers: of `chunks` chunks (`prompts` prompts), `arrived` (`count` prompts) are in the backlog."""
+    """The progress of a set's submission in numbers.
+
+    The set has `chunks` chunks with `prompts` prompts. `arrived` chunks with `count` prompts have been submitted, and
+    `failed` chunks cannot be read.
+    """
 
     chunks: int
     prompts: int
@@ -141,12 +145,12 @@ class SubmissionCounts:
 
 @dataclass(frozen=True)
 class Lease:
-    """What a worker got: its tasks, the newest weights, and what it must know about its own.
+    """The answer to a lease: the worker's tasks, the newest weights, and whether its own may still generate.
 
-    `abandoned`: the version it serves was left behind by a restart of the learner: fetch before
-    generating. Each task's `min_pv` is the oldest version that may still generate it, at most `published`.
-    `partials`, by task id: how far an earlier worker was, where that may be continued; then `min_pv` is at least the
-    newest version in the partial rollout, as a sample never goes back to older weights.
+    `abandoned`: a restart of the learner left behind the version that the worker serves; it must fetch before it
+    generates. Each task's `min_pv` is the oldest version that may still generate it, at most `published`. `partials`,
+    by task id: partial rollouts of earlier workers that may be continued. Such a task's `min_pv` is at least the newest
+    version in its partial rollout, because a sample never goes back to older weights.
     """
 
     tasks: tuple[Task, ...]
@@ -159,7 +163,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class StoredPartial:
-    """What the queue keeps of a task under way: what its partial rollout says, and its bytes or where they lie."""
+    """A partial rollout as the queue keeps it: its plain fields, and its bytes or their place in the object store."""
 
     oldest: int
     newest: int
@@ -170,7 +174,7 @@ class StoredPartial:
 
 
 class Outcome(StrEnum):
-    """What became of a completed group."""
+    """The outcome of a completion."""
 
     accepted = "accepted"
     duplicate = "duplicate"
@@ -183,11 +187,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Drained:
-    """Groups for the learner, and what it needs to know to go on.
+    """The answer to a drain: groups for the learner, and the state of the queue after it.
 
-    `seats`: seats kept for groups in flight that are waited for. `late`, `abandoned`, `malformed`: groups that
-    this call sent back (or buried). `ready`: admissible groups left in replay. `in_flight`: groups under lease.
-    `outside`: prompts not yet in the learner's hands: unsubmitted, in the backlog, in tasks or ready.
+    `seats`: seats kept for groups in flight that the learner waits for. `late`, `abandoned`: groups that this call sent
+    back. `malformed`: groups that it buried. `ready`: admissible groups left in replay. `in_flight`: groups under
+    lease. `outside`: prompts not yet in the learner's hands: unsubmitted, in the backlog, in tasks or ready.
     `exhausted`: there is nothing left to wait for, so a smaller last batch may be trained.
     """
 
@@ -212,7 +216,7 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """What one sweep did: leases that went to retry, by cause, and tasks that died."""
+    """The result of one sweep: leases whose tasks went to retry, by cause, and tasks that died."""
 
     expired: int
     failed: int
@@ -223,8 +227,11 @@ class Reclaimed:
 
 @dataclass(frozen=True)
 class RunKeys:
-    """What the learner hands to the workers: its public key (hexadecimal), the secret of the tokens with which they ask
-    one another, and the key of encrypted weights."""
+    """The run keys, which the learner hands to the workers.
+
+    They are the learner's public key (hexadecimal), the secret of the tokens with which workers ask one another, and
+    the key of encrypted weights.
+    """
 
     public_key: str
     token_secret: bytes = field(repr=False)
@@ -233,7 +240,7 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class Announced:
-    """What is announced of the version under way: a route by its name, and the place of its newest part."""
+    """An announced route to the version under way, by its name. `last`: the place of its newest part."""
 
     route: str
     last: int
@@ -241,7 +248,7 @@ class Announced:
 
 @dataclass(frozen=True)
 class LatestWeights:
-    """What a worker that follows the weights looks at."""
+    """The newest published weights and the announced route to the next ones, for a worker's weight watcher."""
 
     published: Published | None
     announced: Announced | None
@@ -249,7 +256,7 @@ class LatestWeights:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A worker's heartbeat: what it runs and how fast. `state` is one word for a person to read."""
+    """A worker's heartbeat: its engine, version and speed. `state` is one word for a person to read."""
 
     engine: str
     version: Version
@@ -257,25 +264,25 @@ class Heartbeat:
     tokens_per_s: float = 0.0
     groups_per_s: float = 0.0
     groups: int = 0
-    """Groups accepted since it started."""
+    """Groups accepted since the worker started."""
     published_ms: int = 0
-    """In the first heartbeat that names its version: when that was published; 0 in the others."""
+    """The time when `version` was published, in the first heartbeat that names this version; 0 in all others."""
     pause_ms: float = 0.0
-    """For how long generation stood when they were loaded."""
+    """The pause of generation while the weights of `version` were loaded."""
     store_bytes: int = 0
-    """Of weights, read from the store since it started."""
+    """Weight bytes read from the store since the worker started."""
     peer_bytes: int = 0
-    """Likewise from other workers."""
+    """Weight bytes read from peers since the worker started."""
     arrived_ms: int = -1
-    """From their publication until it served them, by the queue's clock; −1: unknown. Found by the queue."""
+    """The time from the publication of the weights until the worker served them; −1: unknown. The queue measures it."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """What a worker tells of itself when it fetches weights.
+    """A worker's report about itself when it joins the peer exchange.
 
-    `address`: host:port of its cache, empty if it has none. `rate`: bytes/s at which it fetched, 0 if not known.
-    `leaf`: one word why nobody should be fed from it, or empty. `usd_per_gb`: the price of what it sends.
+    `address`: host:port of its part cache, empty if it has none. `rate`: bytes/s at which it fetched, 0 if not known.
+    `leaf`: one word why no worker should fetch from it, or empty. `usd_per_gb`: the price of each GB that it sends.
     """
 
     worker: str
@@ -288,7 +295,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Upstream:
-    """A worker that may be fetched from. `children`: how many others were sent to it first."""
+    """A worker that another may fetch from. `children`: how many others were sent to it first."""
 
     worker: str
     address: str
@@ -297,11 +304,11 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Joined:
-    """Who feeds a worker with one route: `upstreams` in this order, then the store.
+    """The sources from which a worker fetches one route: `upstreams` in this order, then the store.
 
-    `leaf`: why nobody is fed from it, or empty. `hold`: it is a leaf without upstream, and workers that could be one
-    are still to join: waiting a moment saves reading the store. `rate`: what the region's workers reach (median,
-    bytes/s; 0: not known). `now_s`: the server's clock.
+    `leaf`: why no worker fetches from this one, or empty. `hold`: it is a leaf without upstream, and workers that could
+    be its upstream are still to join, so waiting a moment saves reading the store. `rate`: the median rate of the
+    region's workers (bytes/s; 0: not known). `now_s`: the server's clock.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -313,7 +320,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """A worker as last heard of. `heartbeat` is None once it has expired; `silent_ms` is −1 if it is not known.
+    """A worker as of its last heartbeat. `heartbeat` is None once it has expired; `silent_ms` is −1 if not known.
 
     `held`: tasks under its lease.
     """
@@ -326,7 +333,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """One atomic picture of a run. `counts` are stats by cause, since the run began."""
+    """One atomic snapshot of a run. `counts`: the counters by cause, since the run began."""
 
     learner: Version
     published: Published | None
@@ -340,20 +347,20 @@ class Status:
     in_flight: int
     ready: int
     drained: int
-    """In the learner's hands: leased from replay and not yet committed."""
+    """Groups in the learner's hands: drained from replay and not yet committed."""
     replay: int
     uncommitted: int
     trained: int
     dead: int
     learner_silent_ms: int
-    """Since the learner's housekeeper swept last; −1 if it never did."""
+    """The time since the learner's housekeeper swept last; −1 if it never did."""
     counts: dict[str, int]
     workers: tuple[WorkerStatus, ...]
 
 
 @dataclass(frozen=True)
 class DeadTask:
-    """A task given up: after how many failed attempts, why, who tried last, and when."""
+    """A task that was given up: its failed attempts, the reason, the worker that tried last, and the time."""
 
     id: str
     attempts: int
@@ -364,7 +371,7 @@ class DeadTask:
 
 @dataclass(frozen=True)
 class Audit:
-    """`submitted = backlog + tasks + replay + trained + dead`, each side counted by itself.
+    """The identity `submitted = backlog + tasks + replay + trained + dead`, each term counted independently.
 
     `tasks` is the length of the tasks and retry streams together. `open` counts the ids that have a place; it must
     equal the entries of all four streams. `in_flight` counts the tasks under lease, in two ways. `lost`: entries
@@ -384,12 +391,12 @@ class Audit:
 
     @property
     def difference(self) -> int:
-        """Prompts missing (positive) or surplus (negative)."""
+        """Returns the number of prompts missing (positive) or surplus (negative)."""
         return self.submitted - (self.backlog + self.tasks + self.replay + self.trained + self.dead)
 
     @property
     def misplaced(self) -> int:
-        """Open ids minus stream entries."""
+        """Returns the number of open ids minus the number of stream entries."""
         return self.open - (self.tasks + self.replay + self.dead)
 
     @property

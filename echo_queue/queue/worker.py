@@ -1,4 +1,4 @@
-"""What a rollout worker does with the queue: `library/worker.lua`, and what it reads of the weights."""
+"""The queue client of a rollout worker: the moves of `library/worker.lua`, and the published weights that it reads."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 BEATS_MISSED = 5
+"""A heartbeat expires after this many intervals without a new one."""
 
 
 class WorkerQueue(TrustedWeights, Events):
-    """Leases tasks, keeps them, and hands them back, in part or whole. Methods take the worker's name."""
+    """Leases, renews, completes and hands back tasks as Redis user `worker`, through `library/worker.lua`.
+
+    Methods take the worker's name.
+    """
 
     ROLE: ClassVar["Role"] = "worker"
 
@@ -30,9 +34,9 @@ class WorkerQueue(TrustedWeights, Events):
         self._payloads = payloads or Payloads()
 
     def lease(self, worker: str, version: Version, count: int) -> Lease:
-        """Up to `count` tasks, those that came back first. `version`: the weights this worker serves.
+        """Leases up to `count` tasks; tasks that came back are served first. `version`: the weights this worker serves.
 
-        A partial rollout that no worker can have made is dropped and counted: its task starts anew.
+        A partial rollout that fails the checks is dropped and counted, and its task starts from scratch.
         """
         reply = self._caller.call("lease", worker, *version, count, uuid.uuid4().hex)
         partials, bad = self._payloads.partials_of(replies.kept_of(reply))
@@ -40,37 +44,41 @@ class WorkerQueue(TrustedWeights, Events):
         return replace(replies.lease_of(reply), partials=partials)
 
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
-        """Keeps leases; returns the ids no longer held. `held`: task id → the version of its oldest token."""
+        """Renews leases; returns the ids no longer held. `held`: task id → the version of its oldest token."""
         words = [word for task in held.items() for word in task]
         lost = self._caller.call("renew", worker, *words) if held else []
         return [replies.text(task_id) for task_id in lost]
 
     def progress(self, worker: str, partials: Sequence[PartialGroup]) -> list[str]:
-        """Keeps how far tasks are, in place of what was kept, for whoever leases them next. Returns the ids no longer
-        held, of which nothing was kept. A full server keeps nothing either, which only costs tokens.
+        """Stores partial rollouts over earlier ones, for the worker that leases the tasks next.
 
-        Raises `CodecError` for what is no partial rollout, or a larger one than `queue.group_max_bytes`.
+        Returns the ids that `worker` no longer holds, for which nothing was stored. A full server stores nothing
+        either; that only costs tokens, and its tasks are not among the ids returned. Raises `CodecError` for a value
+        that is not a partial rollout, or that is larger than `queue.group_max_bytes`.
         """
-        calls = [("progress", worker, *self._payloads.keep_partials(worker, one)) for one in partials]
+        calls = [("progress", worker, *self._payloads.keep_partials(worker, partial)) for partial in partials]
         answered = self._caller.move("progress", calls, (worker, partials), optional=True) if calls else []
-        return [one.task for one, kept in zip(partials, answered, strict=True) if not kept]
+        return [partial.task for partial, stored in zip(partials, answered, strict=True) if not stored]
 
     def discard(self, worker: str, task_ids: Sequence[str]) -> int:
-        """What was kept of these tasks, which `worker` holds, is of no use. Returns how many partials there were."""
+        """Drops the partial rollouts of these tasks, as far as `worker` holds them. Returns how many were dropped."""
         return int(self._caller.call("discard", worker, *task_ids)) if task_ids else 0
 
     def release(self, worker: str, task_ids: Sequence[str]) -> int:
-        """Hands tasks back: the next sweep sends them on at no cost of an attempt."""
+        """Hands tasks back; the next sweep moves them to retry, which costs no attempt. Returns how many were held."""
         return int(self._caller.call("release", worker, *task_ids)) if task_ids else 0
 
     def fail(self, worker: str, task_id: str, reason: str) -> bool:
-        """The task could not be done: the next sweep counts an attempt. The last few KB of `reason` are kept."""
+        """Gives up one attempt at a task, which the next sweep counts. The last 8 KB of `reason` are kept.
+
+        False if `worker` no longer holds the task.
+        """
         return bool(self._caller.call("fail", worker, task_id, reason))
 
     def complete(self, worker: str, groups: Sequence[Group]) -> list[Outcome]:
-        """Tasks → replay, in one round trip; the first completion of a task wins, whoever holds its lease.
+        """Moves tasks to replay, in one round trip. The first completion wins, no matter which worker holds the lease.
 
-        Raises `CodecError` for what is no group, or a larger one than `queue.group_max_bytes`.
+        Raises `CodecError` for a value that is not a group, or that is larger than `queue.group_max_bytes`.
         """
         calls = [("complete", worker, *self._payloads.keep_group(group)) for group in groups]
         answered = self._caller.move("complete", calls, (worker, groups)) if calls else []
@@ -83,10 +91,10 @@ class WorkerQueue(TrustedWeights, Events):
         return outcomes
 
     def heartbeat(self, worker: str, heartbeat: Heartbeat, every_s: float = 1.0) -> None:
-        """Heartbeat; it expires once a few of them, `every_s` apart, are missing."""
+        """Records a heartbeat. It expires once `BEATS_MISSED` of them, `every_s` apart, are missing."""
         expire_ms = round(1000 * BEATS_MISSED * every_s)
         self._caller.call("heartbeat", worker, expire_ms, *replies.heartbeat_words(heartbeat))
 
     def leave(self, worker: str) -> None:
-        """`worker` ends, and is no longer listed; what it still holds it keeps until its leases run out."""
+        """Removes `worker`, which ends, from the list. Tasks that it holds stay leased until their leases run out."""
         self._caller.call("leave", worker)

@@ -38,22 +38,20 @@ def encode(partials: PartialGroup) -> bytes:
     """Packs `partials` into about 8 bytes per token. Raises `CodecError` for values that no partial rollout has."""
     samples = [
         [
-            len(partial_sample.tokens),
-            partial_sample.finish,
-            [list(span) for span in partial_sample.spans],
-            [list(part) for part in partial_sample.observed],
+            len(sample.tokens),
+            sample.finish,
+            [list(span) for span in sample.spans],
+            [list(part) for part in sample.observed],
         ]
-        for partial_sample in partials.samples
+        for sample in partials.samples
     ]
     header = orjson.dumps({"task": partials.task, "lineage": partials.lineage, "samples": samples})
     parts = [PREFIX.pack(FORMAT, len(header)), header]
-    for partial_sample in partials.samples:
-        if len(partial_sample.tokens) != len(partial_sample.logprobs):
-            refuse(
-                f"a partial of {len(partial_sample.tokens)} tokens has {len(partial_sample.logprobs)} log-probabilities"
-            )
-        observed_of([list(part) for part in partial_sample.observed], partial_sample.logprobs)
-        parts += [packed(partial_sample.tokens, INT32), packed(partial_sample.logprobs, FLOAT32)]
+    for sample in partials.samples:
+        if len(sample.tokens) != len(sample.logprobs):
+            refuse(f"a partial rollout of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
+        observed_of([list(part) for part in sample.observed], sample.logprobs)
+        parts += [packed(sample.tokens, INT32), packed(sample.logprobs, FLOAT32)]
     return b"".join(parts)
 
 
@@ -74,13 +72,13 @@ def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> PartialGroup:
 
 def versions(partials: PartialGroup) -> tuple[int, int]:
     """Returns the oldest and the newest version that sampled a token; there must be at least one token."""
-    numbers = [span.version for partial_sample in partials.samples for span in partial_sample.spans]
+    numbers = [span.version for sample in partials.samples for span in sample.spans]
     return min(numbers), max(numbers)
 
 
 def tokens(partials: PartialGroup) -> int:
     """Counts the tokens of all samples."""
-    return sum(len(partial_sample.tokens) for partial_sample in partials.samples)
+    return sum(len(sample.tokens) for sample in partials.samples)
 
 
 def _check_header(header: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ class Observed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PartialSample:
-    """A trajectory without its reward, perhaps under way: T tokens that follow the prompt, sampled or observed.
+    """A trajectory without its reward, perhaps unfinished: T tokens that follow the prompt, sampled or observed.
 
     `logprobs` [T] are the behaviour log-probabilities, 0 where a token was observed. `spans` begin at token 0; a sample
     without tokens has none. `finish` is None while the sample goes on.

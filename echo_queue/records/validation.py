@@ -36,7 +36,7 @@ class BadGroup(CodecError):
     """A group that may not be trained, with the rule that it breaks."""
 
     def __init__(self, cause: Cause, rule: str) -> None:
-        super().__init__(Problem("replay record", rule, "look at the worker that made it"))
+        super().__init__(Problem("replay record", rule, "check the worker that made it"))
         self.cause = cause
 
 
@@ -99,8 +99,8 @@ def check_partials(partials: PartialGroup, limits: GroupLimits) -> None:
     """Raises `CodecError` unless a worker of this configuration can have made `partials`."""
     if len(partials.samples) != limits.samples:
         refuse(f"{len(partials.samples)} samples; rollout.group_size is {limits.samples}")
-    for partial_sample in partials.samples:
-        _check_partial(partial_sample, limits)
+    for sample in partials.samples:
+        _check_partial(sample, limits)
 
 
 class GroupValidator:
@@ -173,17 +173,17 @@ def _check_sample(where: str, sample: Sample, limits: GroupLimits) -> None:
         _bad("finish", what)
 
 
-def _check_partial(partial_sample: PartialSample, limits: GroupLimits) -> None:
-    length = len(partial_sample.tokens)
-    if length > limits.new_tokens or (partial_sample.finish is None and length == limits.new_tokens):
+def _check_partial(sample: PartialSample, limits: GroupLimits) -> None:
+    length = len(sample.tokens)
+    if length > limits.new_tokens or (sample.finish is None and length == limits.new_tokens):
         refuse(f"a partial rollout of {length} tokens; model.max_new_tokens is {limits.new_tokens}")
-    if partial_sample.finish == "abort" or (partial_sample.finish == "length" and length != limits.new_tokens):
-        refuse(f"a partial rollout of {length} tokens cannot have ended by {partial_sample.finish}")
-    if length and partial_sample.tokens.max() >= limits.vocabulary:
+    if sample.finish == "abort" or (sample.finish == "length" and length != limits.new_tokens):
+        refuse(f"a partial rollout of {length} tokens cannot have ended by {sample.finish}")
+    if length and sample.tokens.max() >= limits.vocabulary:
         refuse(f"a token id is outside the model's vocabulary of {limits.vocabulary}")
-    if length and not LOGPROB_MIN <= partial_sample.logprobs.min() <= partial_sample.logprobs.max() <= LOGPROB_MAX:
+    if length and not LOGPROB_MIN <= sample.logprobs.min() <= sample.logprobs.max() <= LOGPROB_MAX:
         refuse("a log-probability is outside the range in which tokens are drawn")
-    _check_observed("a partial rollout", partial_sample.observed, limits)
+    _check_observed("a partial rollout", sample.observed, limits)
 
 
 def _check_observed(where: str, observed: Sequence[Observed], limits: GroupLimits) -> None:

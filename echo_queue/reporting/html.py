@@ -1,7 +1,7 @@
-"""`report.html`: what a run did, on one page that needs nothing else, light or dark.
+"""`report.html`: the results of a run on one self-contained page, light or dark.
 
-It is built from `metrics.jsonl` and the configuration alone, so it can be made again at any time;
-facts that only the queue knows (is the identity kept) are shown where they are given.
+The page is built from `metrics.jsonl` and the configuration alone, so it can be made again at any time. Whether the
+identity holds is known to the queue only, and shown if the caller passes it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +22,15 @@ from echo_queue.reporting.metrics import Summary, UpdateMetrics
 
 @dataclass(frozen=True)
 class Tile:
+    """One figure at the top of the page."""
+
     figure: str
     caption: str
     mood: Literal["", "good", "bad"] = ""
 
 
 def write(config: Config, *, identity: bool | None = None) -> Path:
-    """Writes `report.html` into the run's directory and returns its path."""
+    """Writes `report.html` into the run's directory, and returns its path. `identity`: whether it holds, if known."""
     path = config.run.dir / "report.html"
     updates = metrics.read(config.run.dir / "metrics.jsonl")
     path.write_text(build(config, updates, identity=identity, scores=held_out(config.run.dir)), encoding="utf-8")
@@ -36,7 +38,7 @@ def write(config: Config, *, identity: bool | None = None) -> Path:
 
 
 def held_out(directory: Path) -> dict[str, float]:
-    """Scores by folder ("base", "model") that `python -m benchmarks.held_out --json` left in `held_out.json`."""
+    """Reads scores by folder ("base", "model") that `python -m benchmarks.held_out --json` wrote to `held_out.json`."""
     path = directory / "held_out.json"
     results = orjson.loads(path.read_bytes())["figures"] if path.exists() else []
     return {Path(result["model"]).name: result["score"] for result in results}
@@ -49,7 +51,7 @@ def build(
     identity: bool | None = None,
     scores: Mapping[str, float],
 ) -> str:
-    """The page. `scores`: held-out score of "base" and "model", where they were measured."""
+    """Returns the page. `scores`: the held-out scores of "base" and "model", if they were measured."""
     summary = metrics.summarise(updates)
     template = Template((files("echo_queue.reporting") / "report.html").read_text(encoding="utf-8"))
     return template.substitute(
@@ -58,12 +60,12 @@ def build(
         tiles="".join(_tile(tile) for tile in tiles(config, summary, identity, scores)),
         plots="".join(_plots(config, updates, summary)) if updates else "<p>No update was trained.</p>",
         settings="".join(_settings(config.model_dump(mode="json"))),
-        footer="echo-queue · every figure here is from metrics.jsonl beside this page",
+        footer="echo-queue · all figures are from metrics.jsonl beside this page",
     )
 
 
 def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mapping[str, float]) -> Iterator[Tile]:
-    """The figures to see first."""
+    """Yields the figures at the top of the page."""
     s = config.staleness.s
     yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", "reward, first and last updates")
     if {"base", "model"} <= scores.keys():
@@ -74,7 +76,7 @@ def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mappi
     yield Tile(_count(summary.tokens_per_s), "tokens trained per second")
     yield Tile(f"{summary.idle_share:.0%}", "of the learner's time spent waiting")
     kept = summary.max_lag <= s
-    lags = f"mean lag, of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
+    lags = f"mean lag of groups; of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
     yield Tile(f"{summary.mean_lag:.2f}", lags, "good" if kept else "bad")
     yield Tile(f"{summary.sent_back_share:.1%}", f"sent back as late ({summary.sent_back:,} groups)")
     if identity is not None:
@@ -82,7 +84,7 @@ def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mappi
 
 
 def duration(seconds: float) -> str:
-    """`48 s`, `3 min 20 s`, `5 h 02 min`."""
+    """Formats a duration: `48 s`, `3 min 20 s`, `5 h 02 min`."""
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"
@@ -107,14 +109,15 @@ def _plots(config: Config, updates: Sequence[UpdateMetrics], summary: Summary) -
     from echo_queue.reporting import plots
 
     s = config.staleness.s
-    yield _card("Reward against time", "Each update's mean, and the running mean.", plots.reward(updates, by="time"))
-    yield _card("Reward against samples", "The same by what was trained on.", plots.reward(updates, by="samples"))
-    yield _card("Lag of what was trained", "By its oldest token.", plots.lag_histogram(summary.lags, s))
-    yield _card("Learner's time", "Waiting is idle; a gap is a learner that was down.", plots.learner_time(updates))
-    yield _card("Where every group was", "submitted = the sum, at all times.", plots.depths(updates))
-    yield _card("In flight", "Tasks given out or waiting, and groups ready to train.", plots.in_flight(updates))
+    by_time, by_samples = plots.reward(updates, by="time"), plots.reward(updates, by="samples")
+    yield _card("Reward against time", "The mean of each update, and the running mean.", by_time)
+    yield _card("Reward against samples", "The same against the number of trained samples.", by_samples)
+    yield _card("Lag of trained groups", "The lag of each group's oldest token.", plots.lag_histogram(summary.lags, s))
+    yield _card("Learner's time", "Waiting is idle time; a gap means that no learner ran.", plots.learner_time(updates))
+    yield _card("Where every group was", "The sum is the number of submitted groups.", plots.depths(updates))
+    yield _card("In flight", "Tasks leased or waiting, and groups ready to train.", plots.in_flight(updates))
     yield _card("Speed", "Trained tokens per second of the learner's time.", plots.speed(updates))
-    yield _card("Policy", "Entropy, off-policy distance, share of clipped tokens.", plots.policy(updates))
+    yield _card("Policy", "Entropy, distance to the behaviour policy, share of clipped tokens.", plots.policy(updates))
 
 
 def _card(title: str, caption: str, plot: str) -> str:

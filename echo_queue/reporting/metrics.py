@@ -1,6 +1,6 @@
-"""What a run records about itself: one JSON object per line in `metrics.jsonl`, appended by the learner.
+"""The metrics of a run: one JSON object per line in `metrics.jsonl`, appended by the learner.
 
-A line is written once per update, whole, and survives a restart; after a fork the reader keeps, for each
+The learner writes one line per update, whole, and lines survive a restart. After a fork the reader keeps, for each
 version, the line of the highest lineage.
 """
 
@@ -18,7 +18,7 @@ from echo_queue import failpoints
 
 @dataclass(frozen=True)
 class UpdateMetrics:
-    """One optimizer update. Seconds are wall clock; `time_s` is seconds since the epoch at its end."""
+    """One optimizer update. Seconds are wall-clock time; `time_s` is its end, in seconds since the epoch."""
 
     time_s: float
     lineage: int
@@ -29,50 +29,52 @@ class UpdateMetrics:
     samples: int
     tokens: int
     lags: dict[str, int]
-    """Groups trained at each lag (updates), that of their oldest token."""
+    """Number of groups trained at each lag, in updates. A group's lag is that of its oldest token."""
     zero_variance_groups: int
     loss: float
     grad_norm: float
     clip_fraction: float
     kl_behaviour: float
-    """Mean of behaviour log-probability minus the learner's: how far off-policy the batch was."""
+    """Mean of the behaviour log-probability minus the learner's, which measures how far off-policy the batch was."""
     entropy: float
     lr: float
     wait_s: float
-    """Learner idle: waiting for admissible groups."""
+    """Idle time of the learner, in which it waited for admissible groups."""
     train_s: float
     save_s: float
-    """Before this update: keeping what the one before had learned (checkpoint, commit, a snapshot handed over)."""
+    """Time before this update to save the result of the one before: checkpoint, commit, snapshot for publication."""
     window: float
     depths: dict[str, int]
     """Queue depths after the update: backlog, tasks, retry, replay, trained, dead."""
     sent_back: int
-    """Groups sent back as late or abandoned, since the run began."""
+    """Number of groups sent back as late or abandoned since the run began."""
     trained_ids: tuple[str, ...] = ()
     t_bcast_s: float = 0.0
-    """T_bcast: from the end of an update until all living workers serve its weights (smoothed)."""
+    """T_bcast: the time from the end of an update until all living workers serve its weights (smoothed)."""
     store_bytes: int = 0
-    """Of weights: what the workers that live now have read from the store since they started."""
+    """Weight bytes that the living workers have read from the store since they started."""
     peer_bytes: int = 0
-    """Likewise from one another."""
+    """Weight bytes that the living workers have read from peers since they started."""
     anchor_bytes: int = 0
-    """Of weights: stored whole since this learner started."""
+    """Weight bytes stored as anchors since this learner started."""
     delta_bytes: int = 0
-    """Likewise as differences."""
+    """Weight bytes stored as deltas since this learner started."""
     arrived_s: float = 0.0
-    """From the publication of a version until the slowest of them served it, the last time."""
+    """Time from the publication of a version until a worker served it, the last time, of the slowest living worker."""
     token_lag: float = 0.0
-    """Mean lag of the tokens, each by its own version: below the groups' where weights change while they generate."""
+    """Mean lag of the tokens, each by its own version; below the groups' mean lag if weights change within samples."""
     mixed_groups: int = 0
-    """Groups with tokens of several versions."""
+    """Number of groups with tokens of several versions."""
     pause_s: float = 0.0
-    """The longest that any of them stood still to load its version."""
+    """Longest pause of a living worker's engine to load its version."""
 
 
 RECORDS = TypeAdapter(UpdateMetrics)
 
 
 class MetricsLog:
+    """Appends updates to the file at `path`."""
+
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
@@ -83,7 +85,7 @@ class MetricsLog:
 
 
 def update_of(line: bytes) -> UpdateMetrics | None:
-    """The update that a line records; None for one that is torn or of another release."""
+    """Returns the update that a line records; None for a line that is torn or of another release."""
     try:
         metrics = RECORDS.validate_json(line)
     except ValidationError:
@@ -92,15 +94,15 @@ def update_of(line: bytes) -> UpdateMetrics | None:
 
 
 class MetricsReader:
-    """Follows a log that is being written: each look reads only what was appended since the last."""
+    """Follows a log that is being written: each `read` reads only the lines appended since the one before."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._surviving: dict[int, UpdateMetrics] = {}
 
-    def look(self) -> list[UpdateMetrics]:
-        """Updates of the surviving history, by version. A torn line is left out."""
+    def read(self) -> list[UpdateMetrics]:
+        """Returns the updates of the surviving history, by version, without torn lines."""
         for line in self._appended():
             if metrics := update_of(line):
                 self._keep(metrics)
@@ -116,7 +118,7 @@ class MetricsReader:
         return whole.splitlines()
 
     def _keep(self, metrics: UpdateMetrics) -> None:
-        """A line of a newer lineage abandons what older lineages did from its version on."""
+        """Adds an update. It abandons the updates that older lineages made from its version on."""
         abandoned = [v for v, old in self._surviving.items() if v >= metrics.version and old.lineage < metrics.lineage]
         for version in abandoned:
             del self._surviving[version]
@@ -126,41 +128,41 @@ class MetricsReader:
 
 
 def read(path: Path) -> list[UpdateMetrics]:
-    """Updates of the surviving history, by version. A torn line is left out."""
-    return MetricsReader(path).look()
+    """Returns the updates of the surviving history, by version, without torn lines."""
+    return MetricsReader(path).read()
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A run, or a stretch of it, in figures."""
+    """The figures of a run, or of a part of it."""
 
     updates: int
     groups: int
     samples: int
     tokens: int
     seconds: float
-    """From the beginning of the first update to the end of the last, pauses of a stopped run included."""
+    """Time from the beginning of the first update to the end of the last, including times when the run was stopped."""
     busy_s: float
     idle_s: float
-    """The learner waiting for admissible groups."""
+    """Time that the learner waited for admissible groups."""
     save_s: float
     lags: dict[int, int]
-    """Groups trained at each lag (updates), that of their oldest token."""
+    """Number of groups trained at each lag, in updates. A group's lag is that of its oldest token."""
     token_lag: float
-    """Mean over all tokens, each by its own version."""
+    """Mean lag of all tokens, each by its own version."""
     mixed_groups: int
     sent_back: int
     t_bcast_s: float
-    """As last measured."""
+    """The last measurement."""
     reward_first: float
     reward_last: float
-    """Means over the first and the last tenth of the updates, at most ten."""
+    """Mean rewards of the first and the last tenth of the updates, at most ten."""
     anchor_bytes: int
     delta_bytes: int
-    """Of weights that were stored, whole and as differences."""
+    """Weight bytes stored as anchors and as deltas."""
     store_bytes: int
     peer_bytes: int
-    """Of weights that the last workers read from the store and from one another."""
+    """Weight bytes that the last workers read from the store and from peers."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -169,6 +171,7 @@ class Summary:
 
     @property
     def idle_share(self) -> float:
+        """The share of the learner's time that it waited for groups."""
         return self.idle_s / max(self.busy_s + self.idle_s + self.save_s, 1e-9)
 
     @property
@@ -181,11 +184,12 @@ class Summary:
 
     @property
     def sent_back_share(self) -> float:
-        """Of the groups that reached the learner, those that went back as late or abandoned."""
+        """The share of the groups that reached the learner and went back as late or abandoned."""
         return self.sent_back / max(self.groups + self.sent_back, 1)
 
 
 def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
+    """Summarises updates, which are in order of their versions."""
     lags: Counter[int] = Counter()
     for update in updates:
         lags.update({int(lag): count for lag, count in update.lags.items()})
@@ -216,5 +220,5 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
 
 
 def began_s(update: UpdateMetrics) -> float:
-    """Seconds since the epoch at which the learner began to wait for this update's groups."""
+    """Returns the time, in seconds since the epoch, at which the learner began to wait for this update's groups."""
     return update.time_s - update.wait_s - update.train_s - update.save_s

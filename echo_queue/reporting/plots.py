@@ -1,7 +1,7 @@
-"""The report's plots, as inline SVG that follows the page's colours in light and in dark.
+"""The report's plots, as inline SVG that follows the page's light and dark colours.
 
-Each function takes the run's updates and returns one `<svg>` element. Colours are drawn as marks
-(`INK` …) and replaced by CSS variables, which matplotlib cannot write.
+Each function takes the run's updates and returns one `<svg>` element. Colours are drawn as placeholders (`INK` …) and
+then replaced by CSS variables, which matplotlib cannot write.
 """
 
 import functools
@@ -52,7 +52,7 @@ STYLE: dict[Any, Any] = {
 
 
 def plot(draw: Callable[Concatenate[Axes, P], None]) -> Callable[P, str]:
-    """Makes a function that draws on axes into one that returns the picture."""
+    """Decorates a function that draws on axes, so that it returns the picture as SVG."""
 
     @functools.wraps(draw)
     def picture(*args: P.args, **kwargs: P.kwargs) -> str:
@@ -66,7 +66,7 @@ def plot(draw: Callable[Concatenate[Axes, P], None]) -> Callable[P, str]:
 
 @plot
 def reward(axes: Axes, updates: Sequence[UpdateMetrics], *, by: str) -> None:
-    """Mean reward of each update and its running mean, against `by`: "time" or "samples"."""
+    """Plots the mean reward of each update and its running mean, against `by`: "time" or "samples"."""
     rewards = np.array([update.reward_mean for update in updates])
     if by == "time":
         x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
@@ -84,7 +84,7 @@ def reward(axes: Axes, updates: Sequence[UpdateMetrics], *, by: str) -> None:
 
 @plot
 def lag_histogram(axes: Axes, lags: Mapping[int, int], s: int) -> None:
-    """Share of the trained groups at each lag, 0 … S, with the bound marked."""
+    """Plots the share of the trained groups at each lag, 0 … S, with the bound marked."""
     ticks = np.arange(0, max(s, *lags, 0) + 1)
     total = max(sum(lags.values()), 1)
     shares = [lags.get(int(lag), 0) / total for lag in ticks]
@@ -105,7 +105,7 @@ def lag_histogram(axes: Axes, lags: Mapping[int, int], s: int) -> None:
 
 @plot
 def learner_time(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """What the learner did: shares of each stretch of wall time, training, saving or waiting."""
+    """Plots the shares of wall time that the learner spent training, saving and waiting."""
     edges, shares = busy_shares(updates)
     x, unit = _time(edges, edges[0])
     lower = np.zeros(len(edges) - 1)
@@ -121,9 +121,9 @@ def learner_time(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 
 
 def busy_shares(updates: Sequence[UpdateMetrics], most: int = 100) -> tuple[Floats, dict[str, Floats]]:
-    """Edges (seconds since the epoch) of equal stretches, and the share of each spent on each thing.
+    """Returns the edges (seconds since the epoch) of equal intervals, and the share of each by activity.
 
-    An update is waiting, then training, then saving. What is missing to 1 is a learner that was down.
+    An update is waiting, then training, then saving. Shares that add up to less than 1 mean that no learner ran.
     """
     start, end = began_s(updates[0]), updates[-1].time_s
     edges = np.linspace(start, max(end, start + 1e-3), min(most, 2 * len(updates)) + 1)
@@ -138,7 +138,7 @@ def busy_shares(updates: Sequence[UpdateMetrics], most: int = 100) -> tuple[Floa
 
 @plot
 def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """Where every submitted group was, after each update: the identity as a picture."""
+    """Plots where every submitted group was after each update, which is the identity as a picture."""
     x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
     names = [name for name in DEPTHS if any(update.depths.get(name) for update in updates)]
     series = [[update.depths.get(name, 0) for update in updates] for name in names]
@@ -153,7 +153,7 @@ def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 
 @plot
 def in_flight(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """Groups between admission and training, and how many of them are ready for the learner."""
+    """Plots the groups between admission and training, and the number of them that are ready for the learner."""
     x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
     for name, colour in (("tasks", BLUE), ("retry", VIOLET), ("ready", AMBER)):
         axes.plot(x, [update.depths.get(name, 0) for update in updates], color=colour, linewidth=1.6, label=name)
@@ -166,7 +166,7 @@ def in_flight(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 
 @plot
 def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """Tokens trained per second of each update's whole time, and of its training time alone."""
+    """Plots the tokens trained per second of each update's whole time, and of its training time alone."""
     x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
     reach = max(1, len(updates) // 20)
     tokens = np.array([update.tokens for update in updates], dtype=float)
@@ -184,7 +184,7 @@ def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 
 @plot
 def policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
-    """Entropy of the policy, and how far its batches were off-policy."""
+    """Plots the entropy of the policy, and how far its batches were off-policy."""
     x = [update.version for update in updates]
     axes.plot(x, [update.entropy for update in updates], color=VIOLET, linewidth=1.6, label="entropy (nats per token)")
     axes.plot(x, [update.kl_behaviour for update in updates], color=AMBER, linewidth=1.6, label="behaviour KL")
@@ -199,7 +199,7 @@ def _legend_above(axes: Axes) -> None:
 
 
 def _svg(figure: Figure) -> str:
-    """The figure as an element that scales with the page and whose ids no other figure of the page has."""
+    """Returns the figure as an element that scales with the page and whose ids are unique on the page."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue()
@@ -209,8 +209,8 @@ def _svg(figure: Figure) -> str:
     unique = hashlib.sha256(text.encode()).hexdigest()[:8]
     text = re.sub(r'id="([^"]+)"', rf'id="{unique}-\1"', text)
     text = re.sub(r'(href="#|url\(#)', rf"\g<1>{unique}-", text)
-    for mark, name in VARIABLES.items():
-        text = text.replace(mark, f"var(--{name})")
+    for placeholder, name in VARIABLES.items():
+        text = text.replace(placeholder, f"var(--{name})")
     return text
 
 
@@ -223,7 +223,7 @@ def _time(moments_s: Sequence[float] | Floats, start_s: float) -> tuple[Floats, 
 
 
 def _running_mean(values: Floats, reach: int) -> Floats:
-    """Mean over the `reach` values before and after each, fewer at the ends."""
+    """Returns the mean over the `reach` values before and after each value, fewer at the ends."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     first = np.maximum(np.arange(len(values)) - reach, 0)
     last = np.minimum(np.arange(len(values)) + reach + 1, len(values))
@@ -232,7 +232,7 @@ def _running_mean(values: Floats, reach: int) -> Floats:
 
 
 def _coverage(spans: Floats, edges: Floats) -> Floats:
-    """Share of each stretch between `edges` that the spans ([N, 2], not overlapping) cover."""
+    """Returns the share of each interval between `edges` that the spans ([N, 2], not overlapping) cover."""
 
     def covered_until(moment: Floats) -> Floats:
         inside = np.clip(moment[:, None], spans[:, 0], np.maximum(spans[:, 0], spans[:, 1])) - spans[:, 0]

@@ -1,4 +1,4 @@
-"""What a run leaves for a person to look at."""
+"""The results that a run leaves for a person: the report, and the marker of a finished run."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +10,7 @@ from echo_queue.reporting import html, metrics
 
 
 def write(config: Config, *, identity: bool | None = None) -> Path:
-    """The report's path. Raises `ConfigError` where a package for it is missing."""
+    """Writes the report, and returns its path. Raises `ConfigError` where a package for it is missing."""
     if missing := problem(config):
         raise ConfigError(missing)
     if config.telemetry.tensorboard:
@@ -24,17 +24,17 @@ def write(config: Config, *, identity: bool | None = None) -> Path:
 
 
 def marker(config: Config) -> Path:
-    """Written when a run has ended and its identity was found kept."""
+    """The file that is written when a run has ended and its identity holds."""
     return config.run.dir / "finished.json"
 
 
 def reopen(config: Config) -> None:
-    """Before there is more to train: a command that is killed in between must not leave a run that says it is over."""
+    """Removes the marker, before prompts are added: a command killed in between must not leave a run marked as over."""
     failpoints.step("remove marker", lambda: marker(config).unlink(missing_ok=True))
 
 
 def problem(config: Config) -> Problem | None:
-    """The package that is missing here, if any."""
+    """Returns the problem of a missing package, if any."""
     if find_spec("matplotlib") is None:
         return Problem("report.html", "needs matplotlib", "pip install 'echo-queue[learner]'")
     if config.telemetry.tensorboard and find_spec("tensorboard") is None:

@@ -1,10 +1,10 @@
-"""The groups that the learner trained last, kept in the run's directory for people to look at.
+"""The groups that the learner trained last, kept in the run's directory for people to read.
 
-    groups/SLOT: header (JSON), newline, then the groups' bytes (`codec`), one after another
+    groups/SLOT: header (JSON), newline, then the groups' bytes (`group_codec`), one after another
 
-- One file for each of the last updates, each whole or not there; the newest takes the place of the oldest, so that
-  they never grow beyond `telemetry.keep_groups` and one update.
-- Nothing depends on them.
+- There is one file for each of the last updates, each whole or absent. The newest replaces the oldest, so that they
+  never hold more than `telemetry.keep_groups` groups and one update.
+- No role depends on them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,19 +20,21 @@ from echo_queue.records import Group, Version, group_codec
 
 @dataclass(frozen=True)
 class TrainedGroup:
-    """A group, and the version that was made of it."""
+    """A group, and the version that the update with it made."""
 
     group: Group
     version: Version
 
 
 class TrainedGroups:
+    """The files with the groups trained last."""
+
     def __init__(self, config: Config) -> None:
         self._folder = config.run.dir / "groups"
         self._slots = -(-config.telemetry.keep_groups // config.learner.batch_groups)
 
     def keep(self, version: Version, groups: Sequence[Group]) -> None:
-        """Those of the update that made `version`."""
+        """Keeps the groups of the update that made `version`."""
         if self._slots == 0:
             return
         parts = [group_codec.encode(group) for group in groups]
@@ -42,7 +44,10 @@ class TrainedGroups:
         write_atomically(slot, b"\n".join([orjson.dumps(header), b"".join(parts)]), "groups")
 
     def find(self, task: str | None = None) -> TrainedGroup | None:
-        """The newest group of a task; of any task: of the newest update. Raises `CodecError` for a damaged file."""
+        """Returns the newest group of `task`, or without a task a group of the newest update; None if there is none.
+
+        Raises `CodecError` for a damaged file.
+        """
         updates = [_Update.open(path) for path in self._folder.glob("[0-9]" * 4)]
         for update in sorted(updates, key=lambda update: update.version, reverse=True):
             for group in update.groups():
@@ -60,8 +65,8 @@ class _Update:
     @classmethod
     def open(cls, path: Path) -> "_Update":
         header, _, data = path.read_bytes().partition(b"\n")
-        said = orjson.loads(header)
-        return cls(Version(said["lineage"], said["version"]), said["sizes"], data)
+        fields = orjson.loads(header)
+        return cls(Version(fields["lineage"], fields["version"]), fields["sizes"], data)
 
     def groups(self) -> Iterator[Group]:
         start = 0

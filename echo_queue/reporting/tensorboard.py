@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, made from `metrics.jsonl`; needs the extra `tensorboard`."""
+"""Writes event files for TensorBoard from `metrics.jsonl`; needs the extra `tensorboard`."""
 
 import shutil
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ SCALARS = {
 
 
 def write(updates: Sequence[UpdateMetrics], directory: Path) -> None:
-    """Replaces what is in `directory`. The step is the version."""
+    """Replaces the content of `directory` by event files whose step is the version."""
     shutil.rmtree(directory, ignore_errors=True)
     writer = EventFileWriter(str(directory))
     for update in updates:

@@ -1,14 +1,14 @@
-"""Submission of prompt sets by Celery: `celery -A echo_queue.submission worker` serves, `submit` sends.
+"""Submission of prompt sets by Celery: `submit` sends a set, `celery -A echo_queue.submission worker` expands it.
 
-Importing this package imports neither Celery nor any reader of files; `submit_prompt_set` (a Celery task,
-for `.delay(…)`) and `app` (what the `celery` program looks for) belong to the run that `ECHO_QUEUE_CONFIG` names.
+Importing this package imports neither Celery nor any reader of files. `submit_prompt_set` (a Celery task, for
+`.delay(…)`) and `app` (the name that the `celery` program looks for) belong to the run that `ECHO_QUEUE_CONFIG` names.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
-from echo_queue.submission.progress import Progress, Submitted
-from echo_queue.submission.submit import submit
+from echo_queue.submission.progress import Progress, Report, Submitted
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -17,6 +17,27 @@ if TYPE_CHECKING:
     submit_prompt_set: Task
 
 __all__ = ["Progress", "Submitted", "submit", "submit_prompt_set"]
+
+
+def submit(
+    config: Config, source: str | None = None, *, wait: bool = True, progress: Report | None = None
+) -> Submitted:
+    """Submits the configured prompt set, or `source` under its name. With `wait`, returns once all of it has arrived.
+
+    Raises `PromptError` for prompts that cannot be read or are too long, `ServiceError`, and `DeadlineError` when
+    nothing arrives in the backlog for `submission.deadline_s`.
+    """
+    from echo_queue.queue import SubmitterQueue
+    from echo_queue.submission.arrival import arrive
+    from echo_queue.submission.celery.app import build
+    from echo_queue.submission.declaration import choose, declare_and_send
+
+    app, queue = build(config), SubmitterQueue.connect(config)
+    report = progress or (lambda _: None)
+    sent = declare_and_send(config, queue, app, choose(config, source), report)
+    if wait:
+        arrive(config, queue, app, sent.set, report)
+    return sent
 
 
 def __getattr__(name: str) -> Any:

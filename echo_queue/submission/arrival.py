@@ -1,4 +1,4 @@
-"""Waits until every chunk of a set is in the backlog or refused, and says what was refused."""
+"""Waits until every chunk of a set is in the backlog or refused, and reports the refused ones."""
 
 import random
 import time
@@ -16,14 +16,14 @@ from echo_queue.submission.expand import problems_of
 from echo_queue.submission.progress import Progress, Report
 from echo_queue.submission.sources.rows import REPORTED_ROWS
 
-LOOK_EVERY_S = 0.2
+POLL_S = 0.2
 
 
 def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report: Report) -> None:
     """Returns when all of the set has arrived.
 
-    Raises `PromptError` with what was refused once nothing more is under way, `DeadlineError` when for
-    `submission.deadline_s` nothing arrived.
+    Raises `PromptError` with the problems of refused chunks, once no other chunk is missing; `DeadlineError` when
+    nothing has arrived for `submission.deadline_s`.
     """
     reconciler = Reconciler(queue, app)
     before: SubmissionCounts | None = None
@@ -32,7 +32,7 @@ def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report
         arrival = queue.submission_counts(name)
         now = time.monotonic()
         if arrival is None:
-            raise PromptError(Problem(f"set {name}", "is gone: Redis has lost it", "submit it again"))
+            raise PromptError(Problem(f"set {name}", "is gone from Redis", "submit it again"))
         if arrival != before:
             before, moved = arrival, now
             report(Progress(name, arrival.prompts, arrival.count, arrival.failed))
@@ -41,11 +41,11 @@ def arrive(config: Config, queue: SubmitterQueue, app: Celery, name: str, report
         if now - moved > config.submission.deadline_s:
             raise _nothing_arrives(config, app, name, arrival)
         if now - reconciled > config.submission.reconcile_s:
-            # A broker that is away for now: Redis itself answers to `arrival`, or ends this wait.
+            # The broker may be away for now; if Redis itself is, the next `submission_counts` ends this wait.
             with suppress(ServiceError):
-                reconciler.look()
+                reconciler.reconcile()
             reconciled = now
-        time.sleep(LOOK_EVERY_S * random.uniform(0.5, 1.0))
+        time.sleep(POLL_S * random.uniform(0.5, 1.0))
     if arrival.failed:
         raise PromptError(*_refused(queue, name))
 
@@ -55,7 +55,7 @@ def _nothing_arrives(config: Config, app: Celery, name: str, arrival: Submission
         f"{arrival.chunks - arrival.arrived - arrival.failed} of {arrival.chunks} chunks have not arrived, none in the "
         f"last {config.submission.deadline_s:.0f} s; {messages_waiting(app)} messages wait for a Celery worker"
     )
-    fix = "start `celery -A echo_queue.submission worker`, or read its log; what has arrived stays"
+    fix = "start `celery -A echo_queue.submission worker`, or read its log; chunks that have arrived stay"
     return DeadlineError(Problem(f"set {name}", what, fix))
 
 
@@ -66,4 +66,4 @@ def _refused(queue: SubmitterQueue, name: str) -> Iterator[Problem]:
     yield from list(problems)[:REPORTED_ROWS]
     if len(problems) > REPORTED_ROWS:
         what = f"{len(problems) - REPORTED_ROWS} further problems in {len(failed)} chunks"
-        yield Problem(f"set {name}", what, "fix these first; `submit` again sends only what is missing")
+        yield Problem(f"set {name}", what, "fix these first; another `submit` sends only the missing chunks")

@@ -1,7 +1,7 @@
-"""From a source to the queue: scan, declare, one message per chunk.
+"""Brings a prompt source to the queue: scans it, declares the set, and sends one message per chunk.
 
-Nothing is declared before every row was checked, and nothing is sent before it is declared: from then on
-the ledger in Redis knows what is missing, and any Celery worker finishes what this process began.
+A set is declared only after every row was checked, and sent only after it was declared. From then on Redis knows which
+chunks are missing, and any Celery worker can finish the submission that this process began.
 """
 
 import gc
@@ -22,11 +22,11 @@ from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
 from echo_queue.submission.sources.source import spell
 
-GLANCE_ROWS = 1_000
+SAMPLE_ROWS = 1_000
 
 
 def choose(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Prompts:
-    """The configuration's [prompts], with what is given in their place. Raises `ConfigError`."""
+    """Returns the configuration's [prompts] with the given values in their place. Raises `ConfigError`."""
     given = {"source": source, "set": set} | changes
     if source is not None and source != config.prompts.source:
         given.setdefault("options", {})
@@ -41,23 +41,26 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
         raise ConfigError(*problems) from None
 
 
-def glance(config: Config) -> None:
-    """Checks the first rows of the configured set, before a run starts anything. Raises `PromptError`."""
+def check_first_rows(config: Config) -> None:
+    """Checks the first rows of the configured set, before a run starts any process. Raises `PromptError`."""
     source = open_source(spell(config.prompts.source, config.prompts.options))
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
-    for chunk, rows in islice(source.scan(min(config.prompts.chunk, GLANCE_ROWS)), 1):
+    for chunk, rows in islice(source.scan(min(config.prompts.chunk, SAMPLE_ROWS)), 1):
         refuse_unfit(limits, source, chunk, rows)
         refuse_featureless(config.prompts.length_feature, source, chunk, rows)
 
 
-def place(
+def declare_and_send(
     config: Config, queue: SubmitterQueue, app: Celery, prompts: Prompts, report: Report = lambda _: None
 ) -> Submitted:
-    """Scans, declares and sends; does not wait. Raises `PromptError` before anything is declared, `ServiceError`."""
+    """Scans, declares and sends a set, without waiting for its chunks.
+
+    Raises `PromptError`, always before the set is declared, and `ServiceError`.
+    """
     source = open_source(spell(prompts.source, prompts.options))
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
     chunks: list[Chunk] = []
-    gc.freeze()  # Whatever lives by now is no garbage; to look at it again and again takes a third of a scan.
+    gc.freeze()  # Objects alive by now are no garbage; tracing them again and again takes a third of a scan.
     try:
         for chunk, rows in source.scan(prompts.chunk):
             refuse_unfit(limits, source, chunk, rows)
@@ -66,10 +69,17 @@ def place(
             report(Progress(prompts.set, scanned=chunk.first + chunk.count))
     finally:
         gc.unfreeze()
-    rules = (prompts.epochs, prompts.priority, prompts.order, config.run.seed, prompts.length_feature)
-    declared = PromptSet(prompts.set, source.name, *rules)
+    declared = PromptSet(
+        prompts.set,
+        source.name,
+        prompts.epochs,
+        prompts.priority,
+        prompts.order,
+        config.run.seed,
+        prompts.length_feature,
+    )
     new = queue.declare(declared, chunks)
     total = chunks[-1].first + chunks[-1].count
-    submission_status = None if new else queue.submission_status(prompts.set)
-    send(app, declared.name, declared.source, submission_status.waiting if submission_status else chunks)
+    status = None if new else queue.submission_status(prompts.set)
+    send(app, declared.name, declared.source, status.waiting if status else chunks)
     return Submitted(prompts.set, total, len(chunks), new)

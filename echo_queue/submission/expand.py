@@ -1,9 +1,9 @@
-"""One chunk, from its source to the backlog: read, check, store, submit.
+"""Brings one chunk from its source to the backlog: reads, checks, stores and submits it.
 
-- Every step may be repeated, and a chunk that is done already is left alone, so a message that arrives
-  twice, or late, changes nothing.
-- What a person must fix is recorded with the chunk (`SubmitterQueue.reject`) and stops it; a service that is away
-  is raised, and the reconciler sends the chunk again.
+- Every step may be repeated, and a chunk that is done already is left alone, so a message that arrives twice, or late,
+  changes nothing.
+- A problem that a person must fix is recorded with the chunk (`reject`), which stops it. A service that is away is
+  raised as an error, and the reconciler sends the chunk again.
 """
 
 import traceback
@@ -20,9 +20,9 @@ from echo_queue.submission.sources.rows import BadRow
 
 
 def expand(queue: SubmitterQueue, store: shards.Writes, limits: PromptLimits | None, name: str, number: int) -> bool:
-    """Makes chunk `number` of set `name` part of the backlog; False if there was nothing to do or it was refused.
+    """Adds chunk `number` of set `name` to the backlog.
 
-    Raises `ServiceError` when Redis or the store fails.
+    Returns False if that was done before, or the chunk was refused. Raises `ServiceError` if Redis or the store fails.
     """
     if (waiting := queue.waiting_chunk(name, number)) is None:
         return False
@@ -40,14 +40,14 @@ def expand(queue: SubmitterQueue, store: shards.Writes, limits: PromptLimits | N
     except BadRow as row:
         return _reject(queue, name, chunk, Problem(waiting.source, row.what, row.fix))
     except Exception:
-        # Sent again, it would fail again, for ever.
-        what = f"is a defect:\n{traceback.format_exc(limit=-8)}"
-        return _reject(queue, name, chunk, Problem(waiting.source, what, "report it; other chunks are not concerned"))
+        # A chunk that is sent again would fail again, for ever.
+        what = f"hits a defect of this program:\n{traceback.format_exc(limit=-8)}"
+        return _reject(queue, name, chunk, Problem(waiting.source, what, "report it; other chunks are not affected"))
     return queue.submit(name, number, shard, buckets(rows, waiting.length_feature))
 
 
 def problems_of(reason: str) -> list[Problem]:
-    """What `expand` recorded with a failed chunk."""
+    """Returns the problems that `expand` recorded with a failed chunk."""
     return [Problem(*parts) for parts in orjson.loads(reason)]
 
 

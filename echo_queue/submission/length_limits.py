@@ -1,8 +1,8 @@
-"""Whether prompts fit the model, asked of its own files before they enter the backlog.
+"""Checks that prompts fit the model, by the model's own files, before they enter the backlog.
 
-Text is counted with the special tokens that the tokenizer adds. For chat messages only their contents
-are counted, a lower bound: filling in the chat template belongs to the rollout worker. Where the model's
-folder has no `tokenizer.json` (a hub name) nothing is checked here.
+Text is counted with the special tokens that the tokenizer adds. Of chat messages only the contents are counted, which
+is a lower bound: the rollout worker fills in the chat template. Nothing is checked where the model's folder has no
+`tokenizer.json` (a hub name).
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptLimits:
+    """The bounds that a model sets to prompts."""
+
     tokenizer: "Tokenizer"
     tokens: int
-    """Tokens that a prompt may have."""
+    """The largest number of tokens in a prompt."""
     certain_bytes: int
-    """An ASCII prompt of at most so many bytes has at most `tokens` tokens; −1 where bytes bound nothing."""
+    """An ASCII prompt of at most this many bytes has at most `tokens` tokens; −1 where bytes do not bound tokens."""
     chat: bool
-    """Whether the model has a chat template."""
+    """True if the model has a chat template."""
 
     def excess(self, rows: Sequence[PromptRow]) -> Iterator[tuple[int, int]]:
         """Yields (position in `rows`, tokens) of the prompts that are too long."""
@@ -46,7 +48,10 @@ class PromptLimits:
 
 
 def limits_of(model: Path, tokens: int) -> PromptLimits | None:
-    """The limits of the model in folder `model`; None if there is no tokenizer to ask."""
+    """Returns the limits of the model in folder `model`, or None if the folder has no tokenizer.
+
+    Raises `ServiceError` for a file that is not a tokenizer.
+    """
     from tokenizers import Tokenizer
 
     path = model / "tokenizer.json"
@@ -56,7 +61,8 @@ def limits_of(model: Path, tokens: int) -> PromptLimits | None:
         text = path.read_text(encoding="utf-8")
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:
-        raise ServiceError(Problem(str(path), f"is no tokenizer: {error}", "make or fetch the model again")) from None
+        what = f"is not a tokenizer: {error}"
+        raise ServiceError(Problem(str(path), what, "build or fetch the model again")) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     added = len(tokenizer.encode("").ids)
@@ -70,7 +76,7 @@ def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk
         return
     problems = [
         Problem(
-            source.place(chunk.first + position),
+            source.location(chunk.first + position),
             f"its prompt has {tokens} tokens, the model takes {limits.tokens}",
             "shorten it, or raise model.max_prompt_tokens",
         )
@@ -80,13 +86,13 @@ def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk
         fix = "give its tokenizer a chat template, or submit text"
         chats = (position for position, row in enumerate(rows) if not isinstance(row.prompt, str))
         what = "its prompt is chat messages, but the model has no chat template"
-        problems += [Problem(source.place(chunk.first + position), what, fix) for position in islice(chats, 1)]
+        problems += [Problem(source.location(chunk.first + position), what, fix) for position in islice(chats, 1)]
     if problems:
         raise PromptError(*problems)
 
 
 def _is_byte_level(description: dict[str, Any]) -> bool:
-    """Whether every token of an ASCII text stands for at least one of its bytes: byte-level BPE, nothing prepended."""
+    """True if every token of an ASCII text stands for at least one of its bytes: byte-level BPE, nothing prepended."""
     before = orjson.dumps(description["pre_tokenizer"])
     normalizer = description["normalizer"]
     unchanged = normalizer is None or normalizer["type"] in ("NFC", "NFKC")
@@ -95,7 +101,7 @@ def _is_byte_level(description: dict[str, Any]) -> bool:
 
 
 def _has_chat_template(model: Path) -> bool:
-    """In one of the places where transformers looks for it."""
+    """True if a template is in one of the files where transformers looks for it."""
     if (model / "chat_template.jinja").exists() or (model / "additional_chat_templates").exists():
         return True
     config = model / "tokenizer_config.json"

@@ -1,4 +1,4 @@
-"""What a submission tells while it goes on, and at its end."""
+"""The values in which a submission reports its progress and its result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Submitted:
-    """A set as the queue knows it. `new` is False where it was submitted before."""
+    """A set as the queue knows it. `new` is False if it was submitted before."""
 
     set: str
     prompts: int
@@ -16,7 +16,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a submission is. `scanned` prompts are read and checked, `arrived` of them are in the backlog."""
+    """The progress of a submission: `scanned` prompts are read and checked, `arrived` of them are in the backlog."""
 
     set: str
     scanned: int
@@ -25,3 +25,4 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
+"""Receives each report of a submission's progress."""

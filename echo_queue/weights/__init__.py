@@ -1,8 +1,8 @@
 """Weights of published versions: immutable objects in the store, manifest last and signed, every byte checked.
 
-The only package of `echo_queue` that uses torch, and only once tensors are published or fetched; looking at what the
-store holds needs neither that nor the codec. What is latest stands in Redis (`LearnerQueue.publish`); `latest` rebuilds
-it from the manifests. The formats are in docs/weights.md.
+This is the only package of `echo_queue` that uses torch, and only once tensors are published or fetched; listing what
+the store holds needs neither torch nor the codec. Redis holds the pointer to the latest version
+(`LearnerQueue.publish`); `latest` rebuilds it from the manifests. The formats are in docs/weights.md.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`WeightPublisher` comes with the codec, which takes seconds to import."""
+    """Imports `WeightPublisher` on first use: it comes with the codec, which takes seconds to import."""
     if name != "WeightPublisher":
         raise AttributeError(name)
     from echo_queue.weights.publisher import WeightPublisher

@@ -1,6 +1,7 @@
-"""Says which parts of a growing route are stored: each once, in order, and only where there is more than one.
+"""Announces the stored parts of a growing route: each part once, in order, and only if the route has more than one.
 
-Uploads end in any order, in threads of their own. A route of a single part is not worth a word: its manifest follows.
+Uploads end in any order, in threads of their own. A route of a single part is not announced: its manifest follows at
+once.
 """
 
 import threading
@@ -10,34 +11,39 @@ from concurrent.futures import Future
 from echo_queue.weights.manifest import Announcement, Part
 
 Announce = Callable[[Announcement, bytes], object]
-"""Lets workers know of a part, by its signed document; returns at once."""
+"""Announces a part to the workers by its signed document; returns at once."""
 
 
-class InOrder:
-    """The parts of one route. `tell` is called with a part and its place, in the thread of an upload or of `follow`."""
+class OrderedAnnouncements:
+    """Announces the parts of one route in order.
 
-    def __init__(self, tell: Callable[[int, Part], object]) -> None:
-        self._tell = tell
+    `announce` is called with a part's place and the part, in the thread of an upload or in that of `follow`'s caller.
+    """
+
+    def __init__(self, announce: Callable[[int, Part], object]) -> None:
+        self._announce = announce
         self._parts: list[Part] = []
         self._stored: set[int] = set()
-        self._told = 0
+        self._announced = 0
         self._lock = threading.Lock()
 
     def follow(self, part: Part, upload: "Future[None]") -> None:
-        """The route's next part, which is stored once `upload` has ended well."""
+        """Adds the route's next part, which is stored once `upload` has ended without an error."""
         with self._lock:
             place = len(self._parts)
             self._parts.append(part)
-            self._go_on()
+            self._announce_stored()
         upload.add_done_callback(lambda ended: self._end(place, ended))
 
     def _end(self, place: int, upload: "Future[None]") -> None:
+        """Upload thread: marks the part as stored, unless its upload failed."""
         if upload.exception() is None:
             with self._lock:
                 self._stored.add(place)
-                self._go_on()
+                self._announce_stored()
 
-    def _go_on(self) -> None:
-        while len(self._parts) > 1 and self._told in self._stored:
-            self._tell(self._told, self._parts[self._told])
-            self._told += 1
+    def _announce_stored(self) -> None:
+        """Announces the next parts up to the first that is not stored yet. The caller holds the lock."""
+        while len(self._parts) > 1 and self._announced in self._stored:
+            self._announce(self._announced, self._parts[self._announced])
+            self._announced += 1

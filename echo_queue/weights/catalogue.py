@@ -1,6 +1,7 @@
-"""What the store holds of which versions, by listing alone: no object is read, nothing here is verified.
+"""Lists what the store holds of each version. No object is read, and nothing here is verified.
 
-A route is finished once its document stands, the manifest's own once the manifest stands; that one has no document.
+A route is finished once its document is stored. The manifest's own route has no document: it is finished once the
+manifest is stored.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from echo_queue.weights.paths import Edge
 
 @dataclass
 class RouteFolder:
-    """What is stored of a route: its parts' bytes, and whether it has a document."""
+    """The stored objects of a route: `size` counts its parts' bytes, `sealed` is whether it has a document."""
 
     size: int = 0
     sealed: bool = False
@@ -22,7 +23,7 @@ class RouteFolder:
 
 @dataclass
 class Entry:
-    """A version's objects. `manifest`: whether it is there, and so the version."""
+    """A version's objects. `manifest`: whether the manifest is stored, which means that the version is published."""
 
     version: Version
     manifest: bool = False
@@ -31,28 +32,29 @@ class Entry:
 
     @property
     def main(self) -> str | None:
-        """The manifest's own route: the only one without a document. None: only the manifest itself can tell."""
+        """The manifest's own route: the only one without a document. None: the listing does not tell which it is."""
         unsealed = [name for name, route in self.routes.items() if not route.sealed]
         return unsealed[0] if self.manifest and len(unsealed) == 1 else None
 
     @property
     def anchored(self) -> bool:
-        """Whether it is certainly stored whole."""
+        """Whether the listing proves that the version has a finished anchor."""
         return self.manifest and "full" in self.routes and (self.routes["full"].sealed or self.main == "full")
 
     def edges(self) -> list[Edge]:
-        """The routes that are finished, or may be."""
+        """The routes that are finished, and those that may be as far as the listing shows."""
         if not self.manifest:
             return []
         return [Edge(base_of(name), self.version, route.size) for name, route in self.routes.items()]
 
 
 def catalogue(store: ObjectStore, lineage: int | None = None) -> dict[Version, Entry]:
-    """By version, ascending; of one lineage, or of all."""
+    """Lists the versions of one lineage, or of all lineages, in ascending order."""
     return sort(store.list(FOLDER if lineage is None else f"{FOLDER}{lineage:04d}/"))
 
 
 def sort(listed: Iterable[StoredObject]) -> dict[Version, Entry]:
+    """Groups listed objects by version, in ascending order; objects that belong to no version are left out."""
     entries: dict[Version, Entry] = {}
     for stored in listed:
         place = place_of(stored.key)

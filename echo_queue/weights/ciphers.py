@@ -1,9 +1,9 @@
-"""Parts as they are stored: cut into chunks and, if the run encrypts, each chunk AES-256-GCM on its own.
+"""Makes parts as they are stored: cut into chunks and, if the run encrypts, each chunk under AES-256-GCM on its own.
 
-- What is stored is verified before it is decrypted; relays and the store need no key.
+- Stored bytes are verified before they are decrypted; relays and the store need no key.
 - Every part has a key of its own, derived from the run's chunk key and the part's salt, so a nonce is only the chunk's
-  number. The salt is a keyed digest of the content and of how it is cut: the same is stored as the same bytes again,
-  and no key meets two contents.
+  number. The salt is a keyed digest of the content and of how it is cut: equal content is stored as equal bytes, and
+  no key is ever used for two contents.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ NONCE_BYTES = 12
 def cut(
     version: Version, base: Version | None, data: bytes, chunk_bytes: int, chunk_key: bytes | None
 ) -> tuple[Part, bytes]:
-    """The part that holds `data`, and its bytes as they are to be stored."""
+    """Returns the part that holds `data`, and its bytes as they are to be stored."""
     salt = ""
     if chunk_key is not None:
         salt = _salt(data, chunk_bytes, chunk_key)
@@ -36,23 +36,23 @@ def cut(
 
 
 def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview:
-    """The shard in a verified part: `stored` itself, or what it decrypts to. Raises `ServiceError` for a wrong key."""
+    """Returns the shard in a verified part: `stored`, or its plaintext. Raises `ServiceError` for a wrong key."""
     if not part.salt:
         return stored
     if chunk_key is None:
         fix = "let this role read the run's `trust` (docs/rights.md)"
-        raise ServiceError(Problem(part.key, "is encrypted, and no chunk key is known here", fix))
+        raise ServiceError(Problem(part.key, "is encrypted, and this role has no chunk key", fix))
     cipher = _part_cipher(chunk_key, part.salt)
     clear = bytearray(part.size - TAG_BYTES * len(part.chunks))
     end = 0
     try:
         for index, chunk in enumerate(_cut(stored, part.chunk_bytes)):
-            opened = cipher.decrypt(_nonce(index), chunk, None)
-            clear[end : end + len(opened)] = opened
-            end += len(opened)
+            plaintext = cipher.decrypt(_nonce(index), chunk, None)
+            clear[end : end + len(plaintext)] = plaintext
+            end += len(plaintext)
     except InvalidTag:
         fix = "start this worker again: the run has another chunk key"
-        raise ServiceError(Problem(part.key, "cannot be decrypted with the key that is known here", fix)) from None
+        raise ServiceError(Problem(part.key, "cannot be decrypted with this worker's chunk key", fix)) from None
     return memoryview(clear)
 
 

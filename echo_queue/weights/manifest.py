@@ -1,10 +1,11 @@
-"""What a published version consists of: its tensors' digests, and the routes that lead to it.
+"""Describes a published version: its tensors' digests, and the routes that lead to it.
 
 - A *route* makes a version from an earlier one, or from nothing; its *parts* are objects of the store, each a shard
-  that can be applied by itself. *Chunks* of a part are what is verified and passed on between workers.
-- A part's name follows from its chunks' digests and is never read from anywhere: what a manifest says cannot lead out
-  of its version's folder.
-- `decode` takes exactly what `encode` makes, and only what fits together. What it is given has been signed.
+  that can be applied by itself. A part's *chunks* are the units that are verified and passed on between workers.
+- A part's name follows from its chunks' digests and is never read from a document: a manifest cannot refer to anything
+  outside its version's folder.
+- `decode` accepts exactly the bytes that `encode` makes, and only values that are consistent. Its callers have verified
+  the signature.
 """
 
 import math
@@ -25,31 +26,31 @@ ROUTE = "route.json"
 PART = ".part"
 FORMAT = 2
 PIECE_BYTES = 4 << 20
-"""Of a tensor; its digest is made of the digests of such pieces."""
+"""The bytes of a tensor in one piece; a tensor's digest is made of its pieces' digests."""
 NUMBER_MAX = 1 << 53
 DIMENSIONS_MAX = 16
 TAG_BYTES = 16
-"""What encryption adds to a chunk."""
+"""The bytes that encryption adds to a chunk."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 SALT = re.compile(r"([0-9a-f]{32})?")
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
     "BOOL": 1,
 }  # fmt: skip
-"""By the names that safetensors gives to types."""
+"""The bytes of one element, by the name that safetensors gives to its type."""
 T = TypeVar("T", "Manifest", "Route", "Announcement")
 PLACE = re.compile(rf"{FOLDER}(\d{{4,}})/(\d{{8,}})/(?:(full|from-\d{{4,}}\.\d{{8,}})/)?([^/]+)")
 
 
 class Damaged(ServiceError):
-    """Stored bytes are not those that were published."""
+    """The stored bytes are not those that were published."""
 
 
 @dataclass(frozen=True)
 class Part:
     """An object of the store, `size` bytes long, in chunks of `chunk_bytes` (the last may be shorter).
 
-    Size and digests are those of the stored bytes: ciphertext, if there is a `salt`.
+    Size and digests are those of the stored bytes, which are ciphertext if there is a `salt`.
     """
 
     key: str
@@ -59,11 +60,11 @@ class Part:
     salt: str = ""
 
     def start(self, index: int) -> int:
-        """Where chunk `index` begins."""
+        """The offset in bytes at which chunk `index` begins."""
         return index * self.chunk_bytes
 
     def length(self, index: int) -> int:
-        """Bytes of chunk `index`."""
+        """The length of chunk `index` in bytes."""
         return min(self.chunk_bytes, self.size - self.start(index))
 
     def body(self) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Route:
-    """How `version`, whose root digest is `root`, is made from `base` (None: from nothing)."""
+    """The parts that make `version`, whose root digest is `root`, from `base` (None: from nothing)."""
 
     run: str
     version: Version
@@ -83,7 +84,7 @@ class Route:
 
     @property
     def size(self) -> int:
-        """Bytes stored."""
+        """The bytes stored for the route."""
         return sum(part.size for part in self.parts)
 
     @property
@@ -94,18 +95,18 @@ class Route:
         return {"base": _base_body(self.base, self.base_root), "parts": [part.body() for part in self.parts]}
 
     def encode(self) -> bytes:
-        """As a document of its own, still to be signed."""
+        """Encodes the route as a document of its own, still to be signed."""
         return canonical(_head("route", self.run, self.version) | {"root": self.root, "route": self.body()})
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "Route":
-        """Raises `Damaged` for what is not a whole route, `ServiceError` for a format that is unknown here."""
+        """Decodes a document. Raises `Damaged` if it is not a whole route, `ServiceError` for an unknown format."""
         return _decode(body, where, "route", _route_of)
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """A part that is stored before its version stands: number `place`, from 0 on, of a route that is still growing."""
+    """A part that is stored before its version is published: number `place`, from 0 on, of a route that still grows."""
 
     run: str
     version: Version
@@ -119,20 +120,20 @@ class Announcement:
         return route_name(self.version, self.base)
 
     def encode(self) -> bytes:
-        """The document, still to be signed."""
+        """Encodes the announcement as a document, still to be signed."""
         base = _base_body(self.base, self.base_root)
         more = {"base": base, "place": self.place, "part": self.part.body()}
         return canonical(_head("part", self.run, self.version) | more)
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "Announcement":
-        """Raises `Damaged` for what is not a whole announcement, `ServiceError` for a format that is unknown here."""
+        """Decodes a document. Raises `Damaged` if it is no whole announcement, `ServiceError` for an unknown format."""
         return _decode(body, where, "part", _announcement_of)
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """`dtype` as safetensors names it; `digest` as `tensor_digest` makes it."""
+    """A tensor's description. `dtype`: as safetensors names it. `digest`: as `tensor_digest` makes it."""
 
     name: str
     dtype: str
@@ -145,7 +146,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`aliases`: names that share another tensor's storage (tied weights). `route`: the one published with it."""
+    """A version's manifest.
+
+    `aliases`: names that share another tensor's storage (tied weights). `route`: the route published with the manifest.
+    """
 
     run: str
     version: Version
@@ -157,7 +161,7 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of its tensors."""
+        """The bytes of all its tensors."""
         return sum(ITEM_BYTES[tensor.dtype] * math.prod(tensor.shape) for tensor in self.tensors)
 
     def body(self) -> dict[str, Any]:
@@ -170,12 +174,12 @@ class Manifest:
         }
 
     def encode(self) -> bytes:
-        """The document, still to be signed."""
+        """Encodes the manifest as a document, still to be signed."""
         return canonical(self.body())
 
     @classmethod
     def decode(cls, body: bytes, where: str) -> "Manifest":
-        """Raises `Damaged` for what is not a whole manifest, `ServiceError` for a format that is unknown here."""
+        """Decodes a document. Raises `Damaged` if it is not a whole manifest, `ServiceError` for an unknown format."""
         return _decode(body, where, "manifest", _manifest_of)
 
 
@@ -183,7 +187,7 @@ class Manifest:
 
 
 def canonical(values: object) -> bytes:
-    """The one JSON spelling of `values`."""
+    """Returns the only accepted JSON spelling of `values`."""
     return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
 
 
@@ -192,12 +196,12 @@ def digest(data: bytes | memoryview) -> str:
 
 
 def tensor_digest(pieces: Iterable[str]) -> str:
-    """BLAKE3 over the digests of a tensor's pieces, in order."""
+    """Returns the BLAKE3 digest over the digests of a tensor's pieces, in order."""
     return _over(pieces)
 
 
 def root_digest(tensors: Sequence[TensorInfo], aliases: Mapping[str, str]) -> str:
-    """What names all of a version's weights."""
+    """Returns the digest that identifies all of a version's weights."""
     return digest(canonical([[tensor.body() for tensor in tensors], dict(aliases)]))
 
 
@@ -210,7 +214,8 @@ def _over(digests: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """What an object of the store is for. `route` (a folder name) is empty for what belongs to the version itself."""
+    """The version and route that an object of the store belongs to. `route` (a folder name) is empty for objects of the
+    version itself."""
 
     version: Version
     route: str
@@ -226,7 +231,7 @@ def manifest_key(version: Version) -> str:
 
 
 def route_key(version: Version, base: Version | None) -> str:
-    """Of a route that is not the manifest's own."""
+    """Returns the key of the document of a route that is not the manifest's own."""
     return f"{folder(version)}{folder_name(base)}/{ROUTE}"
 
 
@@ -235,23 +240,23 @@ def part_key(version: Version, base: Version | None, chunks: Iterable[str]) -> s
 
 
 def route_name(version: Version, base: Version | None) -> str:
-    """Unique in the run: `0001.00000007/full`, `0001.00000007/from-0001.00000006`."""
+    """Returns the route's name, unique in the run: `0001.00000007/full`, `0001.00000007/from-0001.00000006`."""
     return f"{_dotted(version)}/{folder_name(base)}"
 
 
 def folder_name(base: Version | None) -> str:
-    """The folder of a route from `base`, within its version's: `full`, or `from-0001.00000006`."""
+    """Returns the folder of a route from `base`, within its version's: `full`, or `from-0001.00000006`."""
     return f"from-{_dotted(base)}" if base else "full"
 
 
 def place_of(key: str) -> Place | None:
-    """None: nothing of ours."""
+    """Parses an object's key; None if no part of the published weights has such a key."""
     found = PLACE.fullmatch(key)
     return Place(Version(int(found[1]), int(found[2])), found[3] or "", found[4]) if found else None
 
 
 def base_of(folder_name: str) -> Version | None:
-    """The opposite of `folder_name`."""
+    """Returns the base that `folder_name` made the name from (None: from nothing)."""
     if folder_name == "full":
         return None
     lineage, number = folder_name.removeprefix("from-").split(".")
@@ -283,7 +288,7 @@ def _decode(body: bytes, where: str, kind: str, make: Callable[[Any], T]) -> T:
             _refuse(f"it is a {values['kind']!r:.20}")
         made = make(values)
         if made.encode() != body:
-            _refuse("it is not spelled as we spell it")
+            _refuse("its JSON is not in the canonical spelling")
     except (LookupError, TypeError, AttributeError, ValueError) as error:  # orjson's are ValueErrors
         raise Damaged(Problem(where, f"is no {kind}: {error}", "publish the version again")) from None
     return made

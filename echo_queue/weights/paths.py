@@ -1,4 +1,4 @@
-"""Which routes to take to a version: the fewest bytes, of equals the fewest routes. Values only, no store."""
+"""Finds the cheapest path to a version: the fewest bytes and, among equals, the fewest routes. It reads no store."""
 
 import heapq
 from collections.abc import Iterable
@@ -17,10 +17,13 @@ class Edge:
 
 
 def cheapest(edges: Iterable[Edge], have: Version | None, target: Version) -> tuple[Edge, ...] | None:
-    """From `have`, or from nothing, to `target`, in order; empty if `target` is `have`, None if there is no path."""
-    leaving: dict[Version | None, list[Edge]] = {}
+    """Returns the cheapest path from `have`, or from nothing, to `target`.
+
+    The path is empty if `target` is `have`, and None if there is none.
+    """
+    edges_from: dict[Version | None, list[Edge]] = {}
     for edge in edges:
-        leaving.setdefault(edge.base, []).append(edge)
+        edges_from.setdefault(edge.base, []).append(edge)
     starts = {None, have}
     waiting: list[tuple[int, int, int, Version | None, tuple[Edge, ...]]]
     waiting = [(0, 0, number, start, ()) for number, start in enumerate(starts)]
@@ -32,7 +35,7 @@ def cheapest(edges: Iterable[Edge], have: Version | None, target: Version) -> tu
         if here in reached:
             continue
         reached.add(here)
-        for edge in leaving.get(here, ()):
+        for edge in edges_from.get(here, ()):
             pushed += 1  # breaks ties, so that versions and paths are never compared
             heapq.heappush(waiting, (cost + edge.size, hops + 1, pushed, edge.version, (*path, edge)))
     return None

@@ -1,12 +1,12 @@
-"""Publishes versions: parts while they are being encoded, the signed manifest last and once.
+"""Publishes versions: stores parts while later ones are being encoded, and the signed manifest last and once.
 
-- Readers see a version whole or not at all. The same version published again with the same tensors changes nothing;
-  with others it is a `FencedError`, because only another learner can have done it.
-- A version's own route is the difference to the one published before, unless that is hardly smaller than the whole.
-  `further` adds differences that span several publications, aligned like a skip list, and whole versions (anchors).
-- Parts of a version's own route are announced as they are stored, apart from the first version of a lineage, whose
+- Readers see a version whole or not at all. Publishing a version again with the same tensors changes nothing;
+  with other tensors it raises `FencedError`, because only another learner can have published the first ones.
+- A version's own route is the delta from the version published before, unless that is hardly smaller than an anchor.
+  `further` adds deltas that span several publications, aligned like a skip list, and anchors.
+- Parts of a version's own route are announced as they are stored, except for the first version of a lineage, whose
   weights most workers have from elsewhere.
-- Of each version that a later difference starts from there is one copy, in a file; of parts, a few are in memory.
+- One copy of each version that a later delta starts from is kept in a file; only a few parts are in memory at a time.
 """
 
 import math
@@ -23,7 +23,7 @@ from echo_queue.errors import FencedError, Problem
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import delta
-from echo_queue.weights.announcements import Announce, InOrder
+from echo_queue.weights.announcements import Announce, OrderedAnnouncements
 from echo_queue.weights.ciphers import cut
 from echo_queue.weights.manifest import (
     Announcement,
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 UPLOADS = 4
-"""Parts on their way to the store while the next one is encoded."""
+"""The number of parts that are uploaded while the next one is encoded."""
 WORTHWHILE = 0.9
-"""A difference must be smaller than this share of the whole version, or of the routes that lead to the same version."""
+"""A delta must be smaller than this share of the anchor, or of the routes that already lead to the same version."""
 SPARSE = 0.5
-"""Only where a version's difference is smaller than this share of an anchor, those that span several are worth making:
-where most elements change, one that spans two is hardly smaller than the whole."""
+"""Deltas that span several publications are made only where a version's own delta is smaller than this share of an
+anchor: where most elements change, a delta that spans two publications is hardly smaller than the anchor."""
 OVERDUE = 2
-"""An anchor that is late by so many periods is made even if the next version is waiting."""
+"""An anchor that is due for this many periods is made even if the next version is waiting."""
 
 Hurried = Callable[[], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Publication:
-    """A published version, and a copy of its tensors for differences to start from."""
+    """A published version, and a copy of its tensors from which later deltas start."""
 
     version: Version
     root: str
@@ -67,16 +67,16 @@ class Publication:
     tensors: "Mapping[str, Tensor]"
 
     def like(self, tensors: "Mapping[str, Tensor]", aliases: Mapping[str, str]) -> bool:
-        """Whether a difference may lead from here to `tensors`: the same names, types and shapes."""
+        """Whether a delta may lead from this version to `tensors`: names, types and shapes are the same."""
         mine = {info.name: (info.dtype, info.shape) for info in self.infos}
         theirs = {info.name: (info.dtype, info.shape) for info in described(tensors, dict.fromkeys(tensors, ()))}
         return mine == theirs and self.aliases == aliases
 
 
 class WeightPublisher:
-    """One learner's publications of run `run`, in ascending order; `folder` gets the copies. For one thread.
+    """Publishes one learner's versions of run `run`, in ascending order; `folder` gets the copies.
 
-    `announce` is called in threads of its uploads.
+    One thread uses it. `announce` is called in that thread and in those of its uploads.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class WeightPublisher:
         self._folder, self._chunk_key, self._announce = folder, chunk_key, announce
         self._codec = delta.Settings(shard_bytes=settings.part_bytes)
         self.stored: Counter[str] = Counter()
-        """Bytes of routes ("anchor", "delta"), since the start."""
-        self._start_anew()
+        """The bytes stored for routes since the start, by kind ("anchor", "delta")."""
+        self._start_over()
 
     def publish(self, version: Version, tensors: "Mapping[str, Tensor]", dtype: str) -> Published:
         """Stores `tensors` (floating ones as `dtype`: "float32" or "bfloat16") and returns the pointer to them.
@@ -116,13 +116,14 @@ class WeightPublisher:
         return Published(version, key, digest(envelope))
 
     def further(self, version: Version, hurried: Hurried = lambda: False) -> list[Route]:
-        """Other routes to `version`, which was published last: those that are due and smaller than what there is.
+        """Stores and returns further routes to `version`, which was published last: those that are due, deltas only if
+        they are smaller than the routes that exist.
 
-        Once `hurried` says that the next version waits, differences are left out, and anchors put off.
+        Once `hurried` says that the next version waits, deltas are left out, and anchors are put off.
         """
         here = self._bases.get(self._place)
         if here is None or here.version != version:
-            raise ValueError(f"{version} is not what was published last")
+            raise ValueError(f"{version} is not the version that was published last")
         routes = [self._extra(None, here)] if self._anchor_due(hurried()) else []
         for span in self._settings.skips if self._sparse(version) else ():
             if self._place >= span and self._place % span == 0 and not hurried():
@@ -131,32 +132,33 @@ class WeightPublisher:
 
     # Which routes -----------------------------------------------------------------------------------------------------
 
-    def _start_anew(self) -> None:
+    def _start_over(self) -> None:
+        """Forgets all publications: no delta starts from them any more."""
         self._place = -1
-        """Of the newest publication, counted from the first that later ones can be told from."""
+        """The newest publication's place, counted from the first one that a delta to a later one can start from."""
         self._bases: dict[int, Publication] = {}
-        """By their places: the newest, and those that a further difference will start from."""
+        """Publications by place: the newest, and those from which a further delta will start."""
         self._edges: list[Edge] = []
         self._anchor: tuple[int, int] | None = None
-        """Of the newest that is stored whole: its place, its bytes."""
+        """The place and the bytes of the newest anchor."""
 
     def _begin(self, version: Version, tensors: "Mapping[str, Tensor]", aliases: Mapping[str, str]) -> None:
-        """What was published before `version` and can be a base for it, and nothing else, remains."""
+        """Keeps only publications from before `version` that can be a base for it."""
         last = self._bases.get(self._place)
-        if last is not None and last.version == version:  # once more: from the same base
+        if last is not None and last.version == version:  # published again: from the same base
             del self._bases[self._place]
             self._edges = [edge for edge in self._edges if edge.version != version]
             self._place -= 1
             last = self._bases.get(self._place)
         if last is None or last.version.lineage != version.lineage or not last.like(tensors, aliases):
-            self._start_anew()
+            self._start_over()
             return
         if last.version > version:
             raise ValueError(f"{version} after {last.version}: versions only ascend")
         self._forget()
 
     def _forget(self) -> None:
-        """What no difference to a later publication starts from."""
+        """Forgets the publications from which no delta to a later one starts."""
         needed = {self._place, *(self._place - self._place % span for span in self._settings.skips)}
         self._bases = {place: base for place, base in self._bases.items() if place in needed}
         oldest = self._bases[min(self._bases)].version
@@ -169,7 +171,7 @@ class WeightPublisher:
         copy: "Mapping[str, Tensor]",
         aliases: Mapping[str, str],
     ) -> tuple[Route, tuple[TensorInfo, ...]]:
-        """The difference to the version before, or all of it; with the tensors' digests."""
+        """Stores the delta from the version before, or an anchor; returns that route and the tensors' descriptions."""
         pieces: dict[str, list[str]] = {}
 
         def shards(base: "Mapping[str, Tensor]", new: "Mapping[str, Tensor]") -> Iterable[bytes]:
@@ -183,9 +185,9 @@ class WeightPublisher:
         known = base is not None
         if base is not None and self._anchor is not None:
             ours, theirs = _side_by_side(base.tensors, given, copy)
-            parts = self._upload(version, base, shards(ours, theirs), WORTHWHILE * self._anchor[1], tell=True)
+            parts = self._upload(version, base, shards(ours, theirs), WORTHWHILE * self._anchor[1], announce=True)
         if parts is None:
-            base, parts = None, self._upload(version, None, shards({}, copy), tell=known) or ()
+            base, parts = None, self._upload(version, None, shards({}, copy), announce=known) or ()
         infos = described(copy, pieces)
         root = root_digest(infos, aliases)
         return self._route(version, base, root, parts), infos
@@ -199,7 +201,7 @@ class WeightPublisher:
         return own is not None and self._anchor is not None and own < SPARSE * self._anchor[1]
 
     def _extra(self, base: Publication | None, here: Publication) -> Route | None:
-        """A route beside the manifest's own, sealed by a document of its own; None if it is not worth its bytes."""
+        """Stores a route beside the manifest's own, with its own signed document; None if it is not worth its bytes."""
         tensors: Mapping[str, Tensor] = {}
         limit = math.inf
         if base is not None and self._anchor is not None:
@@ -215,7 +217,7 @@ class WeightPublisher:
         return route
 
     def _detour(self, base: Version, version: Version) -> float:
-        """Bytes of the routes that lead from `base` to `version` already."""
+        """The bytes of the routes that already lead from `base` to `version`; infinite if there are none."""
         path = cheapest((edge for edge in self._edges if edge.base is not None), base, version)
         return math.inf if path is None else sum(edge.size for edge in path)
 
@@ -238,17 +240,17 @@ class WeightPublisher:
         shards: Iterable[bytes],
         limit: float = math.inf,
         *,
-        tell: bool = False,
+        announce: bool = False,
     ) -> tuple[Part, ...] | None:
-        """Stores parts as they are made, and announces them if it is to `tell`.
+        """Stores parts as they are made; `announce`: announces each one.
 
-        None, and nothing stays, if they come to `limit` bytes or more.
+        Returns None, and leaves nothing in the store, if the parts come to `limit` bytes or more.
         """
         start, _ = _start(base)
         parts: list[Part] = []
-        partial_payloads: deque[Future[None]] = deque()
+        uploads: deque[Future[None]] = deque()
         size = 0
-        stored = InOrder(partial(self._tell, version, base))
+        announcements = OrderedAnnouncements(partial(self._announce_part, version, base))
         with ThreadPoolExecutor(UPLOADS) as pool:
             for shard in shards:
                 part, data = cut(version, start, shard, self._settings.chunk_bytes, self._chunk_key)
@@ -256,19 +258,20 @@ class WeightPublisher:
                 if size >= limit:
                     break
                 parts.append(part)
-                partial_payloads.append(pool.submit(self._put, part.key, data))
-                if tell:
-                    stored.follow(part, partial_payloads[-1])
-                if len(partial_payloads) > UPLOADS:
-                    partial_payloads.popleft().result()
-            for upload in partial_payloads:
+                uploads.append(pool.submit(self._put, part.key, data))
+                if announce:
+                    announcements.follow(part, uploads[-1])
+                if len(uploads) > UPLOADS:
+                    uploads.popleft().result()
+            for upload in uploads:
                 upload.result()
         if size < limit:
             return tuple(parts)
         self._store.delete([part.key for part in parts])
         return None
 
-    def _tell(self, version: Version, base: Publication | None, place: int, part: Part) -> None:
+    def _announce_part(self, version: Version, base: Publication | None, place: int, part: Part) -> None:
+        """Upload thread, or the publisher's own: signs and passes on one announcement."""
         start, start_root = _start(base)
         announcement = Announcement(self._run, version, start, start_root, place, part)
         self._announce(announcement, self._signer.sign(announcement.encode()))
@@ -283,14 +286,14 @@ class WeightPublisher:
 
 
 def _start(base: Publication | None) -> tuple[Version, str] | tuple[None, None]:
-    """Version and root of what a route begins at; an anchor begins at nothing."""
+    """Returns the version and the root that a route begins at; an anchor begins at nothing."""
     return (None, None) if base is None else (base.version, base.root)
 
 
 def _side_by_side(
     base: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]", copy: "Mapping[str, Tensor]"
 ) -> "tuple[Mapping[str, Tensor], Mapping[str, Tensor]]":
-    """Both versions on the device that has the new one: differences are taken there."""
+    """Returns both versions on the device that holds the new one: differences are computed there."""
     device = next((tensor.device for tensor in given.values()), None)
     if device is None or device.type == "cpu":
         return base, copy

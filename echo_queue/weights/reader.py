@@ -1,7 +1,7 @@
 """Reads published versions: manifests that this run's key has signed, the cheapest path to one, every chunk verified.
 
-Nothing unchecked is ever returned, and nothing is unpickled. Bytes that are wrong are asked for again, in case the
-network spoiled them, then it is one clear error.
+Nothing unchecked is ever returned, and nothing is unpickled. Wrong bytes are read again, in case the network corrupted
+them; if they stay wrong, one clear error is raised.
 """
 
 import time
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Damaged", "fetch", "fetch_parts", "find_path", "intact", "open_manifest", "plain", "read_manifest"]
 
 STREAMS = 4
-"""Parts fetched at the same time, and held while one is applied."""
+"""The number of parts that are fetched at the same time, and held while one is applied."""
 ATTEMPTS = 3
 PAUSE_S = 0.1
 MANIFEST_MAX_BYTES = 256 << 20
@@ -36,16 +36,16 @@ FIX = "the learner's next publication replaces it; check the disk"
 
 
 def read_manifest(store: ObjectStore, published: Published, verifier: SignatureVerifier) -> Manifest:
-    """The manifest that `published` points to, and no other."""
+    """Returns the manifest that `published` points to, and no other. Raises `Damaged` or `Forged`."""
     key = manifest_key(published.version)
     if published.manifest != key:
         raise Damaged(Problem("published", f"version {published.version} cannot be {published.manifest!r:.200}", FIX))
-    envelope = _insist(key, lambda: _as_told(store.get(key, MANIFEST_MAX_BYTES), published.digest))
+    envelope = _with_retries(key, lambda: _expect_digest(store.get(key, MANIFEST_MAX_BYTES), published.digest))
     return open_manifest(store, envelope, published.version, verifier)
 
 
 def open_manifest(store: ObjectStore, envelope: bytes, version: Version, verifier: SignatureVerifier) -> Manifest:
-    """Raises `Forged`, or `Damaged` for what is not the manifest of this very version of this run."""
+    """Opens a manifest. Raises `Forged`, or `Damaged` if it is not the manifest of exactly this version of this run."""
     key = manifest_key(version)
     manifest = Manifest.decode(verifier.open(envelope, key), key)
     _belongs(key, store, version, manifest.run, manifest.version)
@@ -55,9 +55,9 @@ def open_manifest(store: ObjectStore, envelope: bytes, version: Version, verifie
 def find_path(
     store: ObjectStore, have: tuple[Version, str] | None, target: Manifest, verifier: SignatureVerifier
 ) -> tuple[Route, ...]:
-    """The path of fewest bytes from `have` (a version and its root), or from nothing, to `target`: its routes in order.
+    """Returns the path of fewest bytes from `have` (a version and its root), or from nothing, to `target`.
 
-    It is empty if `have` is the target. Raises `Damaged` if nothing leads there.
+    The path is empty if `have` is the target. Raises `Damaged` if no path leads there.
     """
     if have == (target.version, target.root):
         return ()
@@ -69,7 +69,7 @@ def find_path(
 
 
 class _Search:
-    """Plans by what is listed, and again whenever a route turns out to be other than it looked."""
+    """Plans a path from the listing, and again whenever a route turns out to differ from what the listing suggested."""
 
     def __init__(self, store: ObjectStore, target: Manifest, verifier: SignatureVerifier) -> None:
         self._store, self._target, self._verifier = store, target, verifier
@@ -90,14 +90,14 @@ class _Search:
                 if broken is None:
                     return routes
                 if broken == routes[0] and broken.base is not None:
-                    have = None  # those are other weights than the version's
+                    have = None  # `have` holds other weights than the version of that name
                 else:
                     self._read[broken.version, broken.base] = None
-        what = "no routes that are whole lead to it"
+        what = "no routes that are whole lead to this version"
         raise Damaged(Problem(manifest_key(self._target.version), what, FIX))
 
     def _edges(self) -> Iterator[Edge]:
-        """As listed, and as signed where that is known."""
+        """Yields each route's edge: as signed where its document has been read, else as listed."""
         listed = {(edge.version, edge.base): edge for entry in self._entries.values() for edge in entry.edges()}
         for ends, edge in listed.items():
             if ends not in self._read:
@@ -107,7 +107,7 @@ class _Search:
                 yield Edge(route.base, route.version, route.size)
 
     def _route(self, edge: Edge) -> Route | None:
-        """None: there is no such route, or its document is not to be trusted."""
+        """Reads a route; None if there is no such route, or if its document cannot be trusted."""
         entry = self._entries[edge.version]
         try:
             if entry.routes[folder_name(edge.base)].sealed:
@@ -117,7 +117,7 @@ class _Search:
             else:
                 route = self._manifest(entry).route
         except (MissingObject, LargeObject, Damaged, Forged):
-            return None  # the others lead there too
+            return None  # other routes lead there too
         return route if route.base == edge.base else None
 
     def _manifest(self, entry: Entry) -> Manifest:
@@ -129,7 +129,7 @@ class _Search:
 
 
 def _broken(routes: tuple[Route, ...], have: tuple[Version, str] | None, root: str) -> Route | None:
-    """The first route that does not begin with the very weights that the one before leads to."""
+    """Returns the first route that does not begin at exactly the weights to which the route before it leads."""
     here = have[1] if have is not None and routes[0].base == have[0] else None
     for route in routes:
         if route.base_root != here:
@@ -149,9 +149,9 @@ def _belongs(key: str, store: ObjectStore, version: Version, run: str, found: Ve
 def fetch(
     store: ObjectStore, published: Published, verifier: SignatureVerifier, chunk_key: bytes | None = None
 ) -> "dict[str, Tensor]":
-    """The tensors of a version on the CPU, each of the shape and type it was published with, from the store alone.
+    """Returns a version's tensors on the CPU, each with its published shape and type, read from the store alone.
 
-    Tied names give the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
+    Tied names map to the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
     """
     from echo_queue.weights import delta
     from echo_queue.weights.tensors import empty, matches
@@ -170,7 +170,7 @@ def fetch(
 
 
 def fetch_parts(store: ObjectStore, route: Route) -> Iterator[tuple[Part, memoryview]]:
-    """The parts of a route, each verified, a few of them fetched ahead."""
+    """Yields the parts of a route, each verified; a few are fetched ahead."""
     pending: deque[tuple[Part, Future[bytes]]] = deque()
     with ThreadPoolExecutor(STREAMS) as pool:
         for part in route.parts:
@@ -194,29 +194,30 @@ def _part(store: ObjectStore, part: Part) -> bytes:
         view = memoryview(data)
         for index in range(len(part.chunks)):
             if not intact(part, index, view[part.start(index) : part.start(index) + part.chunk_bytes]):
-                raise _Wrong(f"chunk {index} is not what was published")
+                raise _WrongBytes(f"chunk {index} is not what was published")
         return data
 
-    return _insist(part.key, get)
+    return _with_retries(part.key, get)
 
 
-def _as_told(data: bytes, expected: str) -> bytes:
+def _expect_digest(data: bytes, expected: str) -> bytes:
     if digest(data) != expected:
-        raise _Wrong("its bytes are not those that were published")
+        raise _WrongBytes("its bytes are not those that were published")
     return data
 
 
-class _Wrong(Exception):
-    """What came is not what was to come."""
+class _WrongBytes(Exception):
+    """The bytes read are not those that were expected."""
 
 
-def _insist(key: str, get: Callable[[], bytes]) -> bytes:
+def _with_retries(key: str, get: Callable[[], bytes]) -> bytes:
+    """Calls `get` until its bytes are right. Raises `Damaged` after `ATTEMPTS` tries."""
     what = ""
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE_S * attempt)
         try:
             return get()
-        except _Wrong as error:
+        except _WrongBytes as error:
             what = str(error)
     raise Damaged(Problem(key, f"{what} ({ATTEMPTS} tries)", FIX))

@@ -1,8 +1,8 @@
-"""Which published versions there are, which is the latest, and which may go.
+"""Finds the published versions and the latest of them, and prunes those that no role can need.
 
-- What is latest stands in Redis; `latest` finds the same by listing, should Redis have lost it.
-- What stays is what somebody can still need, and every version from there back to one that is stored whole: so there
-  always is a path to it. Pruning removes manifests first, so that a version is never seen in part.
+- Redis holds the pointer to the latest version; `latest` finds the same version by listing if Redis has lost it.
+- A version that a role can still need stays, and so does every version from there back to one that has an anchor, so
+  that a path always leads to it. Pruning removes manifests first, so that no reader sees a version in part.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ from echo_queue.weights.reader import open_manifest
 from echo_queue.weights.signatures import SignatureVerifier
 
 KEEP = 3
-"""The newest published versions that always stay: the latest, and those that slow readers are still fetching."""
+"""The number of newest published versions that always stay: the latest, and those that slow readers still fetch."""
 
 
 def expendable(
@@ -27,12 +27,13 @@ def expendable(
     leased: Collection[Version] = (),
     keep: int = KEEP,
 ) -> list[Version]:
-    """Of the published `versions` (True: stored whole), those nobody can need once `newest` is out; oldest first.
+    """Returns the published `versions` that no role can need once `newest` is published, oldest first.
 
-    Workers fetch only what is latest when they look, and may be slow to finish: the `keep` newest stay. A worker
-    within `s` updates may still be asked for any version down to `newest` − s: they stay too, and so do those that are
-    `leased`. With them stays what their path may lead over: all back to the newest whole one but one, since who comes
-    late may have set out from that. What is newer than `newest` is not ours to judge.
+    `versions`: True if the version has an anchor. Workers fetch only the version that is latest when they check, and
+    may be slow to finish: the `keep` newest stay. A worker within `s` updates may still be asked for any version down
+    to `newest` − s: those stay too, and so do those that are `leased`. Every version that a path to one of them may
+    lead over also stays: all back to the newest anchored one but one, since a slow worker may have started from that.
+    Versions newer than `newest` are never returned.
     """
     ours = sorted(version for version in versions if version <= newest)
     needed = {version for version in ours if version in leased} | set(ours[max(0, len(ours) - keep) :])
@@ -48,9 +49,9 @@ def expendable(
 def latest(
     store: ObjectStore, verifier: SignatureVerifier, forks: Mapping[int, Version] | None = None
 ) -> Published | None:
-    """The newest version that is whole and not abandoned, rebuilt by listing manifests; None if there is none.
+    """Returns the newest version that is whole and not abandoned, found by listing manifests; None if there is none.
 
-    One that this run's key has not signed is none.
+    A version whose manifest this run's key has not signed does not count.
     """
     for version, entry in sorted(catalogue(store).items(), reverse=True):
         if not entry.manifest or staleness.abandoned(version, forks or {}):
@@ -64,20 +65,20 @@ def latest(
         except ServiceError as error:
             if error.problems[0].where != key:
                 raise
-            continue  # cut short by a killed server, and never acknowledged; or not ours
+            continue  # cut short by a killed server, and never acknowledged; or not signed by this run's key
         return Published(version, key, digest(envelope))
     return None
 
 
 def prune(store: ObjectStore, newest: Version, s: int = 0, leased: Collection[Version] = ()) -> list[Version]:
-    """Removes what nobody can need once `newest` is published; returns the versions removed."""
-    gone = doomed(store, newest, s, leased)
-    remove(store, [key for entry in gone for key in entry.keys])
-    return [entry.version for entry in gone]
+    """Removes the versions that no role can need once `newest` is published; returns them."""
+    pruned = doomed(store, newest, s, leased)
+    remove(store, [key for entry in pruned for key in entry.keys])
+    return [entry.version for entry in pruned]
 
 
 def doomed(store: ObjectStore, newest: Version, s: int, leased: Collection[Version]) -> list[Entry]:
-    """What is expendable, and what is older than `newest` and was never finished."""
+    """Returns the expendable versions, and those older than `newest` that were never finished."""
     entries = catalogue(store)
     whole = {version: entry.anchored for version, entry in entries.items() if entry.manifest}
     gone = set(expendable(whole, newest, s, leased))
@@ -85,7 +86,7 @@ def doomed(store: ObjectStore, newest: Version, s: int, leased: Collection[Versi
 
 
 def remove(store: ObjectStore, keys: Collection[str]) -> None:
-    """Objects of versions; what makes the others visible goes first."""
+    """Removes objects of versions; the documents that make the others visible go first."""
     for wave in (f"/{NAME}", f"/{ROUTE}", ""):
         seen = [key for key in keys if _wave(key) == wave]
         if seen:
@@ -93,7 +94,7 @@ def remove(store: ObjectStore, keys: Collection[str]) -> None:
 
 
 def lineages(store: ObjectStore) -> set[int]:
-    """Those that published anything that is still there."""
+    """Returns the lineages of which any object is still stored."""
     return {version.lineage for version in catalogue(store)}
 
 

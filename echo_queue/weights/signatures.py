@@ -1,7 +1,7 @@
-"""Ed25519 signatures of what the learner publishes, and the secrets that it derives from the same key.
+"""Signs the learner's documents with Ed25519, verifies them, and derives secrets from the same key.
 
-- An envelope is `{"body":…,"key":…,"signature":…}`. Its body is not parsed before the signature of its very bytes has
-  been verified; another spelling of an envelope does not exist.
+- An envelope is `{"body":…,"key":…,"signature":…}`. Its body is not parsed before the signature of its exact bytes has
+  been verified; no other spelling of an envelope is accepted.
 - Signatures are domain separated: nothing else that this key may ever sign passes for a body.
 - The private key is one file of 64 hexadecimal digits, readable by its owner only, and never made twice.
 """
@@ -30,7 +30,7 @@ KEY_NAME = "weights.key"
 
 
 class Forged(ServiceError):
-    """Not signed by the key that is trusted here."""
+    """The document is not signed by the key that is trusted here."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,36 +45,36 @@ class Signer:
 
     @classmethod
     def parse(cls, text: str, where: str) -> "Signer":
-        """Raises `ServiceError` for anything but 64 hexadecimal digits."""
+        """Parses a private key. Raises `ServiceError` for anything but 64 hexadecimal digits."""
         if not re.fullmatch(r"[0-9a-f]{64}", text.strip()):
             raise ServiceError(Problem(where, "is no signing key", "it must be 64 hexadecimal digits"))
         return cls(bytes.fromhex(text.strip()))
 
     @classmethod
     def kept_at(cls, path: Path) -> "Signer":
-        """The key in `path`, made there the first time. Of several that make it at once, one wins."""
+        """Reads the key in `path`, made there the first time; if several processes make it at once, one wins."""
         try:
             if not path.exists():
                 _make(path)
             if path.stat().st_mode & 0o077:
-                raise ServiceError(Problem(str(path), "others may read this private key", f"chmod 600 {path}"))
+                raise ServiceError(Problem(str(path), "other users may read this private key", f"chmod 600 {path}"))
             return cls.parse(path.read_text(), str(path))
         except OSError as error:
-            fix = "let the learner's user, and nobody else, read and write it"
+            fix = "let the learner's user, and no other, read and write it"
             raise ServiceError(Problem(str(path), f"cannot be used: {error.strerror}", fix)) from None
 
     @property
     def public_key(self) -> str:
-        """In hexadecimal digits."""
+        """The public key in hexadecimal digits."""
         return self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, body: bytes) -> bytes:
-        """The envelope of `body`, which is canonical JSON."""
+        """Returns the envelope of `body`, which is canonical JSON."""
         signature = self._key.sign(DOMAIN + body).hex()
         return START + body + f',"key":"{key_id(self.public_key)}","signature":"{signature}"}}'.encode()
 
     def secret(self, purpose: str) -> bytes:
-        """32 bytes that only this key's holder can derive; the same after a restart."""
+        """Returns 32 bytes that only this key's holder can derive; they are the same after a restart."""
         return HKDF(SHA256(), 32, None, DOMAIN + purpose.encode()).derive(self.seed)
 
     @property
@@ -93,7 +93,7 @@ class SignatureVerifier:
         self._key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
 
     def open(self, envelope: bytes, where: str) -> bytes:
-        """The body. Raises `Forged`; `where` is the object's key."""
+        """Verifies an envelope and returns its body. Raises `Forged`; `where` is the object's key."""
         end = END.fullmatch(envelope, max(0, len(envelope) - END_BYTES))
         if end is None or not envelope.startswith(START):
             raise Forged(_problem(where, "is not signed"))
@@ -110,23 +110,23 @@ class SignatureVerifier:
 
 
 def key_id(public_key: str) -> str:
-    """The short name of a public key."""
+    """Returns the short name of a public key."""
     return blake3(bytes.fromhex(public_key)).hexdigest()[:16]
 
 
 def _problem(where: str, what: str) -> Problem:
     return Problem(
-        where, what, "look at who else writes to the store; a worker trusts one key from its start to its end"
+        where, what, "find out who else writes to the store; a worker trusts one key from its start to its end"
     )
 
 
 def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial_sample = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
-    write_atomically(partial_sample, Signer.generate().seed.hex().encode(), "key", mode=0o600)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
+    write_atomically(temporary, Signer.generate().seed.hex().encode(), "key", mode=0o600)
     try:
-        failpoints.step("link key", lambda: os.link(partial_sample, path), path)
+        failpoints.step("link key", lambda: os.link(temporary, path), path)
     except FileExistsError:
         pass
     finally:
-        partial_sample.unlink()
+        temporary.unlink()

@@ -1,4 +1,4 @@
-"""Tensors on their way into a version and out of it: tied ones told apart, cast, kept in a file, digested."""
+"""Prepares tensors for a version and checks those read from one: unties, casts, copies into a file, digests."""
 
 import mmap
 import tempfile
@@ -17,7 +17,7 @@ ALIGNMENT = 64
 
 
 def untie(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], dict[str, str]]":
-    """Tensors with a memory of their own, and the other names of each."""
+    """Returns the tensors that own their memory, and for each further name the name of its owner."""
     first: dict[tuple[object, ...], str] = {}
     aliases: dict[str, str] = {}
     for name in sorted(tensors):
@@ -29,8 +29,8 @@ def untie(tensors: "Mapping[str, Tensor]") -> "tuple[dict[str, Tensor], dict[str
     return {name: tensors[name] for name in sorted(tensors) if name not in aliases}, aliases
 
 
-class Lazily(Mapping[str, "Tensor"]):
-    """Tensors as `change` makes them, one at a time, each time that it is asked for."""
+class LazyTensors(Mapping[str, "Tensor"]):
+    """A mapping that applies `change` to one tensor each time that it is read, and keeps none of the results."""
 
     def __init__(self, tensors: "Mapping[str, Tensor]", change: "Callable[[Tensor], Tensor]") -> None:
         self._tensors, self._change = tensors, change
@@ -45,8 +45,8 @@ class Lazily(Mapping[str, "Tensor"]):
         return len(self._tensors)
 
 
-def cast(tensors: "Mapping[str, Tensor]", dtype: str) -> Lazily:
-    """Floating tensors as `dtype` ("float32" or "bfloat16"), each where it is."""
+def cast(tensors: "Mapping[str, Tensor]", dtype: str) -> LazyTensors:
+    """Casts floating tensors to `dtype` ("float32" or "bfloat16"), each on its own device."""
     import torch
 
     kind: torch.dtype = getattr(torch, dtype)
@@ -55,17 +55,18 @@ def cast(tensors: "Mapping[str, Tensor]", dtype: str) -> Lazily:
         plain = tensor.detach()
         return (plain.to(kind) if plain.is_floating_point() else plain).contiguous()
 
-    return Lazily(tensors, change)
+    return LazyTensors(tensors, change)
 
 
-def moved(tensors: "Mapping[str, Tensor]", device: "torch.device") -> Lazily:
-    return Lazily(tensors, lambda tensor: tensor.to(device))
+def moved(tensors: "Mapping[str, Tensor]", device: "torch.device") -> LazyTensors:
+    """Moves each tensor to `device` when it is read."""
+    return LazyTensors(tensors, lambda tensor: tensor.to(device))
 
 
 def kept(folder: Path, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """A copy in a file of `folder`, mapped into memory: the kernel may drop and read again what it needs room for.
+    """Copies tensors into a file in `folder`, mapped into memory: the kernel may drop pages and read them again.
 
-    The file has no name: it is gone with the last of its tensors, or with this process.
+    The file has no name: it disappears with the last of its tensors, or with this process.
     """
     import torch
 
@@ -90,7 +91,7 @@ def kept(folder: Path, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
 
 
 def described(tensors: "Mapping[str, Tensor]", pieces: "Mapping[str, Iterable[str]]") -> tuple[TensorInfo, ...]:
-    """`pieces`: the digests of each tensor's pieces, in order."""
+    """Describes tensors. `pieces`: the digests of each tensor's pieces, in order."""
     return tuple(
         TensorInfo(name, dtype_name(tensor), tuple(tensor.shape), tensor_digest(pieces[name]))
         for name, tensor in tensors.items()
@@ -98,7 +99,7 @@ def described(tensors: "Mapping[str, Tensor]", pieces: "Mapping[str, Iterable[st
 
 
 def empty(info: TensorInfo) -> "Tensor":
-    """On the CPU, to be filled."""
+    """Allocates an uninitialized tensor on the CPU."""
     import torch
 
     kind: torch.dtype = getattr(torch, DTYPES[info.dtype])
@@ -106,7 +107,7 @@ def empty(info: TensorInfo) -> "Tensor":
 
 
 def digest_of(tensor: "Tensor") -> str:
-    """As the manifest has it (`TensorInfo.digest`)."""
+    """Returns a tensor's digest as the manifest names it (`TensorInfo.digest`)."""
     row = flat(tensor)
     step = PIECE_BYTES // row.element_size()
     pieces = range(0, max(1, len(row)), step)
@@ -114,5 +115,5 @@ def digest_of(tensor: "Tensor") -> str:
 
 
 def matches(tensor: "Tensor", info: TensorInfo) -> bool:
-    """Whether it is, byte for byte, what the manifest has."""
+    """Whether the tensor is, byte for byte, the one that the manifest describes."""
     return digest_of(tensor) == info.digest

@@ -83,4 +83,4 @@ def test_config_check_is_content_with_a_good_file(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n')
     done = echo_queue("config", "check", "run.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "nothing wrong" in done.stdout
+    assert "no problems found" in done.stdout

@@ -60,12 +60,12 @@ def test_each_line_says_who_speaks_and_samples_that_are_alike_are_told_once() ->
         "       prompt │ Your card: J.",
         "              │ Your move?",
         "",
-        "samples 0, 2  reward -2  ended by stop  4 tokens drawn (1 by version 3, 3 by version 4)  3 read",
+        "samples 0, 2  reward -2  ended by stop  4 tokens sampled (1 by version 3, 3 by version 4)  3 read",
         "        model │ bet",
         "  environment │ They call. Public card: K. Your move?",
         "        model │ check",
         "",
-        "sample 1  reward -2  ended by stop  2 tokens drawn (1 by version 3, 1 by version 4)",
+        "sample 1  reward -2  ended by stop  2 tokens sampled (1 by version 3, 1 by version 4)",
         "        model │ bet",
     ]
 

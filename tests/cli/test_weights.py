@@ -120,7 +120,7 @@ def test_gc_says_what_it_would_remove_and_then_removes_that(shelf: Shelf) -> Non
     assert "✗" not in shelf.ask("verify")
 
 
-@pytest.mark.parametrize(("name", "told"), [("seven", "is no version"), ("1.77", "no object")])
+@pytest.mark.parametrize(("name", "told"), [("seven", "is not a version"), ("1.77", "no object")])
 def test_a_version_that_is_none_is_one_clear_error(shelf: Shelf, name: str, told: str) -> None:
     with pytest.raises(EchoQueueError, match=told):
         shelf.ask("show", name)

@@ -21,7 +21,7 @@ from echo_queue.storage.object_store import ObjectStore
 from tests.learner.synthetic import VOCABULARY, tiny_model
 from tests.queue.clients import Clients
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 PER_LEASE = 4
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["learner.train"])

@@ -20,7 +20,7 @@ from learner.recovery.checkpoint import trained_ids
 
 TINY = Path(__file__).with_name("tiny.toml")
 PROMPTS, UPDATES = 80, 20
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
 
 
 class Running:

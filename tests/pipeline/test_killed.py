@@ -19,7 +19,7 @@ from tests.pipeline.running import (
     trained,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(start: Callable[..., Running]) -> None:

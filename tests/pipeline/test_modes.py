@@ -16,7 +16,7 @@ from tests.pipeline.running import (
     assert_tokens_are_no_older_than_their_groups,
 )
 
-pytestmark = [pytest.mark.proof(kind="modes", share=0.25), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof(kind="modes", share=0.25), pytest.mark.timeout(1200)]
 
 
 def whole_run(start: Callable[..., Running], mode: str, **settings: str) -> Running:

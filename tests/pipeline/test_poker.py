@@ -16,7 +16,7 @@ from echo_queue.submission.sources.poker import Hand
 from echo_queue.submission.sources.poker.deals import PokerSource
 from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once, assert_no_lag
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 OPTIONS = {"size": PROMPTS, "seed": 7, "opponent": "random"}
 

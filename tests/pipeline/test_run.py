@@ -14,7 +14,7 @@ from tests.pipeline.running import (
     assert_tokens_are_no_older_than_their_groups,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> None:

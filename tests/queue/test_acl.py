@@ -290,7 +290,7 @@ def test_nobody_but_admin_changes_the_functions_or_looks_at_other_keys(queue: Cl
 
 
 def tampering(keys: Keys) -> list[tuple[str, list[str]]]:
-    """What a worker's user can still do by hand, because completing needs each single right."""
+    """A worker's user can still do this by hand, because completing needs each single right."""
     return [
         ("a task deleted", ["XDEL", keys.tasks, "{task}"]),
         ("an entry added to replay", ["XADD", keys.replay, "*", "id", "a/0/0"]),
@@ -371,5 +371,5 @@ def test_celery_sees_its_own_keys_only(queue: Clients, acting: As) -> None:
 
 def test_a_role_without_a_right_reads_one_clear_error(queue: Clients, acting: As) -> None:
     Scene(queue)
-    with pytest.raises(ServiceError, match="this role's user may not do that"):
+    with pytest.raises(ServiceError, match="this role's Redis user may not do that"):
         acting("worker").admit()

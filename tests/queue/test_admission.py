@@ -1,4 +1,4 @@
-"""What leaves the backlog, when, and in which order."""
+"""Prompts leave the backlog when bound and pace allow, in the promised order."""
 
 import itertools
 from dataclasses import replace

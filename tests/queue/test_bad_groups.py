@@ -172,7 +172,7 @@ def test_an_object_above_the_cap_is_never_read(scene: Scene, queue: Clients, obj
     object_store.put(reference(task.id, data), data)
     tell(queue, task.id, reference(task.id, data).encode(), "ref")
     assert reader.drain(0, 1).malformed == 1
-    assert "has 65537 bytes, more than the 65536 that are taken" in queue.dead()[0].reason
+    assert "has 65537 bytes, but its reader takes at most 65536" in queue.dead()[0].reason
     assert list(object_store.list(folder(task.id))) == []
 
 

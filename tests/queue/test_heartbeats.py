@@ -1,4 +1,4 @@
-"""What a worker's heartbeat tells, and what the queue finds out from it."""
+"""A worker's heartbeat is stored as sent, and the queue measures from it when weights arrived."""
 
 import time
 

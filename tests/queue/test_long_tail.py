@@ -114,7 +114,7 @@ def alike(queue: Clients, rules: RunRules, buckets: Sequence[int], epochs: int =
 
 
 def order(scene: Scene, lengths: Sequence[int] = ()) -> list[int]:
-    """Of what is handed out next, which is then completed and trained."""
+    """Leases, completes and trains the next tasks; returns their prompt indices in the order of the lease."""
     tasks = leased(scene)
     complete(scene, tasks, lengths or [3] * 1000)
     scene.update(len(tasks))

@@ -1,4 +1,4 @@
-"""What a caller is told when the server is away, full, without rules or without functions, or refuses it."""
+"""A caller gets a clear error if the server is away, full, without rules or functions, or refuses it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Who feeds whom: one chain per route and region, one head, leaves at its sides, nobody in a circle."""
+"""The peer exchange has one chain per route and region, one head, leaves at its sides, and no circle of workers."""
 
 import itertools
 from collections.abc import Collection
@@ -69,7 +69,7 @@ def test_joining_again_keeps_the_place_so_that_nobody_waits_in_a_circle(region: 
 def test_a_worker_that_begins_anew_is_fed_by_those_behind_its_old_place(region: Region) -> None:
     for worker in "abc":
         region.join(worker)
-    joined = region.queue.join(Peer("a", "here", "10.0.0.1:81"), ROUTE, anew=True)
+    joined = region.queue.join(Peer("a", "here", "10.0.0.1:81"), ROUTE, restart=True)
     assert joined.upstreams[0].worker == "c"
     assert region.fed_by("a")[0] == "c"
 

@@ -25,7 +25,7 @@ LIMITS = GroupLimits(samples=2, vocabulary=100, prompt_tokens=8, new_tokens=6, r
 def partial_of(
     task: Task, spans: Sequence[tuple[int, int]] = ((0, 0),), length: int = 4, lineage: int = 0
 ) -> PartialGroup:
-    """Of two samples the first has `length` tokens, the second is not begun."""
+    """Two samples: the first has `length` tokens, the second is not begun."""
     begun = PartialSample(
         np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), tuple(Span(*span) for span in spans)
     )

@@ -176,7 +176,7 @@ def test_any_range_of_hands_can_be_read_alone_and_seats_alternate() -> None:
     assert open_source(HANDS).read(chunk) == whole[4:8]
     assert [row.columns["seat"] for row in whole] == [0, 1] * 5
     assert [row.columns["deal"] for row in whole] == list(range(7, 17))
-    assert source.place(3) == "poker:leduc hand 3"
+    assert source.location(3) == "poker:leduc hand 3"
 
 
 def test_hands_of_another_rules_library_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from echo_queue.records import PromptRow
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
-from echo_queue.submission.declaration import choose, place
+from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_features import buckets
 from echo_queue.submission.length_limits import limits_of
 from tests.queue.clients import Clients
 from tests.submission.conftest import Site, until
-from tests.submission.test_limits import make_model
+from tests.submission.test_length_limits import make_model
 
 ROWS = [{"prompt": f"prompt {index}", "answer": index} for index in range(950)]
 EXPECTED = {(0, index): PromptRow(f"prompt {index}", {"answer": index}) for index in range(950)}
@@ -73,7 +73,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp
     source = write(tmp_path / "prompts.jsonl", ROWS * 10)
     config = site.config(prompts__chunk=50)
     queue = Clients.connected_as(config, "submitter")
-    place(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), choose(config, source))
     for _ in range(2):
         before = arrived(queue)
         worker = site.celery(processes=2)
@@ -91,7 +91,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp
 def test_what_is_lost_in_the_broker_is_sent_again(site: Site, tmp_path: Path) -> None:
     config = site.config()
     queue = Clients.connected_as(config, "submitter")
-    place(config, queue, build(config), choose(config, write(tmp_path / "prompts.jsonl", ROWS)))
+    declare_and_send(config, queue, build(config), choose(config, write(tmp_path / "prompts.jsonl", ROWS)))
     site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
     site.celery()
     until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler", 20.0)
@@ -105,7 +105,7 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
     source = write(tmp_path / "prompts.jsonl", ROWS * 10)
     config = site.config(prompts__chunk=50)
     queue = Clients.connected_as(config, "submitter")
-    place(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), choose(config, source))
     worker = site.celery(processes=2)
     for _ in range(2):
         before = arrived(queue)
@@ -146,7 +146,7 @@ def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(si
     source = write(tmp_path / "prompts.jsonl", rows)
     config = site.config()
     queue, app = Clients.connected_as(config, "submitter"), build(config)
-    place(config, queue, app, choose(config, source))
+    declare_and_send(config, queue, app, choose(config, source))
     limits = limits_of(make_model(tmp_path / "model"), 256)
     assert expand(queue, site.store, limits, "prompts", 0)
     assert not expand(queue, site.store, limits, "prompts", 1)
@@ -173,7 +173,7 @@ def test_a_file_that_changed_after_it_was_submitted_is_refused(site: Site, tmp_p
     source = write(tmp_path / "prompts.jsonl", ROWS)
     config = site.config()
     queue = Clients.connected_as(config, "submitter")
-    place(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), choose(config, source))
     write(tmp_path / "prompts.jsonl", [*ROWS[:150], {"prompt": "other", "answer": 150}, *ROWS[151:]])
     site.celery()
     with pytest.raises(PromptError, match="rows 101 to 200 are not those that were submitted"):
@@ -203,8 +203,8 @@ def test_what_is_known_of_the_answers_lengths_arrives_with_the_prompts(site: Sit
     source = write(tmp_path / "prompts.jsonl", [{"prompt": "p", "level": level} for level in levels])
     config = site.config(prompts__length_feature="level")
     queue, app = Clients.connected_as(config, "submitter"), build(config)
-    place(config, queue, app, choose(config, source))
-    place(config, queue, app, choose(config, source, "by-prompt", length_feature=""))
+    declare_and_send(config, queue, app, choose(config, source))
+    declare_and_send(config, queue, app, choose(config, source, "by-prompt", length_feature=""))
     for name in ("prompts", "by-prompt"):
         assert all(expand(queue, site.store, None, name, number) for number in range(2))
     rows = [PromptRow("p", {"level": level}) for level in levels]
@@ -224,7 +224,7 @@ def test_a_file_that_only_the_submitter_can_read_is_refused_by_name_and_machine(
     source = write(tmp_path / "prompts.jsonl", ROWS[:150])
     config = site.config()
     queue = Clients.connected_as(config, "submitter")
-    place(config, queue, build(config), choose(config, source))
+    declare_and_send(config, queue, build(config), choose(config, source))
     Path(source).unlink()
     assert not expand(queue, site.store, None, "prompts", 0)
     assert not expand(queue, site.store, None, "prompts", 1)

@@ -29,7 +29,7 @@ from workers.environments.scorer import Scorer
 from workers.shutdown import Shutdown
 from workers.worker import work
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 class Stage:
@@ -162,7 +162,7 @@ class Stage:
                 os.kill(process.pid, signal.SIGKILL)
             process.wait()
         for thread in self._threads:
-            thread.join(timeout=30)
+            thread.join(timeout=120)
         self.services.stop()
 
 

@@ -135,7 +135,7 @@ def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(stage: Begin
     run.drain(2)
     run.publish(1, tensors_of(newer))
     run.queue.advance(run.lineage, 1, 2, 1.0)
-    worker.join(timeout=30)
+    worker.join(timeout=120)
     (error,) = run.errors
     assert isinstance(error, EchoQueueError) and "take the worker elsewhere" in str(error)
     expired = 0

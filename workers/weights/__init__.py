@@ -1,6 +1,6 @@
-"""How published weights reach an engine: fetched and checked beside it, staged, and swapped in between steps.
+"""Brings published weights to an engine: fetches and checks them beside it, stages them, and swaps them in.
 
-`WeightSync` is all that the worker's loop knows of it. Transports are in `transport`, `peers` and `folder`.
+The worker's loop uses only `WeightSync`. Transports are in `transport`, `peers` and `folder`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ __all__ = ["WeightSync"]
 
 
 def __getattr__(name: str) -> Any:
-    """`WeightSync` comes with torch, which single modules of this package do without."""
+    """Imports `WeightSync` on first use: it comes with torch, which single modules of this package do without."""
     if name != "WeightSync":
         raise AttributeError(name)
     from workers.weights.sync import WeightSync

@@ -54,7 +54,7 @@ class Stage:
         return False
 
     def forget(self) -> None:
-        """Nothing that is here may be a base any more. The caller holds the stage."""
+        """Marks the stage as no base for any route. The caller holds the stage."""
         self.have = None
 
     def apply(
@@ -109,7 +109,7 @@ class Stage:
             self.tensors[alias] = self.tensors[owner]
 
     def _refuse(self, manifest: Manifest, what: str) -> None:
-        fix = "it is fetched anew from an anchor; if that goes on, publish again"
+        fix = "it is fetched again from an anchor; if that goes on, publish again"
         raise BadStage(Problem(f"weights {manifest.version}", what, fix))
 
 

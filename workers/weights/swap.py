@@ -1,7 +1,7 @@
 """The swap between two versions: generation stands, the engine takes what is staged, and is probed.
 
-- A `ConfigError` changed nothing: the old version serves on. Anything else that goes wrong is `Spoilt`: the engine may
-  hold parts of both versions, and must not generate until weights were loaded again from an anchor.
+- A `ConfigError` changed nothing: the old version serves on. Any other error is a `FailedSwap`: the engine may hold
+  parts of both versions, and must not generate until weights were loaded again from an anchor.
 - The probe asks the engine, not the stage, whether it holds tensors with the digests that the learner signed: the
   first, the last, and some that differ from version to version.
 """
@@ -31,7 +31,7 @@ FEW = 3
 FIX = "the machine's memory or its accelerator may be broken: take the worker elsewhere"
 
 
-class Spoilt(EchoQueueError):
+class FailedSwap(EchoQueueError):
     """The engine holds neither the old nor the new version for certain."""
 
 
@@ -49,7 +49,7 @@ class WeightSwap:
         """How long generation stood at the last swap."""
 
     def swap(self, manifest: Manifest, tensors: "Mapping[str, Tensor]") -> None:
-        """Loads `tensors`, which are the manifest's version. Raises `ConfigError` or `Spoilt`."""
+        """Loads `tensors`, which are the manifest's version. Raises `ConfigError` or `FailedSwap`."""
         version, began = manifest.version, time.monotonic()
         try:
             failpoints.step("load weights", lambda: self.engine.load(version, tensors), version)
@@ -57,9 +57,9 @@ class WeightSwap:
         except ConfigError:
             raise
         except EchoQueueError as error:
-            raise Spoilt(*error.problems) from error
+            raise FailedSwap(*error.problems) from error
         except Exception as error:
-            raise Spoilt(Problem(f"weights {version}", f"could not be loaded: {error!r}", FIX)) from error
+            raise FailedSwap(Problem(f"weights {version}", f"could not be loaded: {error!r}", FIX)) from error
         finally:
             self.pause_s = time.monotonic() - began
 
@@ -69,7 +69,7 @@ class WeightSwap:
             for info, held in zip(infos, pool.map(self.engine.holds, infos), strict=True):
                 if not held:
                     what = f"{info.name} in the engine is not what was published"
-                    raise Spoilt(Problem(f"weights {manifest.version}", what, FIX))
+                    raise FailedSwap(Problem(f"weights {manifest.version}", what, FIX))
 
 
 def probed(manifest: Manifest) -> list[TensorInfo]:

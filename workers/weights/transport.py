@@ -1,4 +1,4 @@
-"""The door for transports: how the parts of routes come to this worker.
+"""The interface of transports, which bring the parts of routes to this worker.
 
 - A transport delivers verified bytes or raises; the staging of a version neither knows nor cares where they came from.
 - `OPEN` names them all. To add one: write a class with these methods, and the function that opens it, in a module of
@@ -61,7 +61,7 @@ class WeightTransport(Protocol):
         """Gives up what is prefetched, and its room, unless it belongs to one of the routes to keep."""
 
     def retire(self) -> None:
-        """This worker will leave: nobody new is to depend on it."""
+        """Ends the promise to other workers: this worker will leave, so no further peer may depend on it."""
 
     def close(self) -> None:
         """Ends all fetching. Nothing that is still on its way holds up the end of the process."""

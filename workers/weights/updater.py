@@ -10,15 +10,18 @@ from collections.abc import Callable
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Published, Version
-from workers.weights.swap import Spoilt, WeightSwap
+from workers.weights.swap import FailedSwap, WeightSwap
 from workers.weights.watcher import Staged, WeightWatcher
 
 log = logging.getLogger(__name__)
 
 
 class WeightUpdater:
-    """`on_swap` is told of weights that were loaded, and how many seconds generation stood for them; `on_quarantine`,
-    that the engine is spoilt: what it was generating must be given up."""
+    """Loads staged weights into the engine, in the caller's thread.
+
+    `on_swap` is called with the weights that were loaded, and the seconds for which generation stood. `on_quarantine`
+    is called when a swap has failed: the groups being generated must be given up.
+    """
 
     def __init__(
         self,
@@ -46,23 +49,23 @@ class WeightUpdater:
         self._load(self._watcher.wait_for(needed, self._deadline_s, self._leaving))
 
     def _load(self, staged: Staged | None) -> None:
-        """An engine that the swap spoilt is loaded again from an anchor, or ends this worker."""
+        """Loads staged weights. After a failed swap the engine is loaded from an anchor, or the error is raised."""
         if staged is None:
             return
         try:
             self._take(staged)
-        except Spoilt as error:
+        except FailedSwap as error:
             log.error("quarantined, weights are fetched again from an anchor: %s", error)
             self._on_quarantine()
             self._rebuild(staged.version, error)
 
-    def _rebuild(self, needed: Version, first: Spoilt) -> None:
+    def _rebuild(self, needed: Version, first: FailedSwap) -> None:
         rebuilt = self._watcher.rebuild(needed, self._deadline_s, self._leaving)
         if rebuilt is None:
             return
         try:
             self._take(rebuilt)
-        except Spoilt as second:
+        except FailedSwap as second:
             raise EchoQueueError(*second.problems, *first.problems) from second
 
     def _take(self, staged: Staged) -> None:

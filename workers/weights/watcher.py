@@ -55,8 +55,10 @@ class Staged:
 
 
 class WeightWatcher(threading.Thread):
-    """`have`: the version that is served already; it is not fetched again. `on_announced` is told what is announced, in
-    this thread, and returns at once."""
+    """The thread that stages new weights. `have`: version already served; it is not fetched again.
+
+    `on_announced` is called in this thread with the queue's announcement; it returns at once.
+    """
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class WeightWatcher(threading.Thread):
         return None
 
     def rebuild(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
-        """Forgets what was staged: weights of `needed` or newer, anew from an anchor. Else as `wait_for`."""
+        """Forgets the staged weights and waits for `needed` or newer, built from an anchor. Otherwise as `wait_for`."""
         give_up = time.monotonic() + deadline_s
         if not self._stage.wait_turn(lambda: not leaving.is_set() and time.monotonic() < give_up):
             if not leaving.is_set():

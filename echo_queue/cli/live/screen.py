@@ -1,4 +1,4 @@
-"""Shows a run that is being supervised: a live picture on a terminal, a line every few seconds elsewhere."""
+"""Shows a run that is being supervised: a live view on a terminal, a line every few seconds elsewhere."""
 
 import time
 from types import TracebackType
@@ -16,7 +16,7 @@ LINE_EVERY_S = 5.0
 
 
 class Screen:
-    """`refresh` costs nothing most of the time; it also is the pause of the loop that calls it."""
+    """The display of a supervised run. `refresh` is cheap most of the time, and is the pause of its caller's loop."""
 
     def __init__(self, watcher: RunWatcher, roles: Supervisor, console: Console | None = None) -> None:
         self.redis_cli = ""
@@ -40,11 +40,12 @@ class Screen:
             self._live.stop()
 
     def phase(self, name: str, role: str = "") -> None:
-        """Begins a phase. `role`: whose last line tells how far it is."""
+        """Begins a phase. `role`: the role whose last line shows the phase's progress."""
         self._phase, self._role, self._next = name, role, 0.0
         self.refresh()
 
     def refresh(self) -> None:
+        """Shows the current state if it is time to, else sleeps for a moment."""
         now = time.monotonic()
         if now < self._next:
             time.sleep(POLL_S)

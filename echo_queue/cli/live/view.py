@@ -1,6 +1,6 @@
-"""What a person sees of a run: a picture on a terminal, one line elsewhere.
+"""The view of a run: a picture on a terminal, one line elsewhere.
 
-Pure functions of a `RunView`: reading Redis and the metrics is `echo_queue.cli.live.watcher`'s part.
+All functions are pure functions of a `RunView`; `echo_queue.cli.live.watcher` reads Redis and the metrics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,35 +22,35 @@ from echo_queue.reporting.metrics import Summary
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 SILENT_MS = 5_000
-"""A worker not heard of for this long is shown as such."""
+"""A worker without a heartbeat for this long is marked."""
 STATE_COLOURS = {"generating": "green", "scoring": "cyan", "fetching": "yellow", "quarantined": "red", "waiting": "dim"}
 
 
 @dataclass(frozen=True)
 class RunView:
-    """One look at a run. `status` is None while Redis does not answer; `trouble` then says why."""
+    """The state of a run at one moment. `status` is None while Redis does not answer; `trouble` then says why."""
 
     name: str
     phase: str
     elapsed_s: float
     s: int
     summary: Summary
-    """Of the whole run."""
+    """The summary of the whole run."""
     recent: Summary
-    """Of its last updates."""
+    """The summary of its last updates."""
     rewards: tuple[float, ...]
     status: Status | None
     trouble: str
     roles: tuple[RoleState, ...]
     redis_cli: str
     detail: str = ""
-    """What the phase's role said last."""
+    """The last line of the phase's role."""
     held_up: tuple[str, ...] = ()
-    """Who keeps the run from moving (`echo_queue.queue.diagnosis`)."""
+    """The causes that keep the run from moving (`echo_queue.queue.diagnosis`)."""
 
 
 def draw(picture: RunView) -> RenderableType:
-    """The picture for a terminal of 80 columns or more."""
+    """Returns the picture for a terminal of 80 columns or more."""
     parts: list[RenderableType] = [_head(picture), _reward(picture), _panels(picture)]
     if picture.status and picture.status.workers:
         parts.append(_workers(picture.status.workers))
@@ -67,7 +67,7 @@ def draw(picture: RunView) -> RenderableType:
 
 
 def line(picture: RunView) -> str:
-    """The same in one line, for logs."""
+    """Returns the same in one line, for logs."""
     summary, status = picture.recent, picture.status
     parts = [clock(picture.elapsed_s), picture.phase + (f": {picture.detail}" if picture.detail else "")]
     if picture.summary.updates:
@@ -94,7 +94,7 @@ def line(picture: RunView) -> str:
 
 
 def spark(values: Sequence[float], width: int) -> str:
-    """Bars of the means of `width` equal stretches of `values`, from 0 to the larger of 1 and the largest."""
+    """Returns bars for the means of `width` equal parts of `values`, scaled from 0 to the largest of them and 1."""
     count = min(width, len(values))
     means = [fmean(values[i * len(values) // count : (i + 1) * len(values) // count]) for i in range(count)]
     top = max(1.0, *means, 0.0)
@@ -102,14 +102,14 @@ def spark(values: Sequence[float], width: int) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of `width` characters, to an eighth of a character."""
+    """Returns a bar of `width` characters, precise to an eighth of a character."""
     eighths = round(min(1.0, max(0.0, share)) * width * 8)
     full, part = divmod(eighths, 8)
     return ("█" * full + (EIGHTHS[part] if part else "")).ljust(width)
 
 
 def short(value: float) -> str:
-    """`812`, `9.2k`, `1.4M`."""
+    """Formats a number in a few characters: `812`, `9.2k`, `1.4M`."""
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.1f}{suffix}"
@@ -117,21 +117,21 @@ def short(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`0:42`, `3:07`, `5:02:11`."""
+    """Formats a duration: `0:42`, `3:07`, `5:02:11`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _bad_groups(status: Status | None) -> list[str]:
-    """What vetting has buried since the run began, by cause; who sent it stands with each dead task."""
+    """Returns the number of bad groups buried since the run began, by cause; each dead task names its sender."""
     counts = status.counts if status else {}
     causes = [f"{cause} {counts[name]:,}" for cause in CAUSES if (name := f"bad_{cause}") in counts]
     return [f"bad groups buried: {', '.join(causes)}"] if causes else []
 
 
 def _continued(status: Status | None) -> list[str]:
-    """What became of what workers had begun and did not end, in tokens."""
+    """Returns how many tokens of partial rollouts were continued and discarded, and the number of bad ones."""
     counts = status.counts if status else {}
     fates = ("continued", "discarded")
     told = [f"{counts[name]:,} tokens {fate}" for fate in fates if (name := f"tokens_{fate}") in counts]
@@ -213,7 +213,7 @@ def _lags(picture: RunView) -> tuple[str, RenderableType]:
 
 
 def _binned(lags: Mapping[int, int], s: int) -> list[tuple[str, int]]:
-    """One row per lag up to S where there is room for it, six equal ranges otherwise."""
+    """Returns one row per lag up to S if there is room for them, otherwise six equal ranges."""
     if s < 8:
         return [(str(lag), lags.get(lag, 0)) for lag in range(s + 1)]
     edges = [round(i * (s + 1) / 6) for i in range(7)]
@@ -259,7 +259,7 @@ def _worker(worker: WorkerStatus) -> list[str | Text]:
 
 
 def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableType:
-    """Where the bytes of weights came from, and how long the last version took: to be served, and for the swap."""
+    """Draws each worker's weight bytes by source, and for its last version the time until served and the swap pause."""
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
     for name in ("worker", "from store", "from peers", "served after", "pause"):
         table.add_column(name, justify="left" if name == "worker" else "right")
@@ -273,7 +273,7 @@ def _weights(workers: Sequence[WorkerStatus], t_bcast_s: float) -> RenderableTyp
 
 
 def _sources(workers: Sequence[WorkerStatus]) -> str:
-    """Bytes that the living workers have fetched since they started."""
+    """Returns the weight bytes that the living workers have fetched since they started, by source."""
     beats = [worker.heartbeat for worker in workers if worker.heartbeat is not None]
     store, peers = sum(heartbeat.store_bytes for heartbeat in beats), sum(heartbeat.peer_bytes for heartbeat in beats)
     return f"{short(store)}B from the store, {short(peers)}B from peers"

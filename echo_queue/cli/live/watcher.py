@@ -1,6 +1,6 @@
-"""Keeps a picture of a run fresh, with the read-only user and the metrics file, in a thread of its own.
+"""Keeps the view of a run up to date, from the read-only user and the metrics file, in a thread of its own.
 
-Whoever shows the picture never waits for Redis, and never fails because it is away.
+The code that shows the view never waits for Redis, and never fails because Redis is away.
 """
 
 import threading
@@ -21,28 +21,28 @@ from echo_queue.reporting.metrics import MetricsReader, UpdateMetrics, summarise
 RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0
 STILL_S = 10.0
-"""After which a run may be said to stand still: an update of a large model may take as long."""
+"""A run counts as standing still after this time; an update of a large model may take as long."""
 NOT_BEGUN = "EQNORUN"
-"""The queue's word for a run whose learner has not come yet."""
+"""The queue's error for a run whose learner has not started yet."""
 
 
 def monitor(config: Config) -> Monitor:
-    """The run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
+    """Returns the run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
     client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
     return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S))
 
 
 class RunWatcher:
-    """`picture()` is at most about `period_s` old."""
+    """Reads the state of a run every `period_s`; `picture()` is at most about that old."""
 
     def __init__(self, config: Config, period_s: float = 1.0) -> None:
         self.status: Status | None = None
         self.trouble = ""
         self.updates: Sequence[UpdateMetrics] = ()
         self.still_s = 0.0
-        """Since anything moved in the queue."""
+        """Time since the last move in the queue."""
         self.held_up: tuple[str, ...] = ()
-        """By whom, as far as the queue tells."""
+        """The causes that keep the run from moving, as far as the queue shows them."""
         self._config = config
         self._period_s = period_s
         self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
@@ -62,20 +62,19 @@ class RunWatcher:
         self._over.set()
         self._thread.join(STATUS_DEADLINE_S + 5)
 
-    def look(self) -> None:
-        """Reads both sources now."""
-        self.updates = self._metrics.look()
+    def refresh(self) -> None:
+        """Reads the metrics and the queue now. The watcher's thread calls it, and so may any other."""
+        self.updates = self._metrics.read()
         try:
             self._queue = self._queue or monitor(self._config)
             self.status, self.trouble = self._queue.status(), ""
         except EchoQueueError as error:
             self.status, self._queue = None, None
             self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
-
         self.still_s = self._stillness.seconds(self.status)
-        self.held_up = self._who()
+        self.held_up = self._causes()
 
-    def _who(self) -> tuple[str, ...]:
+    def _causes(self) -> tuple[str, ...]:
         if self.still_s < STILL_S:
             return diagnosis.silent(self.status) if self.status else ()
         try:
@@ -84,6 +83,7 @@ class RunWatcher:
             return diagnosis.who(None, self.still_s)
 
     def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> RunView:
+        """Returns the view as of the last refresh."""
         updates = self.updates
         return RunView(
             name=self._config.run.name,
@@ -103,5 +103,5 @@ class RunWatcher:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            self.look()
+            self.refresh()
             self._over.wait(self._period_s)

@@ -1,4 +1,4 @@
--- The backlog: sets of prompts as cursors over their shards. What a set costs here does not depend on its size.
+-- The backlog: sets of prompts as cursors over their shards. The cost of a set does not depend on its size.
 
 local function load_set(run, name)
   local set = hash(run.K['set:' .. name])
@@ -13,7 +13,7 @@ local function served(set)
   return set.epoch * set.count + set.next
 end
 
--- Prompts in the backlog, and prompts that have not been submitted yet (both × epochs).
+-- Returns the prompts in the backlog, and the prompts that have not been submitted yet (both × epochs).
 local function backlog_left(run)
   local left, missing = redis.call('LLEN', run.K.redo), 0
   for _, name in ipairs(redis.call('ZRANGE', run.K.backlog, 0, -1)) do
@@ -24,7 +24,7 @@ local function backlog_left(run)
   return left, missing
 end
 
--- Prompts that no learner holds yet: not submitted, in the backlog, in tasks, or ready.
+-- Returns the number of prompts that no learner holds yet: not submitted, in the backlog, in tasks, or ready.
 local function outside(run)
   local K, left, missing = run.K, backlog_left(run)
   return left + missing + redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('ZCARD', K.ready)
@@ -45,7 +45,7 @@ local function shuffled(position, size, seed, epoch)
   return position
 end
 
--- The set's next prompt as (index, shard), moving its cursor; nil if it has none to serve now.
+-- Returns the set's next prompt as (index, shard) and moves its cursor; nil if it has none to serve now.
 local function next_prompt(run, set)
   local complete = set.arrived == set.chunks
   if set.order == 'shuffled' and not complete then return nil end
@@ -80,13 +80,14 @@ local function length_byte(tokens)
   return math.min(255, BUCKETS + 1 + math.floor(8 * math.log(1 + tokens) / math.log(2)))
 end
 
--- Groups and tokens that a bucket was told of.
+-- Returns the groups and the tokens that a bucket has recorded.
 local function read_bucket(text)
   local groups, tokens = (text or ''):match('^(%d+) (%d+)$')
   return tonumber(groups or 0), tonumber(tokens or 0)
 end
 
--- What a prompt's byte tells of its next group: as its last one, or as the mean of its bucket; nil if it tells nothing.
+-- Returns the expected length of a prompt's next group as a byte: that of its last group, or else the mean of its bucket;
+-- nil if neither is known.
 local function known_length(run, name, index)
   local byte = redis.call('GETRANGE', run.K['lengths:' .. name], index, index):byte() or 0
   if byte > BUCKETS then return byte end
@@ -96,8 +97,8 @@ local function known_length(run, name, index)
   if groups > 0 then return length_byte(tokens / groups) end
 end
 
--- How long the groups of these tasks are likely to be, as bytes. Of what nothing is known, as the mean of the others of its
--- set.
+-- Sets the expected length of each task's group, as a byte. A task of which nothing is known gets the mean of the others of
+-- its set.
 local function predict_lengths(run, tasks)
   local sums, counts = {}, {}
   for _, task in ipairs(tasks) do
@@ -112,7 +113,7 @@ local function predict_lengths(run, tasks)
   end
 end
 
--- Marks tasks that are likely to be twice as long as is usual among these.
+-- Marks the tasks that are expected to be at least twice as long as the mean of these tasks.
 local function mark_long(tasks)
   local sum = 0
   for _, task in ipairs(tasks) do sum = sum + task.length end
@@ -121,7 +122,8 @@ local function mark_long(tasks)
   end
 end
 
--- What one call has admitted, to tasks; what takes longest first, lest everybody wait for it in the end.
+-- Appends the prompts that one call has admitted to tasks: the longest expected ones first, so that not everyone waits for
+-- them at the end.
 local function dispatch(run)
   local tasks = run.admitted
   if run.longest_first and #tasks > 1 then
@@ -145,15 +147,15 @@ local function take_up(run, id, name, epoch, index, shard, min_pv)
   })
 end
 
--- Counts an id that a checkpoint holds and no cursor had passed: it is trained already.
+-- Counts an id as trained if a checkpoint holds it and no cursor had passed it. Returns whether that is so.
 local function settled_before(run, id)
   if redis.call('SREM', run.K.settled_ids, id) == 0 then return false end
   count(run, 'trained')
   return true
 end
 
--- The set's next prompt becomes a task: 1, or 0 if a checkpoint holds it, so that it is trained already; nil if the
--- set has none.
+-- Makes the set's next prompt a task. Returns 1, or 0 if a checkpoint holds it, so that it is trained already, or nil if
+-- the set has none.
 local function admit_next(run, set, min_pv, settled_ids)
   local index, shard = next_prompt(run, set)
   if not index then return nil end
@@ -163,7 +165,7 @@ local function admit_next(run, set, min_pv, settled_ids)
   return 1
 end
 
--- All shards of a set in the order of their prompts, read once per call.
+-- Returns all shards of a set in the order of their prompts; they are read once per call.
 local function shards_of(run, name)
   if not run.shards[name] then
     local shards = {}
@@ -187,7 +189,7 @@ local function shard_of(run, name, index)
   return shards[low]
 end
 
--- A prompt that was trained, in weights that were left behind, becomes a task again: 1, 0 or nil as above.
+-- Makes a prompt a task again that was trained in weights since left behind. Returns 1, 0 or nil as `admit_next`.
 local function admit_again(run, min_pv)
   local id = redis.call('LPOP', run.K.redo)
   if not id then return nil end
@@ -197,7 +199,7 @@ local function admit_again(run, min_pv)
   return 1
 end
 
--- Backlog to tasks while bound and pace allow. With n groups admitted and untrained the next one is due at update
+-- Moves backlog to tasks while bound and pace allow. With n groups admitted and untrained the next one is due at update
 -- u = v + floor(n/B) and needs weights of u − S at least. Bound: those are published. Pace: n < w·B.
 local function admit(run)
   if not run.published then return 0 end
@@ -228,7 +230,7 @@ local function admit(run)
   return admitted
 end
 
--- A chunk's mark in its four states of words: state, first, count, digest, and what follows (ticket, object or reason).
+-- Returns the fields of a chunk's mark: state, first, count, digest, and the rest (ticket, object or reason, by state).
 local function chunk_of(run, name, number)
   local mark = redis.call('HGET', run.K['chunks:' .. name], number)
   if not mark then fail_with('EQSET', name .. ': chunk ' .. number .. ' was never declared') end
@@ -240,7 +242,7 @@ local function mark_chunk(run, name, number, ...)
   redis.call('HSET', run.K['chunks:' .. name], number, table.concat({ ... }, ' '))
 end
 
--- The set is declared again: it must be the same, except that a failed chunk may have been fixed and then waits again.
+-- Declares a known set again. It must be the same, except that a failed chunk may have been fixed and then waits again.
 local function declare_again(run, known, declared, chunks)
   local K, name = run.K, declared.name
   for _, field in ipairs({ 'epochs', 'order', 'seed', 'chunks', 'prompts' }) do
@@ -294,7 +296,7 @@ local function declare(keys, args)
   return 1
 end
 
--- args: name chunk digest reason. A chunk that waits with this content cannot be read. 1 if that is news.
+-- args: name chunk digest reason. Marks a waiting chunk with this content as unreadable. 1 if it was marked.
 local function reject(keys, args)
   local run = open_run(keys)
   local name, number, digest, reason = unpack(args)
@@ -306,7 +308,7 @@ local function reject(keys, args)
   return 1
 end
 
--- The buckets of a chunk's prompts, a byte each; an empty text if nothing is known of them.
+-- Stores the buckets of a chunk's prompts, a byte each; an empty string if no prompt has a bucket.
 local function note_buckets(run, name, first, size, buckets)
   if buckets == '' or first + size > STRING_MAX_BYTES then return end
   if #buckets ~= tonumber(size) then

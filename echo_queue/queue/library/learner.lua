@@ -1,10 +1,11 @@
--- What only the learner may do. Every move but `resume` carries its lineage and is refused if a newer one exists.
+-- The moves of the learner. Every move except `resume` carries its lineage, and is refused if a newer lineage exists.
 
 local function too_late(run, group)
   return run.v - group.oldest > run.s
 end
 
--- A group in replay that may not be trained goes back; `refs` collects what it leaves in the object store.
+-- Sends back a group in replay that may not be trained; `refs` collects the object that it leaves in the object store.
+-- Returns whether it was too late, rather than abandoned.
 local function return_group(run, id, entry, group, refs)
   local late = too_late(run, group)
   refs[#refs + 1] = send_back(run, id, 'replay', entry, { too_late = late })
@@ -12,8 +13,8 @@ local function return_group(run, id, entry, group, refs)
   return late
 end
 
--- Groups in flight that would be too late after the next update and must be waited for. A seat is kept from
--- when the learner first wanted the group until the deadline.
+-- Returns the number of seats kept for groups in flight that would be too late after the next update and must be waited
+-- for. A seat is kept from the time when the learner first wanted the group until the deadline.
 local function seats(run)
   local kept = 0
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', run.K.in_flight, '-inf', run.v - run.s)) do
@@ -93,7 +94,7 @@ local function drain(keys, args)
            redis.call('ZCARD', K.in_flight), left, exhausted and 1 or 0, refs }
 end
 
--- args: lineage. What was drained and not committed, oldest first; what may no longer be trained goes back.
+-- args: lineage. Returns the groups drained and not committed, oldest first. Groups that may no longer be trained go back.
 local function pending(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
@@ -145,8 +146,8 @@ local function advance(keys, args)
   return cancelled
 end
 
--- To trained, from wherever the id is: the checkpoint that holds it is the last authority. One that is not open has
--- not been admitted, in a Redis that was set back: `settled_ids` has it settled on admission.
+-- Moves an id to trained, wherever it is: the checkpoint that holds it is the last authority. An id that is not open has
+-- not been admitted, in a Redis that was set back; it joins `settled_ids` and counts as trained on admission.
 local function settle(run, id, refs)
   local stream, entry, rest = place_of(run, id)
   if not stream then
@@ -164,8 +165,8 @@ local function settle(run, id, refs)
   return 1
 end
 
--- args: lineage turn checkpoint id… ; all that the checkpoint holds and its parent does not. Returns how many were in
--- the queue, and what may leave the object store.
+-- args: lineage turn checkpoint id… ; the ids are all that the checkpoint holds and its parent does not. Returns how many
+-- were in the queue, and the objects that may be removed from the object store.
 local function commit(keys, args)
   local run = open_run(keys)
   take_turn(run, args[1], args[2], 'commit')
@@ -177,8 +178,8 @@ local function commit(keys, args)
   return { settled, refs }
 end
 
--- args: lineage turn checkpoint parent id… ; the opposite of commit: the checkpoint is in no surviving history, so what
--- it holds is to be trained again. Returns how many went back to the backlog.
+-- args: lineage turn checkpoint parent id… ; undoes commit: the checkpoint is in no surviving history, so its ids are to be
+-- trained again. Returns how many went back to the backlog.
 local function uncommit(keys, args)
   local run = open_run(keys)
   take_turn(run, args[1], args[2], 'uncommit')
@@ -200,14 +201,14 @@ end
 local ANNOUNCED_KEPT = 256
 local DOCUMENT_MAX_BYTES = 65536
 
--- Whether the pointer stands at that version, or further.
+-- Returns whether the pointer is at that version or a newer one.
 local function stands(run, lineage, number)
   local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
   return before and (before > lineage or (before == lineage and run.published >= number))
 end
 
--- args: lineage number route place document. The route's parts come in order; those of another route take its place.
--- 1 if workers can see it now: what is published need not be announced.
+-- args: lineage number route place document. Parts of a route are announced in order and replace those of another route.
+-- Returns 1 if it was announced; 0 if the version is published already, or the document too large.
 local function announce(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
@@ -244,9 +245,9 @@ local function publish_keys(keys, args)
   return 1
 end
 
--- args: parent version floor token. A new lineage, above `floor`, that begins at that lineage's checkpoint of that
--- version. Returns it and the newest checkpoint that the queue agrees with. A floor above today's lineage tells that
--- Redis was set back: the forks that it has forgotten have no ancestors.
+-- args: parent version floor token. Begins a new lineage, above `floor`, at the parent lineage's checkpoint of that
+-- version. Returns it and the newest checkpoint that the queue agrees with. A floor above today's lineage means that
+-- Redis was set back: lineages whose forks it has forgotten have no ancestors.
 local function resume(keys, args)
   local run = open_run(keys)
   local K, version = run.K, tonumber(args[2])

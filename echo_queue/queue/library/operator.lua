@@ -1,4 +1,4 @@
--- Housekeeping and what a person asks: rules, expired leases, dead tasks, audit and status.
+-- The moves of housekeepers and operators: run rules, expired leases, dead tasks; and the queries audit and status.
 
 local FORGET_WORKER_MS = 3600000
 
@@ -14,16 +14,16 @@ local function bury_task(run, id, stream, entry, attempt, reason, worker)
   return task.ref
 end
 
--- Tokens that are kept of a task under way.
+-- Returns the tokens in a task's stored partial; 0 if there is none.
 local function tokens_kept(run, id)
   local text = redis.call('HGET', run.K.partials, id)
   local partial = text and read_partial(run, text)
   return partial and partial[4] or 0
 end
 
--- Retry or dead, for one lease that has run out. Returns the cause. It costs no attempt if more tokens are kept than when
--- one last did: what gets on never dies of workers that are taken away. A group's tokens are so many, which bounds how
--- often that can be.
+-- Moves the task of a lease that has run out to retry or dead, and returns the cause. This costs no attempt if the task's
+-- partial has more tokens than when a lease last ran out: a task that makes progress never dies from preemptions. The limit
+-- on a group's tokens bounds how often that can happen.
 local function end_lease(run, stream, entry, worker, deliveries)
   local task = read(run, stream, entry)
   if not task then
@@ -51,9 +51,10 @@ local function end_lease(run, stream, entry, worker, deliveries)
   return 'dead'
 end
 
--- True while a sweep comes so long after the one before (housekeepers sweep four times a lease) that Redis or they were
--- away: leases ran out meanwhile that living workers, who renew twice a lease at least, are about to renew. A short gap
--- gives no grace twice in a row: a housekeeper may simply be slow.
+-- Returns whether expired leases are spared for now. They are for a while if a sweep comes so long after the one before
+-- (housekeepers sweep four times a lease) that Redis or the housekeeper was away: leases ran out meanwhile that living
+-- workers, which renew at least twice a lease, are about to renew. A short gap gives no grace twice in a row, because a
+-- housekeeper may simply be slow.
 local function in_grace(run)
   local swept = tonumber(run.state.swept_ms)
   local grace = tonumber(run.state.grace_ms or 0)
@@ -66,7 +67,7 @@ local function in_grace(run)
   return run.now < grace
 end
 
--- Consumers that hold nothing and have long been silent, so that ever new spot workers do not pile up.
+-- Removes consumers that hold nothing and have long been silent, so that short-lived spot workers do not pile up.
 local function forget_workers(run)
   for _, stream in ipairs({ 'tasks', 'retry' }) do
     for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', run.K[stream], 'workers')) do
@@ -103,8 +104,8 @@ local function reclaim(keys, args)
   return { causes.expired, causes.failed, causes.released, causes.late, causes.dead }
 end
 
--- args: id reason. Returns {1 if it was buried, its object-store key if it had one}. What a learner has in hand is not:
--- it may be in an update already.
+-- args: id reason. Returns {1 if it was buried, its object-store key if it had one}. A group in the learner's hands is not
+-- buried, because it may be in an update already.
 local function bury(keys, args)
   local run = open_run(keys)
   local stream, entry, rest = place_of(run, args[1])
@@ -114,8 +115,8 @@ local function bury(keys, args)
   return { 1, bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender) }
 end
 
--- args: lineage id entry reason cause. For the learner: the group at that entry of replay is bad, and how. Returns as
--- `bury`; a group that is no longer there has been made anew, or is buried already.
+-- args: lineage id entry reason cause. The learner buries a bad group at that entry of replay, with the reason. Returns as
+-- `bury`; a group that is no longer there has been generated again, or is buried already.
 local function bury_bad_group(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
@@ -125,7 +126,7 @@ local function bury_bad_group(keys, args)
   return { 1, bury_task(run, args[2], stream, entry, nil, args[4]:sub(-REASON_MAX_BYTES), made(rest).worker) }
 end
 
--- args: id… ; dead tasks start anew. Returns how many were dead.
+-- args: id… ; dead tasks start from scratch. Returns how many were dead.
 local function revive(keys, args)
   local run = open_run(keys)
   local revived = 0
@@ -163,7 +164,7 @@ local function configure(keys, args)
   return 1
 end
 
--- args: lineage force. 0 if there is anything left to train, unless it is to be left ('1').
+-- args: lineage force. Marks the run finished. Returns 0 if there is anything left to train, unless force is '1'.
 local function finish(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
@@ -201,12 +202,12 @@ local function audit(keys)
   return answer
 end
 
--- A write for WAIT to wait for, when what is to be confirmed was made by an earlier try.
+-- Makes a write for WAIT to wait for, if the move to be confirmed was made by an earlier try.
 local function confirm(keys)
   redis.call('SET', keys[1] .. 'confirmed', '1')
 end
 
--- How many tasks each consumer holds, those included that were never heard of or long ago.
+-- Returns how many tasks each consumer holds, including consumers without a heartbeat or with a very old one.
 local function held_tasks(run)
   local held = {}
   for _, stream in ipairs({ 'tasks', 'retry' }) do
@@ -254,8 +255,8 @@ local function status(keys)
   }
 end
 
--- A full server refuses functions without 'allow-oom' before they start; those that drain it, or keep what is in flight,
--- must still run.
+-- A full server refuses functions without 'allow-oom' before they start. Functions that drain the server, or keep leases
+-- alive, must still run.
 local function register(name, callback, ...)
   redis.register_function({ function_name = 'eq1_' .. name, callback = callback, flags = { ... } })
 end

@@ -1,6 +1,6 @@
--- Who feeds whom when weights go out: for each route and region one ordered chain, to which a worker appends itself.
--- The first reads the store, everyone else a worker before it. What is passed on is verified by its receiver: a wrong
--- answer here costs time, never a wrong weight.
+-- The peer exchange of weights: each route and region has one ordered chain, to which a worker appends itself. The first
+-- worker reads the store, every other one reads a worker before it. The receiver verifies what it reads, so a wrong answer
+-- here costs time and never gives wrong weights.
 
 local CHAIN_KEPT_MS = 3600000
 local REPORTS_KEPT_MS = 600000
@@ -23,7 +23,7 @@ local function usual_rate(run, region)
   return tonumber(redis.call('ZRANGEBYSCORE', key, '(0', '+inf', 'WITHSCORES', 'LIMIT', math.floor(known / 2), 1)[2])
 end
 
--- Whether several workers have said this of the peer. One alone may be the one that is broken.
+-- Returns whether several workers have reported this of the peer. A single reporter may be the broken one.
 local function reported(reports, reason)
   local reporters = 0
   for _, field in ipairs(reports) do
@@ -32,7 +32,7 @@ local function reported(reports, reason)
   return reporters >= ENOUGH_REPORTS
 end
 
--- Why nobody may be fed from this worker; nil if it may.
+-- Returns why no worker may fetch from this one, a leaf; nil if workers may.
 local function leaf_reason(run, worker, usual)
   local known = redis.call('HMGET', run.K['peer:' .. worker], 'address', 'rate', 'leaf')
   if not known[1] then return 'withdrawn' end
@@ -49,7 +49,7 @@ local function lives(run, worker)
   return redis.call('EXISTS', run.K['worker:' .. worker]) == 1
 end
 
--- Forgets the dead among names[…] of the region. How many these were.
+-- Removes the dead workers among `names` from the region's rates. Returns how many these were.
 local function forget_dead(run, key, names)
   local dead = 0
   for _, name in ipairs(names) do
@@ -58,7 +58,8 @@ local function forget_dead(run, key, names)
   return dead
 end
 
--- Killed workers say no farewell: those at the top are found at each call, the others as a window moves with the time.
+-- Removes killed workers, which never withdraw: the fastest are checked at each call, the others by a window that moves
+-- with time.
 local function sweep_rates(run, region)
   local key = run.K['rates:' .. region]
   for _ = 1, SWEEPS_MAX do
@@ -68,7 +69,8 @@ local function sweep_rates(run, region)
   forget_dead(run, key, redis.call('ZRANGE', key, begin, begin + LOOK_BACK - 1))
 end
 
--- Who was sent to whom. One that begins anew has nothing to give: whoever was sent to it has left it.
+-- Returns the upstream that each worker was sent to first. A worker that starts from scratch (`anew`) has nothing to give,
+-- so its children count as sent to the store.
 local function feeds_of(key, worker, anew)
   local feeds = hash(key)
   for child, upstream in pairs(feeds) do
@@ -80,7 +82,7 @@ local function feeds_of(key, worker, anew)
   return feeds
 end
 
--- How many workers were sent to each upstream, apart from `worker` itself.
+-- Returns how many workers were sent to each upstream, apart from `worker` itself.
 local function children_of(feeds, worker)
   local children = {}
   for child, upstream in pairs(feeds) do
@@ -89,7 +91,7 @@ local function children_of(feeds, worker)
   return children
 end
 
--- Names -> whether what they are sent comes from `worker`, over however many. Each name is looked at once.
+-- Returns name -> whether that worker is fed by `worker`, directly or through others. Each name is visited once.
 local function descendants_of(feeds, worker)
   local known = { [worker] = true }
   for child in pairs(feeds) do
@@ -106,7 +108,7 @@ local function descendants_of(feeds, worker)
   return known
 end
 
--- Those of chain[1 … last] that may feed `worker`, nearest first; of two, the one that feeds fewer.
+-- Returns those of chain[1 … last] that may feed `worker`: the ones that feed the fewest first, then the nearest.
 local function upstreams_of(run, worker, chain, last, usual, refused, feeds)
   local found, children, fed_by_it = {}, children_of(feeds, worker), descendants_of(feeds, worker)
   for place = last, math.max(1, last - LOOK_BACK + 1), -1 do
@@ -123,7 +125,8 @@ local function upstreams_of(run, worker, chain, last, usual, refused, feeds)
   return found
 end
 
--- Whether the region has a worker that could be fed from and has not joined this chain yet; the fast ones tell.
+-- Returns whether the region has a worker that could be an upstream and has not joined this chain yet. Only the fastest
+-- workers are checked.
 local function head_to_come(run, region, joined, usual)
   for _, name in ipairs(redis.call('ZRANGE', run.K['rates:' .. region], 0, LOOK_BACK - 1, 'REV')) do
     if not joined[name] and lives(run, name) and not leaf_reason(run, name, usual) then return true end
@@ -131,8 +134,9 @@ local function head_to_come(run, region, joined, usual)
   return false
 end
 
--- Appends the worker, unless it is in the chain; one that begins anew, under a name that had been there, goes to the
--- end, where those who have it all can feed it. Returns the chain, its place in it, and who is in it.
+-- Appends the worker, unless it is in the chain. A worker that starts from scratch (`anew`) under a name that was there goes
+-- to the end, where the workers that have the whole route can feed it. Returns the chain, the worker's place in it, and the
+-- place of each name.
 local function append(key, worker, anew)
   if anew then redis.call('LREM', key, 0, worker) end
   local chain, joined = redis.call('LRANGE', key, 0, -1), {}
@@ -146,9 +150,9 @@ local function append(key, worker, anew)
   return chain, joined[worker], joined
 end
 
--- args: worker region route anew address rate leaf price, then the names of upstreams that it has left.
--- A relay is fed by one before it in the chain; a leaf, which feeds nobody new, by any relay. Nobody is fed by whom it
--- feeds, not even over others: who is a leaf now may have been a relay, and nobody may wait in a circle.
+-- args: worker region route anew address rate leaf price, then the names of upstreams that the worker avoids.
+-- A relay is fed by a worker before it in the chain; a leaf, which feeds no further worker, by any relay. No worker is fed
+-- by one that it feeds, directly or through others: a leaf may have been a relay before, and no workers may wait in a circle.
 local function join(keys, args)
   local run = open_run(keys)
   local K, worker = run.K, check_worker(args[1])
@@ -183,7 +187,7 @@ local function join(keys, args)
   return { run.now, math.floor(usual), leaf, hold and 1 or 0, found }
 end
 
--- args: worker peer reason (bad | unreachable). How many workers said so lately.
+-- args: worker peer reason (bad | unreachable). Returns how many workers reported the same lately.
 local function report(keys, args)
   local run = open_run(keys)
   local worker, peer = check_worker(args[1]), check_worker(args[2])
@@ -201,7 +205,7 @@ local function report(keys, args)
   return reporters
 end
 
--- args: worker. It feeds nobody any more: it is leaving.
+-- args: worker. Removes a worker that is leaving as an upstream of others.
 local function withdraw(keys, args)
   local run = open_run(keys)
   local worker = check_worker(args[1])

@@ -3,23 +3,24 @@
 The queue of one run, as Redis Functions. Floor: Redis 7.0; also Valkey. The files of this folder are
 installed as one library, in the order that `library.py` states; this one comes first.
 
-Every function takes one key, the run's prefix `eq:{run}:`, and derives all others from it: the braces make
-them one Cluster slot. Every function may be called again after a lost reply: it looks at what is there before it
-moves anything, or knows the call by its token. A task's new place is written before its old one is removed.
+Every function takes one key, the run's prefix `eq:{run}:`, and derives all others from it: the braces put
+them into one Cluster slot. Every function may be called again after a lost reply: it checks the present state before
+it moves anything, or recognizes the call by its token. A task's new place is written before its old one is removed.
 
   submitted = backlog + tasks + replay + trained + dead
 
 KEYS
   state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained and
                          not yet committed), declared (number of sets), finished (ms) and reopened
-                         (how often something came after that), swept_ms and grace_ms (reclaim),
+                         (how often new work came after that), swept_ms and grace_ms (reclaim),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `settled_ids` agree with
   rules          hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
                          group_max_tokens longest_first
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
-  coming         hash    route (its name), last (place): of the version under way, and place -> the signed document of that
-                         part, which is stored already; the last few. Gone once the version is published
+  coming         hash    the announced route to the version under way: route (its name), last (place of its newest part), and
+                         place -> the signed document of that part, which is stored already; the last few parts. Gone
+                         once the version is published
   forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0"
   stats          hash    counters: submitted, trained, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
@@ -30,8 +31,8 @@ KEYS
   chunks:<name>  hash    chunk -> "waiting <first> <count> <digest> <ticket>" | "failed <first> <count> <digest> <reason>" |
                          "done <first> <count> <digest> <object>"; ticket: how its source is read, JSON
   shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
-  lengths:<name> string  a byte for each prompt: 64 … 255, how long its last group was (`length_byte`); before it has one,
-                         1 … 63, its bucket: prompts that are alike in what was known at submission; 0: none
+  lengths:<name> string  a byte for each prompt: 64 … 255, the length of its last group (`length_byte`); before it has one,
+                         1 … 63, its bucket of prompts that were alike at submission; 0: no bucket
   buckets:<name> hash    bucket -> "<groups> <tokens>" of prompts' first groups, lately
   tasks          stream  new tasks;          group workers. Fields: id set epoch index shard first count (its shard),
   retry          stream  tasks that came     attempt (those that failed before) late (how often too old) kept (tokens
@@ -44,43 +45,43 @@ KEYS
                          "tasks|retry|dead <entry>", or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
   in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
-  partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <partial|ref> " and the partial's bytes, or where they
-                         lie in the object store and their digest: how far the task was, while it is in tasks or retry
+  partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <partial|ref> " and the partial rollout's bytes, or
+                         their key in the object store and their digest, while the task is in tasks or retry
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   waits          hash    task id -> ms since when the learner keeps a seat for it
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
   settled_ids    set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
-  drained        string  "<turn> <task id>…": the learner's last drain, likewise
+  drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated
   worker:<name>  hash    heartbeat, and arrived_ms: from a version's publication until it was served; expires by itself
   workers        zset    worker -> ms of its last heartbeat
-  peer:<name>    hash    region address rate (bytes/s, 0: unknown) leaf (why nobody is fed from it, or empty) usd_per_gb;
-                         expires
+  peer:<name>    hash    region address rate (bytes/s, 0: unknown) leaf (why no worker fetches from it, or empty)
+                         usd_per_gb; expires
   chain:<region>:<route>  list  the workers that fetch this route, in the order in which they joined; expires
   feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
-  reports:<name> hash    "bad|unreachable <worker that says so>" -> ms; expires
+  reports:<name> hash    "bad|unreachable <reporting worker>" -> ms; expires
   run_keys       hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
-                         what workers ask of one another, chunk_key of encrypted weights (all hexadecimal)
+                         requests between workers, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
-  events         stream  what happened, for those who wait; informational, trimmed
+  events         stream  events of the run, for roles that wait; informational, trimmed
 
 MOVES (one method each of a role's client in `echo_queue.queue`)
-  declare, submit, reject      chunk -> backlog; reject: it cannot be read        backlog.lua
+  declare, submit, reject      chunk -> backlog; reject: unreadable chunk         backlog.lua
   admit                        backlog -> tasks                                   backlog.lua
   lease, renew, release, fail  within tasks and retry                             worker.lua
-  progress, discard            what is kept of a task that is under way           worker.lua
+  progress, discard            store, drop the partial rollout of a leased task   worker.lua
   complete                     tasks | retry | dead -> replay                     worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance, resume              too late or abandoned in flight: -> retry          learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
-  publish_keys                 what workers need to trust published weights       learner.lua
+  publish_keys                 the keys by which workers trust weights            learner.lua
   announce                     a part of the version under way is stored          learner.lua
-  publish, pending             the pointer; what was drained before a restart     learner.lua
+  publish, pending             the pointer; groups drained before a restart       learner.lua
   reclaim                      expired: -> retry | dead                           operator.lua
   bury, bury_bad_group, revive any | replay -> dead, dead -> retry                operator.lua
-  join, report, withdraw       who feeds whom with weights; no task               peers.lua
-  heartbeat, leave             who is there                                       worker.lua
+  join, report, withdraw       the peer exchange of weights; no task              peers.lua
+  heartbeat, leave             the list of workers                                worker.lua
   configure, finish, audit, status, confirm                                       operator.lua
 --]]
 
@@ -117,12 +118,12 @@ local function keys_under(prefix)
   return setmetatable({}, { __index = function(_, name) return prefix .. name end })
 end
 
--- A key that is not under the run's prefix, so that who may read all of that cannot read it.
+-- A key outside the run's prefix, so that a role that may read everything under the prefix cannot read it.
 local function secrets_of(keys, name)
   return keys[1]:gsub('^eq:', 'eqs:') .. name
 end
 
--- The run as one call sees it: K (keys), v, lineage, window, uncommitted, numbers of the rules, published number.
+-- The run during one call: K (keys), v, lineage, window, uncommitted, the rules as numbers, the published number.
 local function open_run(keys)
   local K = keys_under(keys[1])
   local rules = hash(K.rules)
@@ -163,18 +164,18 @@ local function fence(run, lineage)
   end
 end
 
--- A finished run is open again once something new came to be trained.
+-- A finished run is open again once new work arrives.
 local function is_finished(run)
   return run.state.finished ~= nil and run.state.reopened == nil
 end
 
--- HINCRBY is all that a submitter's user may do to `state`.
+-- HINCRBY is the only write to `state` that a submitter's user may make.
 local function reopen(run)
   if is_finished(run) then redis.call('HINCRBY', run.K.state, 'reopened', 1) end
 end
 
--- The learner numbers its moves. A number further on than the next one was given after moves that this server
--- acknowledged and has forgotten, as after a fail-over to a replica that lagged.
+-- Checks and stores the number of a learner's move. A number above the next one means that this server has forgotten
+-- moves that it acknowledged, as after a fail-over to a replica that lagged.
 local function take_turn(run, lineage, turn, move)
   fence(run, lineage)
   local last, before = (run.state.turn or '0 resume'):match('^(%d+) (%a+)$')
@@ -189,7 +190,7 @@ local function count(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.stats, name, by or 1) end
 end
 
--- What happens in a worker's own calls: its user may not write to `stats`.
+-- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
   'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
@@ -201,20 +202,20 @@ local function tell(run, kind, what)
   redis.call('XADD', run.K.events, 'MAXLEN', '~', EVENTS_KEPT, '*', 'kind', kind, 'what', what)
 end
 
--- Tasks went back to retry: idle workers may lease them.
+-- Reports that tasks went back to retry, where idle workers may lease them.
 local function tell_returned(run, tasks)
   if tasks > 0 then tell(run, 'returned', tasks) end
 end
 
--- The lineage and version at which a lineage began; nil if that was forgotten, or it is the base.
+-- Returns the lineage and version at which a lineage began; nil if that was forgotten, or it is the base.
 local function fork_of(run, lineage)
   run.forks = run.forks or hash(run.K.forks)
   local parent, began = (run.forks[tostring(lineage)] or ''):match('^(%d+) (%d+)$')
   return tonumber(parent), tonumber(began)
 end
 
--- These weights are no ancestor of today's. Weights with which a lineage began are those of its parent; a fork that was
--- forgotten has no ancestors.
+-- Returns whether today's weights do not descend from these. The weights at which a lineage began count as its parent's;
+-- a lineage whose fork was forgotten has no ancestors.
 local function abandoned(run, lineage, version)
   if lineage == run.lineage then return false end
   local parent, began = fork_of(run, lineage)
@@ -231,13 +232,13 @@ local function abandoned(run, lineage, version)
   return line ~= lineage or version > bound
 end
 
--- The place of an open task: stream, entry, and the text behind it; nil if it is not open.
+-- Returns the place of an open task: stream, entry, and the text behind it; nil if it is not open.
 local function place_of(run, id)
   local text = redis.call('HGET', run.K.open, id)
   if text then return text:match('^(%a+) (%S+)(.*)$') end
 end
 
--- What `open` says about a group in replay.
+-- Returns the fields that `open` holds of a group in replay.
 local function made(rest)
   local oldest, newest, lineage, worker, attempt, store =
     rest:match('^ versions (%d+)%.%.(%d+) lineage (%d+) by (.-) attempt (%d+)(.*)$')
@@ -264,7 +265,7 @@ local function put(run, stream, task, ...)
   return entry
 end
 
--- The task is no longer in tasks or retry: how far it was is of no use to anyone.
+-- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch.
 local function drop_partial(run, id)
   redis.call('HDEL', run.K.partials, id)
 end
@@ -288,13 +289,15 @@ local function folder_of(id)
   return 'replay/' .. redis.sha1hex(id) .. '/'
 end
 
--- What an entry says lies in the object store, if it is the task's own: nothing else is removed on a worker's word.
+-- Returns the object-store key that an entry names, if it is one of the task's own. A worker's entry can then never
+-- cause the removal of anything else.
 local function ref_of(id, task)
   local ref, folder = task.ref or '', folder_of(id)
   if ref:sub(1, #folder) == folder then return ref end
 end
 
--- The entry of an open task. One that vanished although no move removed it is counted, and breaks the audit.
+-- Returns the entry of an open task. An entry that vanished although no move removed it is counted as lost, and the audit
+-- then fails.
 local function read_open(run, id, stream, entry)
   local task = read(run, stream, entry)
   if not task then
@@ -302,11 +305,11 @@ local function read_open(run, id, stream, entry)
     clear(run, stream, entry, id)
     return nil
   end
-  task.id, task.ref = id, ref_of(id, task) -- whatever a worker that forges entries wrote there
+  task.id, task.ref = id, ref_of(id, task) -- overwrites what a worker that forges entries put there
   return task
 end
 
--- From any place to retry with a fresh tag. Returns the object-store key its replay record had, if any.
+-- Moves a task from any place to retry with a fresh tag. Returns the object-store key of its replay entry, if any.
 local function send_back(run, id, stream, entry, changes)
   local task = read_open(run, id, stream, entry)
   if not task then return nil end

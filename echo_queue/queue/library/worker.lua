@@ -1,5 +1,5 @@
--- What a worker may do: lease, keep, hand back, continue and complete tasks. It needs no right to add a task. What it says is
--- kept and read by others, so each word must have the form that it has when our own code says it.
+-- The moves of a worker: it leases, renews, hands back, continues and completes tasks. It needs no right to add a task. Other
+-- roles read its arguments later, so each argument must have the form that our own code gives it.
 
 local WORD_MAX_BYTES = 200
 
@@ -30,7 +30,7 @@ local function expire(run, stream, entry, worker, deliveries)
   redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'IDLE', run.lease_ms, 'RETRYCOUNT', deliveries, 'JUSTID')
 end
 
--- The tasks of the worker's last lease if it has this token, those that it still holds.
+-- Returns the tasks of the worker's last lease that it still holds, if that lease has this token; nil otherwise.
 local function repeat_lease(run, worker, token)
   local known = redis.call('GET', run.K['token:' .. worker])
   if not known or known:match('^%S+') ~= token then return nil end
@@ -42,15 +42,15 @@ local function repeat_lease(run, worker, token)
   return tasks
 end
 
--- The next task of a stream, from now on the worker's; nil if none waits there.
+-- Leases the next task of a stream to the worker and returns it; nil if none waits there.
 local function next_task(run, worker, stream)
   local read = redis.call('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', 1, 'STREAMS', run.K[stream], '>')
   local row = read and read[1][2][1]
   return row and { stream, row[1], row[2] }
 end
 
--- Up to `size` tasks, of which only the last may be a long one: the next long one is for whoever asks next. Several of
--- them at one worker would slow one another down while the others have nothing left to do.
+-- Leases up to `size` tasks, of which only the last may be a long one: the next long one goes to the next worker that asks.
+-- Several of them at one worker would slow one another down while other workers have nothing left to do.
 local function fresh_lease(run, worker, size, token)
   local tasks, note, full = {}, { token }, size == 0
   for _, stream in ipairs({ 'retry', 'tasks' }) do
@@ -67,16 +67,16 @@ local function fresh_lease(run, worker, size, token)
   return tasks
 end
 
--- What `partials` says of a task, as {oldest, newest, lineage, tokens, kind, payload}; nil if no worker of ours wrote it, which
--- never has more tokens than a group may.
+-- Returns a value of `partials` as {oldest, newest, lineage, tokens, kind, payload}; nil if it is malformed or claims more
+-- tokens than a group may have.
 local function read_partial(run, text)
   local oldest, newest, lineage, tokens, kind, at = text:match('^(%d+) (%d+) (%d+) (%d+) (%a+) ()')
   if not at or tonumber(tokens) > run.group_max_tokens then return nil end
   return { tonumber(oldest), tonumber(newest), tonumber(lineage), tonumber(tokens), kind, text:sub(at) }
 end
 
--- The partial with which the worker that leases this task goes on; {} if there is none. One with which nobody may go on is
--- dropped: too old by now, made by weights that were left behind, or of no form.
+-- Returns the partial that the worker continues when it leases this task; {} if there is none. A partial that no worker may
+-- continue is dropped: it is too old by now, was made by weights since left behind, or is malformed.
 local function partial_to_continue(run, id)
   local text = redis.call('HGET', run.K.partials, id)
   if not text then return {} end
@@ -115,7 +115,7 @@ local function lease(keys, args)
     local needs = math.min(run.published, math.max(tonumber(fields.min_pv), run.v - run.s))
     local partial = partial_to_continue(run, fields.id)
     local oldest, newest = partial[1], partial[2]
-    -- What goes on with a partial is never made by older weights than what is there.
+    -- No worker may continue a partial with weights older than its newest token.
     task[4], task[5] = math.max(needs, newest or 0), partial
     local begins = left_behind and run.published or math.max(version, needs)
     redis.call('ZADD', run.K.in_flight, oldest or begins, fields.id)
@@ -165,8 +165,8 @@ local function check_partial(run, id, kind, payload)
   refuse_unless(fine, 'the ref is no partial of its task')
 end
 
--- args: worker id oldest newest lineage tokens partial|ref payload. It takes the place of what was kept; without tokens
--- nothing is. 0 if the worker does not hold the task.
+-- args: worker id oldest newest lineage tokens partial|ref payload. Replaces the stored partial; with 0 tokens, drops it.
+-- Returns 0 if the worker does not hold the task.
 local function progress(keys, args)
   local run = open_run(keys)
   local worker, id, kind, payload = check_worker(args[1]), args[2], args[7], args[8]
@@ -185,7 +185,7 @@ local function progress(keys, args)
   return 1
 end
 
--- args: worker id… ; what was kept of these tasks, which it holds, is no partial. Returns how many there were.
+-- args: worker id… ; drops the bad partials of these tasks, as far as the worker holds them. Returns how many there were.
 local function discard(keys, args)
   local run = open_run(keys)
   local worker, bad = check_worker(args[1]), 0
@@ -199,7 +199,7 @@ local function discard(keys, args)
   return bad
 end
 
--- args: worker id reason
+-- args: worker id reason. Gives up one attempt. Returns 0 if the worker does not hold the task.
 local function fail(keys, args)
   local run = open_run(keys)
   local worker, id, reason = check_worker(args[1]), args[2], args[3]
@@ -225,7 +225,7 @@ local function check_payload(run, id, kind, payload)
   end
 end
 
--- A bucket's mean follows what its prompts do: the groups of long ago count less and less.
+-- Adds a group to its bucket. The mean follows recent groups, because the sums are halved now and then.
 local function note_bucket(run, name, bucket, tokens)
   local key = run.K['buckets:' .. name]
   local groups, sum = read_bucket(redis.call('HGET', key, bucket))
@@ -233,7 +233,7 @@ local function note_bucket(run, name, bucket, tokens)
   redis.call('HSET', key, bucket, string.format('%d %d', groups + 1, sum + tokens))
 end
 
--- The next group of this prompt is likely to be as long, and so are those of prompts like it.
+-- Records the length of a prompt's group: its next group is likely to be as long, and so are those of similar prompts.
 local function note_length(run, task, tokens)
   local key, index = run.K['lengths:' .. task.set], tonumber(task.index)
   if index >= STRING_MAX_BYTES then return end
@@ -286,7 +286,7 @@ local function complete(keys, args)
   return 'accepted'
 end
 
--- Of the first heartbeat that names a version: how long after its publication that is.
+-- Returns the time since publication, from the first heartbeat that names a version; nil for any other heartbeat.
 local function since_publication(run, words)
   local published = tonumber(words.published_ms)
   return published and published > 0 and published <= run.now and string.format('%d', run.now - published) or nil
@@ -306,7 +306,7 @@ local function heartbeat(keys, args)
   return run.now
 end
 
--- args: worker. It ends, and is no longer listed.
+-- args: worker. Removes a worker that ends from the list.
 local function leave(keys, args)
   local run, worker = open_run(keys), check_worker(args[1])
   redis.call('PEXPIRE', run.K['worker:' .. worker], 0)

@@ -1,7 +1,7 @@
 """The Celery application of one run: its settings, each with its reason, and its two tasks.
 
-Celery carries intent, never truth: a message names a chunk, the queue's ledger says whether there is
-anything to do. A lost message is sent again by the reconciler; a message that comes twice changes nothing.
+Celery carries intent, never truth: a message names a chunk, and Redis says whether that chunk is still to be expanded.
+The reconciler sends a lost message again; a message that arrives twice changes nothing.
 """
 
 import logging
@@ -21,43 +21,44 @@ from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.messages import CHANNEL, EXPAND_CHUNK, SUBMIT_PROMPT_SET
 from echo_queue.submission.celery.worker_steps import LeaveUnacked, ReconcilerStep
-from echo_queue.submission.declaration import choose, place
+from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_limits import limits_of
 from echo_queue.submission.shards import Writes
 
 CONFIG_VARIABLE = "ECHO_QUEUE_CONFIG"
 VISIBILITY_S = 900
-"""A message that is taken and not begun waits behind one task at most; the longest is the scan of a very large set.
-What a dead worker had taken comes back long before: the reconciler sends it again."""
+"""A message that was taken and not begun waits behind at most one task, of which the longest is the scan of a very
+large set. The messages of a dead worker come back long before this: the reconciler sends them again."""
 SOCKET_TIMEOUT_S = 30.0
 
 log = logging.getLogger(__name__)
 
 
 def settings(config: Config) -> dict[str, Any]:
+    """Returns Celery's settings for a run."""
     return {
         "broker_url": celery_broker_url(config),
-        "broker_connection_retry_on_startup": True,  # services may come up after us
+        "broker_connection_retry_on_startup": True,  # the services may start after this worker
         "broker_transport_options": _sentinel(config)
         | {
-            "global_keyprefix": CELERY_PREFIX.format(run=config.run.name),  # what the ACL of `celery` allows
+            "global_keyprefix": CELERY_PREFIX.format(run=config.run.name),  # the ACL of `celery` allows nothing else
             "visibility_timeout": VISIBILITY_S,
-            "unacked_restore_throttle": 1,  # otherwise only every tenth look restores anything
-            "socket_timeout": SOCKET_TIMEOUT_S,  # a publish on a dead connection would wait for ever
+            "unacked_restore_throttle": 1,  # otherwise only every tenth check restores anything
+            "socket_timeout": SOCKET_TIMEOUT_S,  # without it a publish on a dead connection would wait for ever
             "socket_keepalive": True,
         },
-        "visibility_timeout": VISIBILITY_S,  # the shortest of all places wins, so all say the same
+        "visibility_timeout": VISIBILITY_S,  # Celery takes the shorter of the two, so both are the same
         "task_default_queue": CHANNEL,
         "task_queues": [Channel(CHANNEL)],
         "task_create_missing_queues": False,
-        # JSON only: a pickle from a broker is code from whoever can write there.
+        # JSON only: a pickle is code, and every client that can write to the broker could send one.
         "accept_content": ["json"],
         "task_serializer": "json",
         "event_serializer": "json",
-        # Acknowledged when begun. Late acknowledgement would bring a chunk that kills its process back at once, for
-        # ever; and with Kombu 5.7 one that ends while Redis restarts ends the whole worker. What a dead worker had
-        # begun is sent again by the reconciler, at its own pace.
+        # Acknowledged when begun. Late acknowledgement would bring back at once, for ever, a chunk that kills its
+        # process; and with Kombu 5.7 a chunk that ends while Redis restarts would end the whole worker. The reconciler
+        # sends the chunks that a dead worker had begun again, at its own pace.
         "task_acks_late": False,
         # About as long as a restart of Redis takes; a message sent twice changes nothing.
         "task_publish_retry_policy": {
@@ -66,36 +67,36 @@ def settings(config: Config) -> dict[str, Any]:
             "interval_step": 0.2,
             "interval_max": 1.0,
         },
-        "task_ignore_result": True,  # the ledger in Redis is the result
+        "task_ignore_result": True,  # the state of the chunk in Redis is the result
         "task_store_errors_even_if_ignored": False,
-        "worker_cancel_long_running_tasks_on_connection_loss": False,  # the chunk at hand may as well end
-        "worker_prefetch_multiplier": 1,  # chunks are long; a worker hoards none that another could do
-        "worker_soft_shutdown_timeout": 10.0,  # an impatient second signal still lets the chunk at hand end
+        "worker_cancel_long_running_tasks_on_connection_loss": False,  # the current chunk may as well end
+        "worker_prefetch_multiplier": 1,  # chunks are long: a worker takes none that another worker could expand
+        "worker_soft_shutdown_timeout": 10.0,  # a second signal still lets the current chunk end
         "worker_hijack_root_logger": False,
     }
 
 
 def _sentinel(config: Config) -> dict[str, Any]:
-    """The service's name, which a broker URL of Sentinels cannot carry."""
+    """Returns the transport option with the service's name, which a broker URL of Sentinels cannot carry."""
     parts = urlsplit(config.redis.url)
     return {"master_name": parts.path.strip("/").partition("/")[0]} if parts.scheme == "redis+sentinel" else {}
 
 
 def build(config: Config) -> Celery:
-    """The application of a run, with the tasks that this package names."""
+    """Returns the Celery application of a run, with its two tasks."""
     app = Celery("echo_queue", set_as_current=False)
     app.conf.update(settings(config))
-    process = TaskConnections(config)
+    connections = TaskConnections(config)
 
     def expand_chunk(set: str, number: int, source: str, first: int, last: int) -> None:
-        """Chunk `number` of a set: rows first … last of `source`, for people to read; the ledger knows the rest."""
+        """Expands chunk `number` of a set. `source`, `first` and `last` are for people to read; Redis has the rest."""
         limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
-        expand(process.queue(), process.store(), limits, set, number)
+        expand(connections.queue(), connections.store(), limits, set, number)
 
     def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> None:
-        """Submits a prompt set; what is not given is as in the configuration's [prompts]."""
+        """Submits a prompt set; arguments that are not given are as in the configuration's [prompts]."""
         try:
-            sent = place(config, process.queue(), app, choose(config, source, set, **changes))
+            sent = declare_and_send(config, connections.queue(), app, choose(config, source, set, **changes))
             log.info("set %s: %d prompts, %d chunks", sent.set, sent.prompts, sent.chunks)
         except EchoQueueError as error:
             log.error("set %s was not submitted\n%s", set or config.prompts.set, error)
@@ -108,16 +109,19 @@ def build(config: Config) -> Celery:
 
 
 def from_environment() -> Celery:
-    """The application of the run that `ECHO_QUEUE_CONFIG` names. Raises `ConfigError`."""
+    """Returns the application of the run that `ECHO_QUEUE_CONFIG` names. Raises `ConfigError`."""
     path = os.environ.get(CONFIG_VARIABLE)
     if not path:
-        fix = f"export {CONFIG_VARIABLE}=/path/to/run.toml"
+        fix = f"run `export {CONFIG_VARIABLE}=/path/to/run.toml`"
         raise ConfigError(Problem(CONFIG_VARIABLE, "is not set, so Celery does not know which run it serves", fix))
     return build(load(Path(path)))
 
 
 class TaskConnections:
-    """What the tasks of one process share. Celery forks, and no connection may be used on both sides of a fork."""
+    """The connections that all tasks of one process share.
+
+    Celery forks, and no connection may be used on both sides of a fork: each process opens its own.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config

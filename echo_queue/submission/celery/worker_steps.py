@@ -1,4 +1,4 @@
-"""What every Celery worker of ours does besides its tasks."""
+"""The duties of every Celery worker besides its tasks: it sends lost chunks again, and gives no message back."""
 
 import logging
 import random
@@ -13,16 +13,17 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.queue import SubmitterQueue
 from echo_queue.submission.celery.reconciler import Reconciler
 
-PATIENCE_S = 1.0
-"""A look happens within the Celery worker's own loop, which must not stand still for long."""
+RECONCILE_DEADLINE_S = 1.0
+"""The reconciler runs within the Celery worker's own loop, which must not be blocked for long."""
 
 log = logging.getLogger(__name__)
 
 
 class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Looks for lost chunks every `submission.reconcile_s`, not at the same time as other workers.
+    """Sends lost chunks again every `submission.reconcile_s`, not at the same time as other workers.
 
-    A step of the consumer, because a lost connection may empty the worker's timer; each new one starts this again.
+    It is a step of the consumer because a lost connection may empty the worker's timer; each new connection starts the
+    step again.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -31,21 +32,21 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
         super().__init__(consumer, **options)
         config: Config = consumer.app.echo_queue
         self._every_s = config.submission.reconcile_s
-        queue = SubmitterQueue.connect(config, PATIENCE_S)
+        queue = SubmitterQueue.connect(config, RECONCILE_DEADLINE_S)
         self._reconciler = Reconciler(queue, consumer.app)
         self._entry: Any = None
 
     def start(self, consumer: Any) -> None:
-        self._entry = consumer.timer.call_after(self._every_s * random.uniform(0.5, 1.0), self._look, (consumer,))
+        self._entry = consumer.timer.call_after(self._every_s * random.uniform(0.5, 1.0), self._reconcile, (consumer,))
 
     def stop(self, consumer: Any) -> None:
         if self._entry is not None:
             self._entry.cancel()
 
-    def _look(self, consumer: Any) -> None:
+    def _reconcile(self, consumer: Any) -> None:
         try:
-            if lost := self._reconciler.look():
-                log.warning("%d chunks had got lost and were sent again", lost)
+            if lost := self._reconciler.reconcile():
+                log.warning("%d chunks were lost in the broker and have been sent again", lost)
         except EchoQueueError as error:
             log.warning("cannot look for lost chunks now\n%s", error)
         finally:
@@ -53,9 +54,9 @@ class ReconcilerStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 class FreeingQoS(kombu_redis.QoS):  # type: ignore[misc]
-    """A message whose acknowledgement was lost is no longer at hand, all the same.
+    """Counts a message as done even if its acknowledgement was lost.
 
-    Kombu 5.7 goes on counting it, and with a prefetch of one such a worker never takes another message.
+    Kombu 5.7 keeps counting such a message as unfinished, and with a prefetch of one the worker never takes another.
     """
 
     def ack(self, delivery_tag: str) -> None:
@@ -66,9 +67,9 @@ class FreeingQoS(kombu_redis.QoS):  # type: ignore[misc]
 
 
 class LeaveUnacked(bootsteps.StartStopStep):  # type: ignore[misc]
-    """A closing connection gives no messages back: the reconciler sends them again. And see `FreeingQoS`.
+    """Keeps a closing connection from giving messages back, which the reconciler sends again; and sets `FreeingQoS`.
 
-    Kombu 5.7 tries to on a connection that it has let go of already if Redis is still away, and the
+    Kombu 5.7 would give them back on a connection that it has already released if Redis is still away. The
     AttributeError ends the worker: about every fourth restart of Redis did so.
     """
 

@@ -19,20 +19,20 @@ from echo_queue.submission.sources.source import Scanned, changed, unreadable
 READ_BUFFER_BYTES = 1024 * 1024
 
 
-def place_in_file(ticket: str) -> tuple[int, int]:
-    """Offset and bytes that a ticket names. Raises `PromptError`."""
+def byte_range(ticket: str) -> tuple[int, int]:
+    """Returns the offset and the number of bytes that a ticket names. Raises `PromptError`."""
     try:
         match orjson.loads(ticket):
             case {"offset": int(offset), "bytes": int(size)} if min(offset, size) >= 0 and max(offset, size) < 1 << 60:
                 return offset, size
     except orjson.JSONDecodeError:
         pass
-    raise PromptError(Problem("ticket", f"{ticket:.100} names no place in a file", "submit the set again"))
+    raise PromptError(Problem("ticket", f"{ticket:.100} names no range of a file", "submit the set again"))
 
 
 @dataclass(frozen=True)
 class JsonLinesSource:
-    """A ticket holds the chunk's place in the file: {"offset": bytes, "bytes": count}."""
+    """A JSON Lines file. A chunk's ticket holds its range of the file: {"offset": bytes, "bytes": count}."""
 
     path: Path
 
@@ -40,7 +40,7 @@ class JsonLinesSource:
     def name(self) -> str:
         return str(self.path)
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{self.path}:{index + 1}"
 
     def scan(self, size: int) -> Iterator[Scanned]:
@@ -68,7 +68,7 @@ class JsonLinesSource:
             raise PromptError(Problem(self.name, "is empty", "write one prompt per line"))
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
-        offset, size = place_in_file(chunk.ticket)
+        offset, size = byte_range(chunk.ticket)
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
@@ -83,15 +83,15 @@ class JsonLinesSource:
         return rows
 
     def _rows(self, first: int, lines: list[bytes], bad: list[tuple[str, BadRow]]) -> list[PromptRow]:
-        """Parses lines from index `first` on; adds those that fail to `bad`, up to REPORTED_ROWS."""
+        """Parses the lines from row `first` on; adds those that fail to `bad`, up to REPORTED_ROWS."""
         rows = []
         for index, line in enumerate(lines, start=first):
             try:
                 if len(line) == MAX_ROW_BYTES:
-                    raise BadRow(f"is longer than {MAX_ROW_BYTES >> 20} MiB", "end every row with a line end")
+                    raise BadRow(f"is longer than {MAX_ROW_BYTES >> 20} MiB", "end every row with a newline")
                 rows.append(parse(line))
             except BadRow as row:
-                bad.append((self.place(index), row))
+                bad.append((self.location(index), row))
                 if len(bad) >= REPORTED_ROWS:
                     break
         return rows

@@ -1,6 +1,6 @@
-"""Parquet: any columns, read in batches of rows whatever the file's row groups are.
+"""Parquet files with any columns, read in batches of rows whatever the file's row groups are.
 
-A chunk's digest is that of its normalised rows: it does not depend on the file's layout.
+A chunk's digest is that of its normalised rows, so it does not depend on the file's layout.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ParquetSource:
+    """A Parquet file. Its chunks have no ticket."""
+
     path: Path
 
     @property
     def name(self) -> str:
         return str(self.path)
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{self.path} row {index + 1}"
 
     def scan(self, size: int) -> Iterator[Scanned]:
@@ -60,14 +62,14 @@ class ParquetSource:
     def _rows(
         self, first: int, values: list[dict[str, object]], bad: list[tuple[str, BadRow]]
     ) -> tuple[list[PromptRow], str]:
-        """Rows from index `first` on and their digest; adds those that fail to `bad`, up to REPORTED_ROWS."""
+        """Returns the rows from row `first` on and their digest; adds bad rows to `bad`, up to REPORTED_ROWS."""
         rows, digest = [], blake3()
         for index, row in enumerate(values, start=first):
             try:
                 rows.append(normalise(row))
                 digest.update(serialise(rows[-1]))
             except BadRow as wrong:
-                bad.append((self.place(index), wrong))
+                bad.append((self.location(index), wrong))
                 if len(bad) >= REPORTED_ROWS:
                     break
         return rows, digest.hexdigest()
@@ -79,7 +81,7 @@ class ParquetSource:
         try:
             file = ParquetFile(self.path)
         except ArrowInvalid as error:
-            raise PromptError(Problem(self.name, f"is not Parquet: {error}", "write it again")) from None
+            raise PromptError(Problem(self.name, f"is not Parquet: {error}", "write the file again")) from None
         except OSError as error:
             raise unreadable(self.path, error) from None
         if "prompt" not in file.schema_arrow.names:
@@ -90,7 +92,7 @@ class ParquetSource:
 
 
 def _slices(file: "ParquetFile", first: int, count: int, size: int) -> Iterator[list[dict[str, object]]]:
-    """Rows first … first + count − 1, `size` at a time (the last slice may be shorter)."""
+    """Yields rows first … first + count − 1, `size` at a time (the last slice may be shorter)."""
     groups, skip = _row_groups(file, first, count)
     rows: list[dict[str, object]] = []
     for batch in file.iter_batches(batch_size=size, row_groups=groups):
@@ -106,7 +108,7 @@ def _slices(file: "ParquetFile", first: int, count: int, size: int) -> Iterator[
 
 
 def _row_groups(file: "ParquetFile", first: int, count: int) -> tuple[list[int], int]:
-    """The row groups that hold those rows, and how many rows of the first of them come before `first`."""
+    """Returns the row groups that hold those rows, and the number of rows before `first` in the first of them."""
     groups: list[int] = []
     skip = start = 0
     for group in range(file.num_row_groups):

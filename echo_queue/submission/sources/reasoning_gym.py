@@ -1,8 +1,8 @@
-"""A reasoning-gym dataset: item i is generated from (dataset, options, i), so any range can be made anywhere.
+"""A reasoning-gym dataset: item i is generated from (dataset, options, i), so any machine can make any range of items.
 
-Columns of a row: `dataset`, `options`, `index`, and `entry` with its question, answer and metadata as
-JSON. JSON turns tuples into lists and keys into text, which some of the datasets' own scorers tell
-apart: score against `original(columns)`, which makes the entry again.
+A row has the columns `dataset`, `options`, `index`, and `entry` with its question, answer and metadata as JSON. JSON
+turns tuples into lists and keys into text, and some of the datasets' own scorers tell these apart. So a scorer uses
+`original(columns)`, which generates the entry again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Entry = dict[str, Any]
 
 
 class Dataset(Protocol):
-    """What is used of reasoning-gym's `ProceduralDataset`."""
+    """The part of reasoning-gym's `ProceduralDataset` that is used here."""
 
     size: int
 
@@ -34,7 +34,7 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class ReasoningGymSource:
-    """`options` are `size`, `seed` and the dataset's own settings."""
+    """The items of one dataset. `options` are `size`, `seed` and the dataset's own settings."""
 
     dataset: str
     options: Mapping[str, Any]
@@ -48,7 +48,7 @@ class ReasoningGymSource:
     def name(self) -> str:
         return spell(GENERATED + self.dataset, self.options)
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{GENERATED}{self.dataset} item {index}"
 
     def scan(self, size: int) -> Iterator[Scanned]:
@@ -60,7 +60,7 @@ class ReasoningGymSource:
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
         if chunk.digest != self._digest(chunk.first, chunk.count):
-            what = f"this machine's reasoning-gym ({_installed()}) is not the submitter's, its items may differ"
+            what = f"this machine's reasoning-gym ({_installed()}) is not the submitter's; its items may differ"
             raise PromptError(Problem(self.name, what, "install the same version on both, then submit again"))
         return [self._row(index) for index in range(chunk.first, chunk.first + chunk.count)]
 
@@ -69,13 +69,13 @@ class ReasoningGymSource:
             entry = self._items[index]
         except Exception as error:
             what = f"the dataset raised {type(error).__name__}: {error}"
-            raise PromptError(Problem(self.place(index), what, "check prompts.options")) from error
+            raise PromptError(Problem(self.location(index), what, "check prompts.options")) from error
         shown = {key: entry[key] for key in ("question", "answer", "metadata")}
         columns = {"dataset": self.dataset, "options": dict(self.options), "index": index, "entry": shown}
         return PromptRow(entry["question"], columns)
 
     def _digest(self, first: int, count: int) -> str:
-        """Of everything that decides what the items are."""
+        """Returns the digest of everything that decides what the items are."""
         what = [_installed(), self.dataset, self.options, first, count]
         return blake3(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
@@ -85,7 +85,7 @@ class ReasoningGymSource:
 
 
 def original(columns: Mapping[str, Any]) -> tuple[Dataset, Entry]:
-    """The dataset and the entry of a generated row, as its `score_answer` knows them."""
+    """Returns the dataset and the entry of a generated row, in the form that `score_answer` expects."""
     dataset = _dataset(columns["dataset"], orjson.dumps(columns["options"]))
     return dataset, dataset[columns["index"]]
 
@@ -97,7 +97,7 @@ def _dataset(name: str, options: bytes) -> Dataset:
         from reasoning_gym.factory import DATASETS
     except ImportError:
         fix = "pip install 'echo-queue[environments]'"
-        raise PromptError(Problem(GENERATED + name, "needs the reasoning-gym package here", fix)) from None
+        raise PromptError(Problem(GENERATED + name, "needs the reasoning-gym package", fix)) from None
     if name not in DATASETS:
         known = ", ".join(sorted(DATASETS))
         raise PromptError(

@@ -1,4 +1,4 @@
-"""From a source's name to the source. Readers of files and generators are imported when they are needed."""
+"""Opens a prompt source by its name. Readers of files and generators are imported when they are needed."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from echo_queue.submission.sources.source import GENERATED, POKER, PromptSource
 
 
 def open_source(name: str) -> PromptSource:
-    """The source that `name` means: a file, `reasoning-gym:DATASET {options}` or `poker:GAME {options}`.
+    """Returns the source called `name`: a file, `reasoning-gym:DATASET {options}` or `poker:GAME {options}`.
 
-    Raises `PromptError`.
+    Raises `PromptError` for any other name.
     """
     if name.startswith(GENERATED):
         from echo_queue.submission.sources.reasoning_gym import ReasoningGymSource
@@ -33,7 +33,7 @@ def open_source(name: str) -> PromptSource:
             from echo_queue.submission.sources.parquet import ParquetSource
 
             return ParquetSource(path)
-    what = f"{name!r} is no source of prompts" if name else "no source is named"
+    what = f"{name!r} is not a source of prompts" if name else "no source is named"
     raise PromptError(
         Problem("prompts.source", what, f"name a .jsonl or .parquet file, {GENERATED}DATASET or {POKER}GAME")
     )

@@ -1,8 +1,8 @@
-"""What a prompt row may be, wherever it comes from.
+"""The rules for a prompt row, the same for every source.
 
-A row has a `prompt`: text, or chat messages of text (`[{"role": …, "content": …}]`). Every other column
-reaches the environment untouched, so it must be something that JSON can hold. `normalise` is the only
-judge: the submitter's scan and the Celery worker both ask it, so a row that passed one passes the other.
+A row has a `prompt`: text, or chat messages of text (`[{"role": …, "content": …}]`). Every other column reaches the
+environment unchanged, so JSON must be able to hold it. `normalise` alone decides: the submitter's scan and the Celery
+worker both call it, so a row that passed one passes the other.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,16 +13,16 @@ from echo_queue.errors import Problem, PromptError
 from echo_queue.records import Message, PromptRow
 
 REPORTED_ROWS = 5
-"""Bad rows named in one error; more would hide the first."""
+"""The largest number of bad rows in one error; more would hide the first."""
 
 MAX_ROW_BYTES = 16 * 1024 * 1024
-"""A longer line is a file without line ends, not a prompt."""
+"""A longer line is not a prompt but a file without newlines."""
 
 _SERIALISE = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 class BadRow(Exception):
-    """One row that cannot be a prompt: what is wrong, and how to fix it."""
+    """A row that cannot be a prompt: what is wrong with it, and how to fix it."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
@@ -40,7 +40,7 @@ def parse(line: bytes) -> PromptRow:
 
 
 def normalise(values: object) -> PromptRow:
-    """Splits a row into its prompt and the other columns; takes `values` over. Raises `BadRow`."""
+    """Splits a row into its prompt and the other columns, and keeps `values` for them. Raises `BadRow`."""
     if not isinstance(values, dict):
         raise BadRow(f"is {_kind(values)}, not an object", 'write one object per row: {"prompt": "…"}')
     if "prompt" not in values:
@@ -49,7 +49,7 @@ def normalise(values: object) -> PromptRow:
 
 
 def serialise(row: PromptRow) -> bytes:
-    """The row as one line of a shard, without its line end. Raises `BadRow` for a value JSON cannot hold."""
+    """Returns the row as a line of a shard, without a newline. Raises `BadRow` for a value that JSON cannot hold."""
     try:
         return orjson.dumps({"prompt": row.prompt, "columns": row.columns}, option=_SERIALISE)
     except (TypeError, orjson.JSONEncodeError) as error:
@@ -57,18 +57,18 @@ def serialise(row: PromptRow) -> bytes:
 
 
 def deserialise(line: bytes) -> PromptRow:
-    """The row that `serialise` made a line of. Raises `BadRow` for a line that it did not."""
+    """Returns the row that `serialise` wrote as `line`. Raises `BadRow` for any other line."""
     try:
         values = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise _unreadable(line, error) from None
     if not isinstance(values, dict) or set(values) != {"prompt", "columns"} or not isinstance(values["columns"], dict):
-        raise BadRow("is no row of a shard", "submit the set again under another name")
+        raise BadRow("is not a row of a shard", "submit the set again under another name")
     return PromptRow(_prompt(values["prompt"]), values["columns"])
 
 
 def refuse(bad: Iterable[tuple[str, BadRow]]) -> None:
-    """Raises `PromptError` naming the bad rows, if there are any: pairs of (place, what is wrong)."""
+    """Raises `PromptError` that names the bad rows, if there are any. `bad`: pairs of (location, error)."""
     problems = tuple(Problem(where, row.what, row.fix) for where, row in bad)
     if problems:
         raise PromptError(*problems)

@@ -1,9 +1,9 @@
-"""Where prompts come from: one class per kind of source, all with the same two methods.
+"""The interface of prompt sources: one class per kind of source, all with the same two methods.
 
-- `scan(size)` checks every row and cuts the source into chunks of `size` rows. Nothing is sent before
-  a scan has ended well. It holds one chunk in memory at a time.
-- `read(chunk)` reads exactly one chunk, on any machine that sees the source. A chunk whose content is
-  not what was scanned is refused, so a file that changed is never admitted half old, half new.
+- `scan(size)` checks every row and cuts the source into chunks of `size` rows. No chunk is sent before the scan has
+  succeeded. It holds one chunk in memory at a time.
+- `read(chunk)` reads exactly one chunk, on any machine that sees the source. A chunk whose content differs from the
+  scanned one is refused, so a file that changed is never admitted half old, half new.
 """
 
 import socket
@@ -21,28 +21,31 @@ GENERATED = "reasoning-gym:"
 POKER = "poker:"
 
 Scanned = tuple[Chunk, Sequence[PromptRow]]
+"""A chunk, with its rows if the scan had to read them."""
 
 
 class PromptSource(Protocol):
+    """A source of prompts, which chunks can be read from."""
+
     @property
     def name(self) -> str:
-        """Says the same to `open_source` on every machine."""
+        """The name with which `open_source` opens the same source on every machine."""
 
     def scan(self, size: int) -> Iterator[Scanned]:
-        """Yields the chunks in order, with their rows where it had to read them.
+        """Yields the chunks in order, with their rows if it had to read them.
 
-        Raises `PromptError` naming the first bad rows.
+        Raises `PromptError` that names the first bad rows.
         """
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
-        """The chunk's rows. Raises `PromptError` when it cannot be read, changed, or holds a bad row."""
+        """Returns the chunk's rows. Raises `PromptError` if it cannot be read, has changed, or holds a bad row."""
 
-    def place(self, index: int) -> str:
-        """Where a person finds row `index` (from 0): file and line, row, or item."""
+    def location(self, index: int) -> str:
+        """Tells a person where row `index` (from 0) is: file and line, row, or item."""
 
 
 def spell(source: str, options: Mapping[str, Any]) -> str:
-    """The name of a source with options, which only a generated one has. Raises `PromptError`."""
+    """Returns the name of a source with its options. Raises `PromptError` for options of a file, which has none."""
     if not options:
         return source
     if not source.startswith((GENERATED, POKER)):
@@ -51,12 +54,13 @@ def spell(source: str, options: Mapping[str, Any]) -> str:
 
 
 def unreadable(path: Path, error: OSError) -> PromptError:
-    """Names the machine: the path may have been written on another one."""
+    """Returns the error for a file that cannot be read. It names the machine, since the submitter may be another."""
     what = f"cannot be read on {socket.gethostname()}: {error.strerror or error}"
     fix = "check the path and its rights; Celery workers read it themselves, so it must lie on a disk they share"
     return PromptError(Problem(str(path), what, fix))
 
 
 def changed(path: str, first: int, last: int) -> PromptError:
+    """Returns the error for a file whose rows `first … last − 1` are no longer those of the scan."""
     what = f"rows {first + 1} to {last} are not those that were submitted: the file has changed"
     return PromptError(Problem(path, what, "submit it again"))

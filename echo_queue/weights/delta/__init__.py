@@ -1,8 +1,8 @@
-"""Deltas between two sets of tensors: tensors in, bytes out, and back bit for bit; nothing about stores or peers.
+"""Encodes deltas between two sets of tensors and applies them, bit for bit; knows nothing of stores or peers.
 
 - `encode(base, new)` yields shards; each can be applied by itself, in any order, as soon as it has arrived.
-- `apply(shard, base, out)` fills `out` or raises `BadDelta`; what it made is checked against the digests of `new`.
-- A delta over several versions is `encode(v - j, v)`; a full one (an anchor) is `encode({}, v)`.
+- `apply(shard, base, out)` fills `out` or raises `BadDelta`; the result is checked against the digests of `new`.
+- A delta over several versions is `encode(v - j, v)`; an anchor is `encode({}, v)`.
 - Memory stays within a few pieces (4 MiB of a tensor each) and one shard, however large the model is.
 
 The format is specified in docs/weights.md.

@@ -1,9 +1,9 @@
-"""Applies shards: to a copy in memory that the caller gives, or in place.
+"""Applies shards to a copy in memory that the caller gives, or in place.
 
 - After `apply` returns, every piece in `out` has the digest that the shard names.
-- In place, a piece that does not come out right is put back as it was, and a piece that is already as it should be is
-  left so: a shard may be applied again after whatever went wrong. Pieces before the failing one stay applied.
-- Nothing larger than a few times a piece of the caller's own tensors is ever allocated, whatever the bytes say.
+- In place, a piece whose result is wrong is restored, and a piece that already has the right bytes is left as it is: a
+  shard may be applied again after any failure. Pieces before the failing one stay applied.
+- Whatever the bytes say, allocations never exceed a few times the size of a piece of the caller's own tensors.
 """
 
 import math
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 def apply(
     shard: bytes | memoryview, base: "Mapping[str, Tensor]", out: "Mapping[str, Tensor]", check: bool = True
 ) -> tuple[Piece, ...]:
-    """Makes the shard's pieces of the new version in `out` from those of the old one in `base`; returns them.
+    """Makes the shard's pieces of the new version in `out` from those of the old version in `base`; returns them.
 
     `out` has a contiguous CPU tensor of the right type and shape for each of the shard's names; tied names may share
     one. A tensor with the same memory in `base` and `out` is changed in place. `base` need not have tensors that the
-    shard brings in full. Raises `BadDelta`; `check=False` leaves out the digests, for who takes them otherwise.
+    shard holds in full. Raises `BadDelta`. `check=False` skips the digests, for callers that check them elsewhere.
     """
     view = memoryview(shard)
     pieces, start = read_header(view)
@@ -73,7 +73,7 @@ def _copy(piece: Piece, data: memoryview, source: Codes, target: Codes) -> None:
 
 
 def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None:
-    """Positions may depend on the base, so that a piece which is there already is known only by its digest."""
+    """Changes a piece in place. Positions may depend on the base: only the digest tells that a piece is already new."""
     change: Change | None = None
     try:
         if piece.kind != "same":
@@ -89,7 +89,7 @@ def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None
 
 
 def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:
-    """The codes of a piece of a tensor: the caller's memory, not a copy. Raises `BadDelta`."""
+    """Returns the codes of a piece of a tensor: the caller's memory, not a copy. Raises `BadDelta`."""
     tensor = tensors.get(name)
     if tensor is None:
         raise BadDelta(_where(piece), f"there is no tensor {name!r} to apply it to")
@@ -105,7 +105,7 @@ def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:
 
 
 def _streams(piece: Piece, data: memoryview, width: int) -> list[Bytes]:
-    """Expanded, none longer than a piece of that many elements can need."""
+    """Returns the piece's streams expanded, none longer than a piece of so many elements can need."""
     expected = {"full": width, "dense": 1 + width, "gaps": 2 + width, "ranked": 4 + width}
     if len(piece.streams) != expected[piece.kind]:
         raise MalformedStream(f"{len(piece.streams)} streams for a piece of kind {piece.kind}")
@@ -126,7 +126,7 @@ def _full(piece: Piece, streams: list[Bytes]) -> Codes:
 
 def _verify(piece: Piece, codes: Codes) -> None:
     if digest(codes) != piece.digest:
-        raise BadDelta(_where(piece), "what came out is not what was encoded")
+        raise BadDelta(_where(piece), "the result is not what was encoded")
 
 
 def _where(piece: Piece) -> str:

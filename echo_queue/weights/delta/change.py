@@ -1,6 +1,6 @@
-"""What a piece's streams say: differences to add to all codes, or to those at some positions.
+"""Reads a piece's streams as a change: differences to add to all codes, or to those at some positions.
 
-A change can be taken back as far as it was added, whatever the streams were.
+A change can be undone as far as it was added, whatever the streams were.
 """
 
 from typing import Protocol
@@ -15,14 +15,17 @@ from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
 
 class Change(Protocol):
-    def add(self, codes: Codes) -> None:
-        """Raises `MalformedStream`."""
+    """Differences to a piece's codes."""
 
-    def take_back(self, codes: Codes) -> None: ...
+    def add(self, codes: Codes) -> None:
+        """Adds the differences in place. Raises `MalformedStream`."""
+
+    def take_back(self, codes: Codes) -> None:
+        """Undoes `add`, as far as it came."""
 
 
 def change_of(piece: Piece, streams: list[Bytes]) -> Change:
-    """Raises `MalformedStream`."""
+    """Reads a piece's change from its streams. Raises `MalformedStream`."""
     if piece.kind == "dense":
         return Dense(unzigzag(symbols.read(piece.bits, streams, piece.count)))
     if piece.kind == "gaps":
@@ -34,6 +37,8 @@ def change_of(piece: Piece, streams: list[Bytes]) -> Change:
 
 
 class Dense:
+    """A difference for every code."""
+
     def __init__(self, differences: Codes) -> None:
         self._differences = differences
 
@@ -45,7 +50,7 @@ class Dense:
 
 
 class Sparse:
-    """All gaps end within the codes, and there are as many differences."""
+    """Differences at positions stored as gaps. All gaps end within the codes, and there are as many differences."""
 
     def __init__(self, stream: Bytes, differences: Codes) -> None:
         self._stream, self._differences = stream, differences
@@ -58,7 +63,10 @@ class Sparse:
 
 
 class Ranked:
-    """Its positions are known once it is added. As many differences as bits; all groups begin within the codes."""
+    """Differences at ranked positions, which are known only once it is added.
+
+    There are as many differences as bits, and all groups begin within the codes.
+    """
 
     def __init__(self, groups: gaps.Numbers, bits: Bytes, differences: Codes) -> None:
         self._groups, self._bits, self._differences = groups, bits, differences
@@ -74,7 +82,7 @@ class Ranked:
 
 
 def _steps(bits: int, streams: list[Bytes], count: int) -> Codes:
-    """Differences that are not 0."""
+    """Reads differences that are not 0."""
     values = symbols.read(bits, streams, count)
     values += 1
     return unzigzag(values)
@@ -82,6 +90,6 @@ def _steps(bits: int, streams: list[Bytes], count: int) -> Codes:
 
 @compiled
 def _scatter_add(positions: gaps.Numbers, differences: Codes, codes: Codes) -> None:
-    """As many as there are positions."""
+    """Adds one difference at each position. There must be as many differences as positions."""
     for place in range(U(len(positions))):
         codes[U(positions[place])] += differences[place]

@@ -1,7 +1,7 @@
-"""The loops that numpy is too slow for, compiled by numba: once per machine, as it keeps them on disk.
+"""Compiles the loops that numpy is too slow for with numba: once per machine, since numba keeps them on disk.
 
-A compiled function checks no bounds: each says what it relies on, and its caller sees to it. They let other threads
-run meanwhile. Indices are unsigned, because for signed ones numba also looks whether they count from the end.
+Compiled functions check no bounds: each states its preconditions, and its caller ensures them. They release the GIL.
+Indices are unsigned, because for signed ones numba also checks whether they count from the end.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
+    """Compiles `function` when it is first called."""
     try:
         return cast(F, numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # no folder here may be written, so that each process compiles for itself
+    except RuntimeError:  # numba may write to no folder here: each process compiles for itself
         return cast(F, numba.njit(nogil=True)(function))

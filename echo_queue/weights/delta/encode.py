@@ -1,6 +1,7 @@
 """Encodes the tensors of one version against those of another, each piece in the way that makes it smallest.
 
-Nothing of the input is changed. What cannot be a difference (a new tensor, another shape or type) is stored in full.
+The input is not changed. A tensor that cannot be a difference (it is new, or has another shape or type) is stored in
+full.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,17 +18,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DENSE = 0.3
-"""From this share of changed elements on, differences of all elements are smaller than positions."""
+"""At this share of changed elements and above, differences of all elements are smaller than positions."""
 DOUBTFUL = 0.5
 """A difference of more than this share of the plain size is compared with storing the piece in full."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`piece_bytes`: of a tensor, coded at a time. `shard_bytes`: of tensors, in a shard (at least one piece).
+    """`piece_bytes`: bytes of a tensor that are coded at a time. `shard_bytes`: bytes of tensors in a shard (it has at
+    least one piece).
 
     `ranked_below`: up to this share of changed elements their positions are ranked by exponent, which is smaller by a
-    seventh and slower; 1 gives the smallest deltas, 0 the fastest.
+    seventh, and slower; 1 gives the smallest deltas, 0 the fastest.
     """
 
     piece_bytes: int = PIECE_BYTES
@@ -37,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Coded:
-    """A piece's content in one of the ways it can be coded."""
+    """A piece's content, coded as `kind`."""
 
     kind: Kind
     bits: int
@@ -54,10 +56,11 @@ def encode(
     aliases: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> Iterator[Shard]:
-    """Shards that turn `base` into `new`, in the order of `new`.
+    """Yields shards that turn `base` into `new`, in the order of `new`.
 
-    Both are asked for one tensor at a time and may read them from files. `aliases`: further names of tensors in `new`
-    (tied weights) → the name there; they travel once. Diffs run on the device where both versions are.
+    Both mappings are read one tensor at a time and may read them from files. `aliases`: further names of tensors in
+    `new` (tied weights) → the name there; they are stored once. Differences are computed on the device that holds both
+    versions.
     """
     settings = settings or Settings()
     ties: dict[str, list[str]] = {}
@@ -82,7 +85,7 @@ def encode(
 def _pieces(
     names: tuple[str, ...], base: "Tensor | None", new: "Tensor", settings: Settings
 ) -> Iterator[tuple[Piece, tuple[Packed, ...]]]:
-    """At least one piece, if an empty one, so that every tensor is named."""
+    """Yields a tensor's pieces and their streams: at least one, even if it is empty, so that each tensor is named."""
     if base is not None and (base.shape != new.shape or base.dtype != new.dtype):
         base = None
     whole = Piece(names, dtype_name(new), tuple(new.shape), 0, 0, "same", "")
@@ -117,7 +120,7 @@ def _smallest(versions: Pair, new: Codes, settings: Settings) -> Coded:
     else:
         coded = _sparse(*changes, versions, settings.ranked_below * len(new))
     if coded.size > DOUBTFUL * new.nbytes:
-        return min(coded, _full(new), key=lambda way: way.size)
+        return min(coded, _full(new), key=lambda one: one.size)
     return coded
 
 

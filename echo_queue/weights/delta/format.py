@@ -1,7 +1,7 @@
-"""A shard's bytes: magic, a compressed JSON header that lists its pieces, then their streams back to back.
+"""Writes and reads a shard's bytes: magic, a compressed JSON header that lists its pieces, then their streams.
 
-Reading one never allocates more than its own header says within `MAX_HEADER`, and every departure from the format
-is a `BadDelta`.
+Reading a shard never allocates more than its own header states, and at most `MAX_HEADER` for that header; every
+departure from the format raises `BadDelta`.
 """
 
 import struct
@@ -18,22 +18,22 @@ from echo_queue.weights.delta.streams import MalformedStream, Packed, expand, pa
 MAGIC = b"EQD1"
 MAX_HEADER = 16 << 20
 PIECE_BYTES = 4 << 20
-"""Of a tensor, at most, in one piece."""
+"""The largest number of a tensor's bytes in one piece."""
 LENGTHS = struct.Struct("<II")
 
 Kind = Literal["same", "gaps", "ranked", "dense", "full"]
 
 
 class BadDelta(ServiceError):
-    """A shard is damaged, or belongs to other tensors than those it is applied to."""
+    """The shard is damaged, or belongs to other tensors than those to which it is applied."""
 
     def __init__(self, where: str, what: str) -> None:
-        super().__init__(Problem(where, what, "fetch it again, or a full version instead"))
+        super().__init__(Problem(where, what, "fetch it again, or fetch an anchor instead"))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements `start … start + count − 1` of a flattened tensor: what they are made from, and what must result.
+    """Elements `start … start + count − 1` of a flattened tensor: how they are made, and the digest of the result.
 
     `names`: the tensor's own, then those tied to it. `digest`: BLAKE3 of the resulting bytes, in hex. `bits`: 4 or 8,
     the width of a symbol (0 where the kind has none). `streams`: stored and expanded length of each.
@@ -56,14 +56,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shard:
-    """`data` is what travels; `pieces` is what its header says."""
+    """A shard: its bytes, and the pieces that its header lists."""
 
     data: bytes
     pieces: tuple[Piece, ...]
 
 
 def seal(pieces: Sequence[Piece], streams: Sequence[Sequence[Packed]]) -> Shard:
-    """One shard of pieces and each one's streams."""
+    """Returns the shard of `pieces`; `streams`: those of each piece."""
     header = orjson.dumps(pieces)
     if len(header) > MAX_HEADER:
         raise ValueError(f"a header of {len(header)} bytes: make shards smaller")
@@ -74,7 +74,7 @@ def seal(pieces: Sequence[Piece], streams: Sequence[Sequence[Packed]]) -> Shard:
 
 
 def read_header(data: bytes | memoryview) -> tuple[tuple[Piece, ...], int]:
-    """The pieces of a shard, and where their streams begin. Raises `BadDelta`."""
+    """Returns a shard's pieces, and the offset at which their streams begin. Raises `BadDelta`."""
     view = memoryview(data)
     start = len(MAGIC) + LENGTHS.size
     if len(view) < start or view[: len(MAGIC)] != MAGIC:

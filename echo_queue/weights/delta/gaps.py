@@ -1,4 +1,4 @@
-"""Ascending numbers as the gaps between them, a byte each; 255 means 255 further, and more follows."""
+"""Codes ascending numbers as the gaps between them, a byte each; 255 adds 255 to the gap, and another byte follows."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ FURTHER = 255
 
 
 def write(numbers: Numbers) -> Bytes:
-    """Strictly ascending `numbers`, the first counted from zero, each following one from just behind the last."""
+    """Codes strictly ascending `numbers`: the first gap counts from zero, each next from just after the last."""
     if not len(numbers):
         return np.empty(0, np.uint8)
     stream = np.empty(len(numbers) + int(numbers[-1]) // FURTHER, np.uint8)
@@ -20,7 +20,7 @@ def write(numbers: Numbers) -> Bytes:
 
 
 def count(stream: Bytes, limit: int) -> int:
-    """How many numbers there are, all below `limit`. Raises `MalformedStream`."""
+    """Counts the numbers, all of which must be below `limit`. Raises `MalformedStream`."""
     if len(stream) and stream[-1] == FURTHER:
         raise MalformedStream("gaps end within a gap")
     further = int(np.count_nonzero(stream == FURTHER))
@@ -30,7 +30,7 @@ def count(stream: Bytes, limit: int) -> int:
 
 
 def read(stream: Bytes, limit: int) -> Numbers:
-    """The numbers, all below `limit`. Raises `MalformedStream`."""
+    """Returns the numbers, all of which must be below `limit`. Raises `MalformedStream`."""
     found = count(stream, limit)
     numbers = np.empty(len(stream), np.uint32)
     _read(stream, numbers)
@@ -38,7 +38,8 @@ def read(stream: Bytes, limit: int) -> Numbers:
 
 
 def add(stream: Bytes, differences: Codes, codes: Codes) -> None:
-    """Adds to those of `codes` that the numbers point at; each is below their `len`, and has its difference."""
+    """Adds a difference to each code at which a number points. Each number must be below `len(codes)` and have its
+    difference."""
     _add(stream, differences, codes)
 
 
@@ -59,7 +60,7 @@ def _write(numbers: Numbers, stream: Bytes) -> int:
 
 @compiled
 def _read(stream: Bytes, numbers: Numbers) -> None:
-    """Without branches, so that `numbers` is as long as `stream`."""
+    """Fills `numbers`, which must be as long as `stream`: the branchless loop also writes unfinished numbers."""
     found, follows = U(0), U(0)
     for gap in stream:
         follows += U(gap)

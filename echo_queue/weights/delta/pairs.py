@@ -1,6 +1,6 @@
-"""The same stretch of a tensor in two versions, and where they differ; on the CPU, or on the device that holds both.
+"""Compares the same stretch of a tensor in two versions, on the CPU or on the device that holds both.
 
-Only what has changed leaves a device, beside the new codes themselves, which the digest needs.
+Only changes leave a device, beside the new codes themselves, which the digest needs.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -19,31 +19,36 @@ if TYPE_CHECKING:
 Words = NDArray[np.uint64]
 
 BLOCK = 1 << 12
-"""Words compared at a time: what is written in between stays in the processor's nearest cache."""
+"""The number of words compared at a time: intermediate results stay in the processor's nearest cache."""
 
 
 class Pair(Protocol):
+    """A stretch of a tensor in two versions, the base and the new one."""
+
     def changes(self, limit: float) -> tuple[Numbers, Codes] | None:
-        """Ascending positions and differences (new − base) of what has changed; None if it is more than `limit`."""
+        """Returns ascending positions and differences (new − base) of the changes; None if they exceed `limit`."""
         ...
 
     def differences(self) -> Codes:
-        """Of all elements."""
+        """Returns the differences (new − base) of all elements."""
         ...
 
     def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
-        """The base's codes of at least these ascending groups of eight, and what the groups are called there."""
+        """Returns the numbers of these ascending groups of eight within the codes that follow, and the base's codes
+        of at least those groups."""
         ...
 
 
 def pair(base: "Tensor", new: "Tensor", new_codes: Codes) -> Pair:
-    """Of `flat` tensors. `new_codes` is `new` on the CPU."""
+    """Pairs two `flat` tensors. `new_codes`: `new` on the CPU."""
     if base.device == new.device and new.device.type != "cpu":
         return DevicePair(base, new)
     return HostPair(on_host(base), new_codes)
 
 
 class HostPair:
+    """A pair on the CPU."""
+
     def __init__(self, base: Codes, new: Codes) -> None:
         self._base, self._new = base, new
 
@@ -64,6 +69,8 @@ class HostPair:
 
 
 class DevicePair:
+    """A pair on one device."""
+
     def __init__(self, base: "Tensor", new: "Tensor") -> None:
         self._base, self._new = base, new
 
@@ -78,7 +85,7 @@ class DevicePair:
         return on_host(self._new - self._base)
 
     def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
-        """Lanes beyond the end are the last code."""
+        """As in `Pair.base`; lanes beyond the end repeat the last code."""
         import torch
 
         first = torch.from_numpy(groups.astype(np.int64)).to(self._base.device).view(-1, 1) * ranked.EIGHT
@@ -89,10 +96,10 @@ class DevicePair:
 
 @compiled
 def _changes(words: tuple[Words, Words], codes: tuple[Codes, Codes], limit: U, found: tuple[Numbers, Codes]) -> int:
-    """Of base and new, as codes and as words. How many changes there are, or some number above `limit`.
+    """Lists the changes of base and new, given as codes and as words; returns their number, or one above `limit`.
 
-    `found` (places and differences) has room for all and one more. Words are compared as vectors; then eights of them
-    that differ are listed, then those words, then their elements: no branch that a processor could guess wrongly.
+    `found` (places and differences) must have room for all changes and one more. Words are compared as vectors; then
+    eights of them that differ are listed, then those words, then their elements: no branch can be mispredicted.
     """
     (base_words, new_words), (base, new), (places, differences) = words, codes, found
     lanes, end, count = U(8 // new.itemsize), U(len(new_words)), U(0)

@@ -1,7 +1,7 @@
-"""Positions by groups of eight elements, each group's changes in the order of its base's exponents.
+"""Codes positions by groups of eight elements, each group's changes in the order of its base's exponents.
 
-An update moves small weights by more codes than large ones, so in a group it is mostly the first few of that order
-that change: fewer bits than positions which come from nowhere, for more work than plain gaps.
+An update moves small weights by more codes than large ones, so mostly the first few lanes of that order change in a
+group: this takes fewer bits than positions coded without the base, and more work than plain gaps.
 """
 
 import numpy as np
@@ -13,25 +13,25 @@ from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
 EIGHT = 8
 BATCH = 512
-"""Groups ranked at a time, so that the compiler makes vectors of them."""
+"""The number of groups ranked at a time, so that the compiler uses vector instructions."""
 
 BY_CHANGES: Bytes = np.array(sorted(range(1, 256), key=lambda lanes: (lanes.bit_count(), lanes)), np.uint8)
 """A group's symbol → its ranked lanes: those with one change first, so that nearly all symbols are small."""
 SYMBOLS: Bytes = np.zeros(256, np.uint8)
 SYMBOLS[BY_CHANGES] = np.arange(255)
 LOWEST: Bytes = np.array([0] + [(bits & -bits).bit_length() - 1 for bits in range(1, 256)], np.uint8)
-"""The lowest bit's place."""
+"""A byte → the place of its lowest bit."""
 
 
 def grouped(positions: Numbers) -> tuple[Numbers, Bytes]:
-    """The groups with a change, ascending, and each one's changed lanes as bits."""
+    """Returns the groups with a change, ascending, and each group's changed lanes as bits."""
     groups, lanes = np.empty(len(positions) + 1, np.uint32), np.empty(len(positions) + 1, np.uint8)
     found = _group(positions, groups, lanes)
     return groups[1 : found + 1], lanes[1 : found + 1]
 
 
 def rank(lanes: Bytes, groups: Numbers, base: Codes) -> Bytes:
-    """Each group's symbol. Bit j of what it stands for: whether the lane that is j-th by exponent has changed."""
+    """Returns each group's symbol. Bit j of the lanes it stands for: whether the lane j-th by exponent has changed."""
     _check(groups, base)
     made = np.empty(len(lanes), np.uint8)
     _rank(lanes, groups, base, made)
@@ -39,9 +39,10 @@ def rank(lanes: Bytes, groups: Numbers, base: Codes) -> Bytes:
 
 
 def add(ranked: Bytes, groups: Numbers, differences: Codes, codes: Codes) -> Numbers:
-    """Adds `differences` to those of `codes` that `ranked` points at, as `codes` are; returns their positions.
+    """Adds `differences` to the codes at which `ranked` points, ranking by `codes` themselves; returns their positions.
 
-    There are as many differences as bits, but fewer positions if one lies beyond the end: the rest is not added.
+    There are as many differences as bits. If a position lies beyond the end, it and all later ones are neither added
+    nor returned.
     """
     _check(groups, codes)
     positions = np.empty(len(differences), np.uint32)
@@ -55,7 +56,7 @@ def _check(groups: Numbers, codes: Codes) -> None:
 
 @compiled
 def _group(positions: Numbers, groups: Numbers, lanes: Bytes) -> int:
-    """Counts from 1: the entry before the first is of no group."""
+    """Fills `groups` and `lanes` from index 1 on; the entry at 0 belongs to no group. Returns the number of groups."""
     found, last = U(0), U(1 << 63)
     lanes[0] = 0
     for position in positions:
@@ -114,7 +115,7 @@ def _add(ranked: Bytes, groups: Numbers, differences: Codes, codes: Codes, posit
 
 @compiled
 def _order(codes: Codes, groups: Numbers, keys: Bytes, ranks: Bytes) -> None:
-    """Of up to `BATCH` groups, each lane's rank as one bit of eight: by the eight bits behind the sign, then by lane.
+    """Ranks the lanes of up to `BATCH` groups, one bit of eight each: by the eight bits behind the sign, then by lane.
 
     Lanes beyond the end count as the last code.
     """

@@ -1,7 +1,7 @@
-"""One stream: bytes as a zstd frame, or as they are where that is not longer.
+"""Packs one stream: its bytes as a zstd frame, or unchanged where a frame would not be shorter.
 
-The compressor is tuned to code single bytes (Huffman) and to look for hardly any repeats: there are none in noise, and
-those it would find by chance cost more than they save.
+The compressor is tuned to code single bytes (Huffman) and to search for hardly any repeats: noise has none, and those
+found by chance cost more than they save.
 """
 
 import threading
@@ -26,19 +26,19 @@ _own = threading.local()
 
 
 class MalformedStream(Exception):
-    """Bytes that are no stream of the length they should have."""
+    """The bytes are not a stream of the expected length."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """`length`: of the bytes that `data` expands to."""
+    """A packed stream. `length`: the number of bytes to which `data` expands."""
 
     data: bytes
     length: int
 
 
 def pack(data: bytes | memoryview, header: bool = False) -> Packed:
-    """`header`: text, with repeats worth looking for."""
+    """Packs a stream. `header`: the data is text, in which it is worth searching for repeats."""
     frame = (_header_compressor if header else _compressor)().compress(data) if len(data) else b""
     if len(frame) < len(data):
         return Packed(frame, len(data))
@@ -46,7 +46,7 @@ def pack(data: bytes | memoryview, header: bool = False) -> Packed:
 
 
 def expand(data: memoryview, length: int) -> bytes | memoryview:
-    """The `length` bytes that were packed. Raises `MalformedStream`; never allocates more than `length`."""
+    """Returns the `length` bytes that were packed. Raises `MalformedStream`; never allocates more than `length`."""
     if len(data) == length:
         return data
     try:
@@ -58,7 +58,7 @@ def expand(data: memoryview, length: int) -> bytes | memoryview:
 
 
 def _compressor() -> zstandard.ZstdCompressor:
-    """One per thread: they may not be shared, and are slow to make."""
+    """Returns this thread's compressor: threads may not share one, and it is slow to make."""
     if not hasattr(_own, "compressor"):
         _own.compressor = zstandard.ZstdCompressor(compression_params=PARAMETERS)
     compressor: zstandard.ZstdCompressor = _own.compressor

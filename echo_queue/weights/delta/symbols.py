@@ -1,7 +1,7 @@
-"""Differences as small unsigned symbols, two of 4 bits to a byte or one of 8; the few larger ones escape into planes.
+"""Codes differences as small unsigned symbols, two of 4 bits to a byte or one of 8; larger ones escape into planes.
 
 A pair per byte lets zstd's Huffman code come near the entropy where one value is far more frequent than all others.
-The least value that can occur is `least`: 0, or 1 where unchanged elements are left out.
+Where unchanged elements are left out, callers subtract 1 from each value, so that 0 is the least value that can occur.
 """
 
 import numpy as np
@@ -11,16 +11,16 @@ from echo_queue.weights.delta.compiled import U, compiled
 from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
 ESCAPES = 0.2
-"""Bytes instead of pairs where a larger share would escape from 4 bits."""
+"""The largest share of values that may escape from 4 bits; above it, symbols have 8 bits."""
 
 
 def width(values: Codes) -> int:
-    """4 or 8 bits, whichever suits `values`."""
+    """Returns the width of a symbol for `values`: 4 or 8 bits."""
     return 4 if _large(values, 15) <= ESCAPES * len(values) else 8
 
 
 def write(values: Codes, bits: int) -> list[Bytes]:
-    """The streams: symbols of `bits` bits, then as many planes of escapes as a value has bytes."""
+    """Returns the streams: symbols of `bits` bits, then as many planes of escapes as a value has bytes."""
     most = (1 << bits) - 1
     large = np.empty(_large(values, most) + 1, values.dtype)
     symbols = np.empty((len(values) * bits + 7) // 8, np.uint8)
@@ -29,7 +29,7 @@ def write(values: Codes, bits: int) -> list[Bytes]:
 
 
 def read(bits: int, streams: list[Bytes], count: int) -> Codes:
-    """`count` values of as many bytes as there are planes. Raises `MalformedStream`."""
+    """Returns `count` values of as many bytes as there are planes. Raises `MalformedStream`."""
     if bits not in (4, 8) or len(streams[0]) != (count * bits + 7) // 8:
         raise MalformedStream(f"not {count} symbols of {bits} bits")
     large, most = join(streams[1:]), (1 << bits) - 1
@@ -52,7 +52,7 @@ def _large(values: Codes, most: int) -> int:
 
 @compiled
 def _write_bytes(values: Codes, symbols: Bytes, large: Codes) -> None:
-    """`large` has room for one more than there are."""
+    """Fills `symbols` and `large`, which must have room for one more than there are large values."""
     escaped = U(0)
     for place in range(U(len(values))):
         value = U(values[place])
@@ -63,7 +63,10 @@ def _write_bytes(values: Codes, symbols: Bytes, large: Codes) -> None:
 
 @compiled
 def _write_pairs(values: Codes, symbols: Bytes, large: Codes) -> None:
-    """The first of a pair is in the low half; an odd last one stands alone."""
+    """Fills `symbols` and `large`. The first of a pair is in the low half; an odd last value has a byte of its own.
+
+    `large` must have room for one more than there are large values.
+    """
     escaped = U(0)
     for place in range(U(len(values) // 2)):
         first, second = U(values[U(2) * place]), U(values[U(2) * place + U(1)])
@@ -86,7 +89,8 @@ def _read_pairs(symbols: Bytes, values: Codes) -> None:
 
 @compiled
 def _fill(values: Codes, most: U, large: Codes) -> None:
-    """`large` has one more than there are values of `most`: it is read, not branched to."""
+    """Replaces each value of `most` by its escape. `large` must have one more entry than there are such values: one
+    is read in every step, so that the loop needs no branch."""
     escaped = U(0)
     for place in range(U(len(values))):
         value, instead = U(values[place]), U(large[escaped])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.faults.checker import Verdict, judge
+from tests.faults.history.checker import Verdict, judge
 from tests.faults.storm import looking, roles
 from tests.faults.storm.looking import Onlooker
 from tests.faults.storm.processes import Processes

@@ -22,7 +22,7 @@ from typing import IO, NoReturn
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.supervisor import Role, Supervisor, sign
-from tests.faults.forked import POLL_S, Forked
+from tests.faults.crash_points.forked_process import POLL_S, Forked
 from tests.faults.storm.roles import play
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h

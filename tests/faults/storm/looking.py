@@ -18,8 +18,8 @@ from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Audit, Chunk, PromptSet, RunRules, Status
 from echo_queue.submission.sources.registry import open_source
-from tests.faults import history, served
-from tests.faults.checker import Evidence, Link, Snapshot, Update
+from tests.faults.history import recorder, served_versions
+from tests.faults.history.checker import Evidence, Link, Snapshot, Update
 from tests.faults.storm import made_up, prompts
 from tests.queue.clients import Clients
 
@@ -33,7 +33,7 @@ class Onlooker:
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory, self.config = directory, config
-        self._recorder = history.Recorder(directory / "history", "director")
+        self._recorder = recorder.Recorder(directory / "history", "director")
 
     def admin(self) -> Clients | None:
         try:
@@ -80,7 +80,7 @@ class Onlooker:
             Link(each.name, each.lineage, each.version, each.parent, each.trained) for each in checkpoint.history(store)
         ]
         return Evidence(
-            events=history.read(self.directory / "history"),
+            events=recorder.read(self.directory / "history"),
             updates=tuple(updates(self.config.run.dir)),
             chain=tuple(reversed(chain)),
             stored=frozenset(key.removeprefix(checkpoint.PREFIX).rpartition("/")[0] for key in stored),
@@ -93,7 +93,7 @@ class Onlooker:
             vocabulary=made_up.VOCABULARY,
             poison=prompts.is_poison,
             stamped=True,
-            served=served.read(self.config.run.dir),
+            served=served_versions.read(self.config.run.dir),
         )
 
 

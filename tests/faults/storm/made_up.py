@@ -17,7 +17,7 @@ from echo_queue.config import Config
 from echo_queue.records import Finish, Logprobs, PartialSample, Span, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from tests.faults import stamps
+from tests.faults.history import stamps
 from workers.engines import SampleKey, SampleRequest
 from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.scorer import ScoringError

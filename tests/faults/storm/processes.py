@@ -16,7 +16,7 @@ from pathlib import Path
 
 import orjson
 
-from tests.faults.forked import Forked
+from tests.faults.crash_points.forked_process import Forked
 from tests.faults.storm import keeper, looking, roles
 from tests.faults.storm.keeper import Process
 from tests.faults.storm.settings import SPOTS, WORKERS, cast

@@ -22,8 +22,8 @@ from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problems import print_problems
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
-from tests.faults import served, stamps
-from tests.faults.history import Recorder
+from tests.faults.history import served_versions, stamps
+from tests.faults.history.recorder import Recorder
 from tests.faults.storm import prompts
 from tests.faults.storm.made_up import Drawing, Parity
 from tests.faults.storm.settings import SPOTS
@@ -92,7 +92,7 @@ def worker(directory: Path, config: Config, name: str) -> int:
 
     leaving = Shutdown()
     on_signals(leaving)
-    served.watch(config.run.dir)
+    served_versions.watch(config.run.dir)
     weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})
     config = config.model_copy(update={"weights": weights})
     work(config, name, Parity(config.environment.kind == "interactive"), leaving, Drawing)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from echo_queue.config import Config
-from tests.faults.checker import Verdict
+from tests.faults.history.checker import Verdict
 from tests.faults.storm.settings import KILLS
 
 DRAIN_S = 60.0
@@ -118,8 +118,8 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
     """What a storm under these rules meets if it lasts: what, and how often it did. `done`: as in a `Tally`."""
     seen = verdict.served
     often = {
-        "weights that came whole": seen.ways["anchors"] if seen else 0,
-        "weights that came by a difference": seen.ways["differences"] if seen else 0,
+        "weights that came whole": seen.routes["anchors"] if seen else 0,
+        "weights that came by a difference": seen.routes["differences"] if seen else 0,
         "weights from the store": seen.bytes["store"] if seen else 0,
         "weights from a peer": seen.bytes["peer"] if seen else 0,
         "a worker that went on where another was killed": verdict.continued,

@@ -1,9 +1,10 @@
 """A worker that only fetches and serves, as a process to be killed: `python -m tests.workers.weights.node SPEC`.
 
-Says "begun", then "half" when half of the route's chunks are here, then "whole" and its bytes by source; then serves
-until its input ends.
+Says "begun" when the first chunk of the route is here, "half" when half of them are, then "whole" and its bytes by
+source; then serves until its input ends.
 """
 
+import os
 import sys
 import threading
 import time
@@ -33,10 +34,9 @@ def main() -> None:
     slow_down(store, spec.get("pause_s", 0.0))
     member = Member(region, spec["name"], peer_host="127.0.0.1", **spec["settings"])
     route = Route.decode(spec["route"].encode(), "the test")
-    print("begun", flush=True)
     threading.Thread(target=watch, args=(member, route), daemon=True).start()
     store_bytes, peer_bytes = member.fetch(route)
-    print("whole", store_bytes, peer_bytes, flush=True)
+    say(f"whole {store_bytes} {peer_bytes}")
     sys.stdin.read()
     member.close()
 
@@ -54,10 +54,16 @@ def slow_down(store: ObjectStore, pause_s: float) -> None:
 
 
 def watch(member: Member, route: Route) -> None:
-    half = sum(len(part.chunks) for part in route.parts) / 2
-    while sum(file.next for part in route.parts if (file := member.part_cache.find(part.key))) < half:
-        time.sleep(0.01)
-    print("half", flush=True)
+    """Says how far the route is; in a thread of its own."""
+    for words, chunks in (("begun", 1), ("half", sum(len(part.chunks) for part in route.parts) / 2)):
+        while sum(file.next for part in route.parts if (file := member.part_cache.find(part.key))) < chunks:
+            time.sleep(0.01)
+        say(words)
+
+
+def say(line: str) -> None:
+    """In one write: two threads speak."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Reader:
     def close(self) -> None:
         self.watcher.close()
         self._queue.resume()  # an event, for which it waits
-        self.watcher.join(timeout=10)
+        self.watcher.join(timeout=60)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.weights.peers.access import LIFE_S, SKEW_S, Refused, Tokens
+from workers.weights.peers.access import LIFE_S, SKEW_S, PeerAuth, Refused
 
 PATH = "/parts/weights/0001/00000007/full/a.part?from=0"
 
@@ -16,20 +16,20 @@ class Clock:
 
 
 def test_a_token_opens_what_it_was_minted_for() -> None:
-    tokens = Tokens(b"secret")
+    tokens = PeerAuth(b"secret")
     assert tokens.check(tokens.mint("w2", "w1", PATH), "w1", PATH) == "w2"
 
 
 @pytest.mark.parametrize(("upstream", "path"), [("w3", PATH), ("w1", PATH[:-1] + "1"), ("w1", "/parts/other?from=0")])
 def test_it_opens_nothing_else(upstream: str, path: str) -> None:
-    tokens = Tokens(b"secret")
+    tokens = PeerAuth(b"secret")
     with pytest.raises(Refused):
         tokens.check(tokens.mint("w2", "w1", PATH), upstream, path)
 
 
 @pytest.mark.parametrize("place", range(4))
 def test_no_word_of_it_can_be_changed(place: int) -> None:
-    tokens = Tokens(b"secret")
+    tokens = PeerAuth(b"secret")
     words = tokens.mint("w2", "w1", PATH).split(" ")
     words[place] = words[place][:-1] + ("0" if words[place][-1] != "0" else "1")
     with pytest.raises(Refused):
@@ -41,17 +41,17 @@ def test_no_word_of_it_can_be_changed(place: int) -> None:
 )
 def test_what_is_no_token_is_refused(token: str) -> None:
     with pytest.raises(Refused):
-        Tokens(b"secret").check(token, "w1", PATH)
+        PeerAuth(b"secret").check(token, "w1", PATH)
 
 
 def test_another_runs_token_is_refused() -> None:
     with pytest.raises(Refused):
-        Tokens(b"secret").check(Tokens(b"another").mint("w2", "w1", PATH), "w1", PATH)
+        PeerAuth(b"secret").check(PeerAuth(b"another").mint("w2", "w1", PATH), "w1", PATH)
 
 
 def test_it_expires_and_none_is_good_for_longer_than_it_should_be() -> None:
     here, far = Clock(), Clock()
-    mine, theirs = Tokens(b"secret", here), Tokens(b"secret", far)
+    mine, theirs = PeerAuth(b"secret", here), PeerAuth(b"secret", far)
     token = mine.mint("w2", "w1", PATH)
     far.now_s += LIFE_S + SKEW_S - 1
     theirs.check(token, "w1", PATH)
@@ -65,7 +65,7 @@ def test_it_expires_and_none_is_good_for_longer_than_it_should_be() -> None:
 
 def test_clocks_that_differ_are_set_by_redis_own() -> None:
     here, far, redis_s = Clock(), Clock(1_700_007_200.0), 1_700_000_123.0
-    mine, theirs = Tokens(b"secret", here), Tokens(b"secret", far)
+    mine, theirs = PeerAuth(b"secret", here), PeerAuth(b"secret", far)
     mine.tune(redis_s)
     theirs.tune(redis_s)
     assert theirs.check(mine.mint("w2", "w1", PATH), "w1", PATH) == "w2"
@@ -73,4 +73,4 @@ def test_clocks_that_differ_are_set_by_redis_own() -> None:
 
 def test_an_empty_secret_is_no_secret() -> None:
     with pytest.raises(ValueError, match="everybody"):
-        Tokens(b"")
+        PeerAuth(b"")

@@ -88,11 +88,11 @@ def test_of_several_paths_only_the_last_waits_and_one_thread_fetches(scene: Scen
     until(lambda: scene.fetched == [0])
     (superseded,), last = scene.start(2), scene.start(0)
     assert len(running()) == 1
-    with pytest.raises(ServiceError, match="another one was asked for"):
+    with pytest.raises(ServiceError, match="another path was requested"):
         superseded.memory()
     scene.may[0].set()
     assert first.memory() == last[0].memory() == scene.datas[0]
-    with pytest.raises(ServiceError, match="another one was asked for"):
+    with pytest.raises(ServiceError, match="another path was requested"):
         after.memory()
     until(lambda: not running())
     assert scene.fetched == [0, 0] and len(scene.threads) == 1

@@ -60,7 +60,7 @@ class Node:
     def close(self) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
 
 
 Start = Callable[..., Node]
@@ -189,6 +189,6 @@ def test_a_worker_killed_and_started_under_its_name_is_fed_by_who_was_behind_it(
     first.says("whole")
     region.member("b").fetch(route)
     first.process.kill()
-    first.process.wait(timeout=10)
+    first.process.wait(timeout=60)
     again = start("a", route)
     assert again.says("whole") == ["0", str(route.size)]

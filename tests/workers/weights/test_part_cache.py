@@ -201,7 +201,7 @@ def test_a_cache_is_wiped_at_its_start_and_removed_at_its_end(tmp_path: Path) ->
 
 
 def test_two_living_workers_cannot_share_a_cache(part_cache: PartCache) -> None:
-    with pytest.raises(ServiceError, match="belongs to another process that lives"):
+    with pytest.raises(ServiceError, match="belongs to another process that is running"):
         PartCache(part_cache.folder, MB)
 
 
@@ -236,14 +236,14 @@ def test_caches_of_the_dead_are_swept_and_those_of_the_living_are_not(tmp_path: 
             assert holder.stdout is not None and holder.stdout.readline() == b"ready\n"
         (tmp_path / "somebody's").mkdir()
         holders[0].send_signal(signal.SIGKILL)
-        holders[0].wait(timeout=10)
+        holders[0].wait(timeout=60)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "dead", "somebody's"]
         PartCache(tmp_path / "w1", MB)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "somebody's", "w1"]
     finally:
         for holder in holders:
             holder.kill()
-            holder.wait(timeout=10)
+            holder.wait(timeout=60)
 
 
 def test_a_folder_of_others_beside_the_cache_is_never_touched(tmp_path: Path) -> None:

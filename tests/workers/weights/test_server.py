@@ -13,7 +13,7 @@ import pytest
 from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
 from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.peers import server as serving
-from workers.weights.peers.access import Tokens
+from workers.weights.peers.access import PeerAuth
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
 from workers.weights.peers.server import CONNECTIONS, PeerServer
 
@@ -29,7 +29,7 @@ class Shop:
         self.part = part_of(self.data)
         self.part_cache = PartCache(folder / NAME, 1 << 20)
         self.file: PartFile = self.part_cache.open(self.part)
-        self.tokens = Tokens(SECRET)
+        self.tokens = PeerAuth(SECRET)
         self.server = PeerServer(self.part_cache, self.tokens, NAME, host="127.0.0.1", **settings)  # type: ignore[arg-type]
         self.server.start()
 
@@ -147,7 +147,7 @@ def test_without_a_token_for_this_very_path_nothing_is_given(shop: Shop, token: 
 def test_an_expired_token_opens_nothing(shop: Shop) -> None:
     shop.land_all()
     path = path_of(shop.part.key, 0)
-    old = Tokens(SECRET, lambda: time.time() - 3600).mint("w2", NAME, path)
+    old = PeerAuth(SECRET, lambda: time.time() - 3600).mint("w2", NAME, path)
     with shop.call() as connection:
         connection.sendall(shop.ask(token=old))
         assert status(connection) == 401

@@ -13,7 +13,7 @@ from tests.workers.publications import Publications, holds
 from tests.workers.stage import tensors_of
 from workers.engines import Sampling
 from workers.engines.transformers import TransformersEngine
-from workers.weights.swap import FEW, Spoilt, WeightSwap, probed
+from workers.weights.swap import FEW, FailedSwap, WeightSwap, probed
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)
@@ -68,7 +68,7 @@ def test_a_load_that_fails_on_the_way_spoils_the_engine(learner: Publications, e
         raise RuntimeError("the device is lost")
 
     broken.copy_ = fail  # type: ignore[method-assign,assignment]
-    with pytest.raises(Spoilt, match="the device is lost"):
+    with pytest.raises(FailedSwap, match="the device is lost"):
         WeightSwap(engine).swap(manifest, learner.tensors)
 
 
@@ -78,7 +78,7 @@ def test_an_engine_that_holds_other_bytes_than_were_published_is_noticed(
     manifest = learner.manifest(learner.publish(0))
     name = manifest.tensors[-1].name
     wrong = learner.tensors | {name: learner.tensors[name] + 1}
-    with pytest.raises(Spoilt, match=f"{name} in the engine is not what was published"):
+    with pytest.raises(FailedSwap, match=f"{name} in the engine is not what was published"):
         WeightSwap(engine).swap(manifest, wrong)
 
 

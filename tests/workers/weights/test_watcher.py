@@ -75,7 +75,7 @@ class Following:
     def __exit__(self, *error: object) -> None:
         self.watcher.close()
         self.run.queue.resume()  # an event, for which it waits
-        self.watcher.join(timeout=10)
+        self.watcher.join(timeout=60)
         self.part_cache.close()
 
 

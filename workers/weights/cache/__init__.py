@@ -1,1 +1,1 @@
-"""What transports share that land parts in files of this worker: the part cache, and the downloads that fill it."""
+"""The base of transports that write parts to this worker's files: the part cache, and the downloads that fill it."""

@@ -1,7 +1,7 @@
-"""Downloads the parts of one route into the part cache: a list that may still grow, and lanes that fetch what is on it.
+"""Downloads the parts of one route into the part cache: a list that may still grow, and lanes that fetch its parts.
 
-- A part has its place, and counts as expected, before the first of its bytes is fetched.
-- Parts come one after another, each in one stream; the next is asked for a moment before the one before it ends, so
+- A part has its room in the cache, and counts as expected, before the first of its bytes is fetched.
+- Parts come one after another, each in one stream; the next is requested a moment before the one before it ends, so
   that no connection is idle in between.
 - A route that is still growing stays in the part cache meanwhile, and a reader of one of its parts may wait for it.
 """
@@ -20,29 +20,29 @@ from workers.weights.cache.sources import RouteSources, SourceFailed
 
 LANES = 2
 OVERLAP_CHUNKS = 16
-"""The next part is asked for so many chunks before the end of the one before it."""
+"""The next part is requested this many chunks before the end of the one before it."""
 WAIT_S = 0.5
 LINGER_S = 2.0
-"""The end waits so long for threads that are still fetching; one that hears nothing is left to its own deadline."""
+"""Closing waits this long for threads that are still fetching; one that receives nothing ends by its own deadline."""
 
-Turn = tuple[PartFile, PartFile | None]
+ListedPart = tuple[PartFile, PartFile | None]
 """A part to be fetched, and the one before it."""
 
 
 class RouteDownload:
     """Downloads the route `name`.
 
-    `total`: the worker's byte counter by source. `closed`: set when the worker leaves.
+    `total`: the worker's byte counter by source. `closed`: set when the worker shuts down.
     """
 
     def __init__(self, name: str, part_cache: PartCache, total: "Counter[str]", closed: threading.Event) -> None:
         self.name = name
         self.fetched: Counter[str] = Counter()
         self.over = threading.Event()
-        """Set once it is closed."""
+        """Set once the download is closed."""
         self._part_cache, self._total, self._closed = part_cache, total, closed
         self._files: dict[str, PartFile] = {}
-        self._turns: deque[Turn] = deque()
+        self._listed: deque[ListedPart] = deque()
         self._last: PartFile | None = None
         self._complete = False
         self._stop = threading.Event()
@@ -61,12 +61,12 @@ class RouteDownload:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys of its parts."""
+        """The keys of the route's parts."""
         return frozenset(self._files)
 
     @property
     def untouched(self) -> bool:
-        """Whether no chunk of it is here."""
+        """Whether no chunk of the route is in the part cache."""
         return all(not file.next for file in self._files.values())
 
     @property
@@ -74,7 +74,7 @@ class RouteDownload:
         return all(file.whole for file in self._files.values())
 
     def grow(self, part: Part) -> None:
-        """Until it is complete, more parts may come of the route to which this one belongs."""
+        """Marks the route of `part` as growing in the part cache until `complete` is called."""
         self._growing.enter_context(self._part_cache.growing(route_of(part.key)))
 
     def add(self, parts: Iterable[Part]) -> None:
@@ -88,14 +88,15 @@ class RouteDownload:
             self._changed.notify_all()
 
     def complete(self) -> None:
-        """No more parts will come."""
+        """Ends the list: no more parts will come."""
         with self._changed:
             self._complete = True
             self._changed.notify_all()
         self._growing.close()
 
     def run(self, sources: RouteSources) -> None:
-        """Returns once the route is complete and all parts are whole, or it was stopped. Raises what prevents that."""
+        """Returns once the route is complete and all parts are whole, or it was stopped. Raises the error that prevents
+        that."""
         self._sources = sources
         ends = [self._start_lane(sources) for _ in range(LANES)]
         try:
@@ -113,7 +114,7 @@ class RouteDownload:
             raise
 
     def stop(self) -> None:
-        """Nothing more is fetched; a chunk that is on its way ends by itself."""
+        """Ends the fetching; a chunk that is being read is not interrupted."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
@@ -126,7 +127,7 @@ class RouteDownload:
             lane.join(timeout=max(0.0, give_up - time.monotonic()))
 
     def close(self) -> None:
-        """Stops, and lets the part cache do with its parts as it likes."""
+        """Stops, and releases the parts: the part cache may evict them."""
         self.stop()
         self._growing.close()
         with self._changed:
@@ -140,7 +141,7 @@ class RouteDownload:
         if not file.whole:
             file.expect(True)
             self._expected.callback(file.expect, False)
-            self._turns.append((file, self._last))
+            self._listed.append((file, self._last))
             self._last = file
 
     def _start_lane(self, sources: RouteSources) -> "Future[None]":
@@ -153,11 +154,11 @@ class RouteDownload:
         return end
 
     def _run_lane(self, sources: RouteSources, end: "Future[None]") -> None:
-        """A lane's thread."""
+        """Lane thread: fetches parts until none is left or the download is stopped."""
         try:
-            while (turn := self._next(sources)) is not None:
+            while (listed := self._next(sources)) is not None:
                 try:
-                    self._fill(*turn, sources)
+                    self._fill(*listed, sources)
                 finally:
                     with self._changed:
                         self._active -= 1
@@ -168,15 +169,15 @@ class RouteDownload:
         finally:
             self._lanes.discard(threading.current_thread())
 
-    def _next(self, sources: RouteSources) -> Turn | None:
-        """Waits while more may come; None: there is nothing more to do."""
+    def _next(self, sources: RouteSources) -> ListedPart | None:
+        """Lane thread: takes the next part, waiting while more may come; None: no part is left."""
         while not self._stop.is_set():
             with self._changed:
-                if self._turns:
+                if self._listed:
                     if not self._active:
                         sources.rested()
                     self._active += 1
-                    return self._turns.popleft()
+                    return self._listed.popleft()
                 if self._complete:
                     return None
                 self._changed.wait(WAIT_S)
@@ -184,6 +185,7 @@ class RouteDownload:
         return None
 
     def _fill(self, file: PartFile, before: PartFile | None, sources: RouteSources) -> None:
+        """Lane thread: fetches one part, once the part `before` it is nearly whole and no other lane fills it."""
         while before is not None and before.next < len(before.part.chunks) - OVERLAP_CHUNKS:
             before.wait(before.next, WAIT_S)
             sources.check()
@@ -201,7 +203,7 @@ class RouteDownload:
             file.filling.release()
 
     def _read(self, file: PartFile, sources: RouteSources) -> None:
-        """Reads from one source, until it ends or another is to be read from."""
+        """Lane thread: reads from one source, until it ends or another source is to be read."""
         source = sources.current(file)
         chunks: Any = source.chunks(file)
         with closing(chunks):

@@ -1,8 +1,8 @@
 """Fetches a path in a thread, so that parts are decoded while those after them are fetched.
 
-- One thread fetches, however often and for however many paths it is asked: the same path is joined, another one is
-  begun once the route that is being fetched has come or failed, and only the last that was asked for waits.
-- All parts of a path have their place before the first byte, and are held until the last one is here.
+- One thread fetches, however many paths are requested: a request for the same path joins it; another path begins once
+  the route that is being fetched is whole or has failed, and only the last requested path waits.
+- All parts of a path have their room before the first byte, and are held until the last one is whole.
 """
 
 import threading
@@ -16,18 +16,18 @@ from echo_queue.weights.manifest import Route
 from workers.weights.cache.part_cache import PartCache, PartFile
 
 FetchRoute = Callable[[Route, float], object]
-"""Fetches a route within so many seconds; afterwards all of its parts are whole in the part cache, and verified."""
+"""Fetches a route within the given seconds; afterwards all its parts are whole in the part cache, and verified."""
 WAIT_S = 0.2
 
 
 class PendingPart:
-    """A part that is being fetched, or will be."""
+    """A part that is being fetched, or will be fetched."""
 
     def __init__(self, file: PartFile, fetching: "Future[None]") -> None:
         self._file, self._fetching = file, fetching
 
     def memory(self) -> memoryview:
-        """Waits until it is whole. Raises what its fetching raised; that has a deadline."""
+        """Waits until the part is whole. Raises the error of its fetch, which has a deadline."""
         while not self._file.whole and not self._fetching.done():
             self._file.wait(self._file.next, WAIT_S)
         if not self._file.whole:
@@ -46,6 +46,8 @@ class _Path:
 
 
 class FetchThread:
+    """Fetches one path at a time in a thread that ends when no path is left."""
+
     def __init__(self, fetch: FetchRoute, part_cache: PartCache) -> None:
         self._fetch_route = fetch
         self._part_cache = part_cache
@@ -55,7 +57,7 @@ class FetchThread:
         self._next: _Path | None = None
 
     def start(self, routes: Sequence[Route], deadline_s: float) -> dict[str, PendingPart]:
-        """The parts of these routes, by their key. Raises `ServiceError` if there is no room for all of them."""
+        """Begins to fetch these routes; returns their parts by key. Raises `ServiceError` if there is no room."""
         with self._lock:
             path = self._known(tuple(routes)) or self._want(tuple(routes), deadline_s)
             return {key: PendingPart(file, path.fetching) for key, file in path.files.items()}
@@ -72,7 +74,7 @@ class FetchThread:
         if self._now is None:
             try:
                 threading.Thread(target=self._run, args=(path,), name="fetch", daemon=True).start()
-            except RuntimeError as error:  # there can be no more threads
+            except RuntimeError as error:  # the process may start no more threads
                 self._end(path, error)
                 raise
             self._now = path
@@ -83,7 +85,7 @@ class FetchThread:
         return path
 
     def _run(self, path: _Path | None) -> None:
-        """The thread: this path, then the one that was asked for meanwhile."""
+        """Fetch thread: fetches this path, then the one that was requested meanwhile."""
         while path is not None:
             failure = self._fetch(path)
             with self._lock:
@@ -110,5 +112,5 @@ class FetchThread:
 
 
 def _superseded(path: _Path) -> ServiceError:
-    what = f"the path to {path.routes[-1].version} is not fetched any further"
-    return ServiceError(Problem("weights", what, "another one was asked for meanwhile"))
+    what = f"the path to {path.routes[-1].version} is no longer fetched"
+    return ServiceError(Problem("weights", what, "another path was requested meanwhile"))

@@ -1,12 +1,12 @@
-"""Parts of routes on this worker's disk: what peers are served from, and what is decoded. Only verified chunks count.
+"""Keeps parts of routes on this worker's disk, to decode them and to serve them to peers. Only verified chunks count.
 
-- `write` compares a chunk with the part's digest before a byte of it is kept: what does not match never was here.
-- Room is looked for before the first byte, so a full disk is one clear error; nothing is zeroed only to be overwritten.
-- What does not fit into `most_bytes`, or on the disk, makes the routes leave that were used longest ago, unless someone
-  holds them; code that refers to such a part keeps it, as its file ends with its last user.
-- A part that nobody reads or writes just now costs no descriptor: there may be more parts than files may be open.
-- A cache lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. What
-  it did not make itself it never removes: a folder counts as a cache by its lock alone, and a part by its name in one.
+- `write` compares a chunk with the part's digest before a byte of it is kept: a chunk that differs is never stored.
+- Room is reserved before the first byte, so a full disk is one clear error; no file is zeroed only to be overwritten.
+- A part that does not fit into `most_bytes`, or on the disk, evicts the routes used longest ago that are not held;
+  code that refers to an evicted part can go on reading it, as its file ends with its last user.
+- A part that is not being read or written costs no descriptor: there may be more parts than files may be open.
+- A cache lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. It
+  never removes foreign files: a folder counts as a cache by its lock alone, and a file as a part by its name in one.
 """
 
 import errno
@@ -30,19 +30,19 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.manifest import Part, Route
 
 LOCK = ".echo-queue-part-cache"
-"""A name that nothing else gives a file: the folder in which it lies is a part cache."""
+"""A file name that no other program uses: a folder with such a file is a part cache."""
 PART = "{number:06}.part"
 OURS = re.compile(r"[0-9]{6,}\.part")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PartFile:
-    """One part, as far as it is here. Chunks may be waited for by many threads; one at a time may fill it."""
+    """One part, as far as it is here. Many threads may wait for its chunks; one at a time may fill it."""
 
     def __init__(self, path: Path, part: Part) -> None:
         self.part = part
         self.filling = threading.Lock()
-        """Held by whoever fetches it."""
+        """Held by the thread that fetches the part."""
         self._path = path
         self._landed = bytearray(len(part.chunks))
         self._next = 0
@@ -50,7 +50,7 @@ class PartFile:
         self._expected = 0
         self._changed = threading.Condition()
         self._kept: int | None = None
-        """Once it has left the part cache: what its last user reads it from."""
+        """The open file from which users read the part once it has been removed from the cache."""
         self._moving = threading.Lock()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -64,7 +64,7 @@ class PartFile:
 
     @property
     def next(self) -> int:
-        """The first chunk that is not here."""
+        """The first chunk that is missing."""
         return self._next
 
     @property
@@ -73,27 +73,28 @@ class PartFile:
 
     @property
     def expected(self) -> bool:
-        """Whether someone is fetching what is still missing."""
+        """Whether a download is fetching the missing chunks."""
         return self._expected > 0
 
     def expect(self, wanted: bool) -> None:
+        """Counts a download that begins (`wanted`) or stops fetching this part."""
         with self._changed:
             self._expected += 1 if wanted else -1
             self._changed.notify_all()
 
     def landed(self, index: int) -> int:
-        """The first chunk from `index` on that is not here."""
+        """Returns the first chunk from `index` on that is missing."""
         end = self._landed.find(0, index)
         return len(self._landed) if end < 0 else end
 
     @property
     def there(self) -> bool:
-        """Whether its file is still where it was made."""
+        """Whether the part's file still exists where it was made."""
         return self._path.exists()
 
     @contextmanager
     def opened(self) -> Iterator[int]:
-        """Its file, to read and write at a place that is named, until the end of the block. Raises `ServiceError`."""
+        """Opens the part's file for positioned reads and writes, until the end of the block. Raises `ServiceError`."""
         try:
             with self._moving:
                 file = os.dup(self._kept) if self._kept is not None else os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -107,7 +108,7 @@ class PartFile:
             os.close(file)
 
     def write(self, index: int, data: bytes | memoryview) -> bool:
-        """Whether `data` is chunk `index`; then it is kept, and everyone may have it. `ServiceError`: no room."""
+        """Keeps `data` if it is chunk `index`, and returns whether it is. Raises `ServiceError` if there is no room."""
         if len(data) != self.part.length(index) or blake3(data).hexdigest() != self.part.chunks[index]:
             return False
         view, start = memoryview(data), self.part.start(index)
@@ -126,13 +127,17 @@ class PartFile:
         return True
 
     def wait(self, index: int, deadline_s: float) -> int:
-        """The first chunk from `index` on that is not here; waits while that is `index` itself and it is expected."""
+        """Returns the first chunk from `index` on that is missing; waits while that is `index` itself and a download
+        fetches it, for `deadline_s` at most."""
         with self._changed:
             self._changed.wait_for(lambda: self.landed(index) > index or not self._expected, deadline_s)
             return self.landed(index)
 
     def memory(self) -> memoryview:
-        """All of it, to read; stays valid while it is referred to. Only a whole part has been verified whole."""
+        """Maps the whole part for reading; the memory stays valid while it is referred to.
+
+        Raises `ServiceError` if a chunk is missing: only a whole part has been verified completely.
+        """
         if not self.whole:
             missing = f"{self.part.key}: chunk {self._next} of {len(self._landed)} is missing"
             raise ServiceError(Problem("weights", missing, "fetch the route before it is used"))
@@ -142,7 +147,7 @@ class PartFile:
             return memoryview(mmap.mmap(file, self.part.size, access=mmap.ACCESS_READ))
 
     def remove(self) -> None:
-        """Takes its file away; code that still refers to this part can go on reading it."""
+        """Removes the part's file; code that still refers to this part can go on reading it."""
         with self._moving, suppress(FileNotFoundError):
             with suppress(OSError):
                 self._kept = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -163,13 +168,13 @@ class PartCache:
         self._growing: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
-        """Notified when a part has got its place, or a route grows no more."""
+        """Notified when a part is allocated, or a route grows no more."""
         self._closed = False
         failpoints.step("open part cache", self._occupy, folder)
         self._sweep()
 
     def open(self, part: Part) -> PartFile:
-        """The part, as far as it is here; room for it is made if it is new. Raises `ServiceError` if there is none."""
+        """Returns the part, as far as it is here; makes room for a new one. Raises `ServiceError` if there is none."""
         with self._lock:
             self._used[route_of(part.key)] = time.monotonic()
             known = self._parts.get(part.key)
@@ -184,7 +189,7 @@ class PartCache:
             return failpoints.step("allocate part", lambda: self._allocate(part), part.key)
 
     def find(self, key: str, patience_s: float = 0.0) -> PartFile | None:
-        """The part of that name, if it is here at all; waits for it so long if its route is still growing."""
+        """Returns the part of that key, None if the cache lacks it; waits up to `patience_s` while its route grows."""
         with self._more:
             self._more.wait_for(lambda: key in self._parts or not self._growing[route_of(key)], patience_s)
             found = self._parts.get(key)
@@ -193,12 +198,12 @@ class PartCache:
             return found
 
     def grows(self, key: str) -> bool:
-        """Whether more parts of that one's route may come."""
+        """Whether more parts of the route of `key` may come."""
         return self._growing[route_of(key)] > 0
 
     @contextmanager
     def growing(self, name: str) -> Iterator[None]:
-        """Keeps that route (`route_of` its parts) meanwhile; more parts of it may come."""
+        """Holds the route `name` (`route_of` its parts) and marks it as growing, until the end of the block."""
         with self._more:
             self._held[name] += 1
             self._growing[name] += 1
@@ -219,7 +224,7 @@ class PartCache:
 
     @contextmanager
     def hold(self, *routes: Route) -> Iterator[None]:
-        """Keeps these routes meanwhile, whatever else needs room."""
+        """Keeps these routes from eviction until the end of the block."""
         names = {route_of(part.key) for route in routes for part in route.parts}
         with self._lock:
             self._held.update(names)
@@ -234,7 +239,7 @@ class PartCache:
         return sum(file.part.size for file in tuple(self._parts.values()))
 
     def close(self) -> None:
-        """Removes the part cache; what is still open stays readable."""
+        """Removes the part cache; parts that are still open stay readable."""
         with self._lock:
             if self._closed:
                 return
@@ -248,7 +253,7 @@ class PartCache:
     # ------------------------------------------------------------------------------------------------------------------
 
     def _occupy(self) -> None:
-        """Makes the folder anew and locks it; the lock ends with this process, however that ends."""
+        """Makes the folder, locks it and empties it; the lock ends with this process, however that ends."""
         if self.folder.name in ("", ".", ".."):
             raise ServiceError(Problem("--name", f"{self.folder.name!r} cannot name a folder", "choose another name"))
         try:
@@ -257,7 +262,7 @@ class PartCache:
             what = f"{self.folder} cannot be made: {error.strerror}"
             raise ServiceError(Problem("weights.cache_dir", what, "name a folder that this worker may write")) from None
         if guard is None:
-            what = f"{self.folder} belongs to another process that lives"
+            what = f"{self.folder} belongs to another process that is running"
             raise ServiceError(Problem("weights.cache_dir", what, "give each worker a name of its own"))
         self._guard = guard
         _wipe(self.folder)
@@ -270,7 +275,10 @@ class PartCache:
                     _remove_dead(lock.parent)
 
     def _make_room(self, part: Part, more: int) -> None:
-        """Makes room for `more` bytes of this part, and for all that has its place and is still to come."""
+        """Makes room for `more` bytes of this part, and for the missing bytes of all allocated parts.
+
+        Evicts the routes used longest ago. Raises `ServiceError` if that is not enough.
+        """
         if self._closed:
             raise ServiceError(Problem("weights.cache_dir", f"{self.folder} is closed", "this worker is leaving"))
         oldest: Iterator[str] | None = None
@@ -286,7 +294,7 @@ class PartCache:
     def _shortage(self, part: Part, more: int) -> ServiceError | None:
         used = self.bytes
         if used + more > self.most_bytes:
-            what = f"{part.size} bytes do not fit beside {used} that are in use; it may have {self.most_bytes}"
+            what = f"{part.size} bytes do not fit: the part cache uses {used} of {self.most_bytes}"
             return ServiceError(Problem("weights.cache_max_bytes", what, "raise it: one route must fit whole"))
         promised = more + sum(file.missing_bytes for file in self._parts.values())
         try:
@@ -323,17 +331,17 @@ class PartCache:
 def _no_room(folder: Path, count: int, error: OSError) -> ServiceError:
     fix = "free space there, or name another folder, or lower weights.cache_max_bytes"
     if error.errno not in NO_ROOM:
-        fix = "look at the disk"
+        fix = "check the disk"
     return ServiceError(Problem("weights.cache_dir", f"{folder}: no room for {count} bytes ({error.strerror})", fix))
 
 
 def route_of(key: str) -> str:
-    """The folder of a part's key: all parts of a route lie in one."""
+    """Returns the folder of a part's key: all parts of a route lie in one."""
     return key.rpartition("/")[0]
 
 
 def _lock(folder: Path, make: bool) -> int | None:
-    """The lock of a part cache, as an open file; None if a living process has it."""
+    """Takes the lock of a part cache and returns it as an open file; None if a living process holds it."""
     while True:
         if make:
             folder.mkdir(parents=True, exist_ok=True)
@@ -374,7 +382,7 @@ def _remove_dead(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The caller has its lock. With something foreign in it the folder stays, and stays a part cache."""
+    """Removes a part cache. The caller holds its lock. A folder with a foreign file in it stays, and stays a cache."""
     _wipe(folder)
     if list(folder.iterdir()) == [folder / LOCK]:
         (folder / LOCK).unlink()
@@ -382,7 +390,7 @@ def _remove(folder: Path) -> None:
 
 
 def _wipe(folder: Path) -> None:
-    """Removes the parts."""
+    """Removes the parts in a folder, and nothing else."""
     for path in list(folder.iterdir()):
         if OURS.fullmatch(path.name):
             with suppress(IsADirectoryError, PermissionError):

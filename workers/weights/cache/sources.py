@@ -1,8 +1,8 @@
-"""Where a download reads chunks from: the interface of a source, how one fails, and the store, which is always there.
+"""Sources of chunks for a download: their interface, their errors, and the store, which every transport has.
 
-- A source is believed in nothing: a chunk counts when `PartFile.write` has compared it with the part's digest.
-- `RouteSources` says which source a part is read from now. This one knows the store alone: it is tried again while
-  there is time, and what it has wrong time after time is damaged. Transports put their own sources before it.
+- No source is trusted: a chunk counts when `PartFile.write` has compared it with the part's digest.
+- `RouteSources` chooses the source from which a part is read now. The base class has the store alone: it is tried again
+  while there is time, and bytes that stay wrong are reported as damaged. Transports put their own sources before it.
 """
 
 import threading
@@ -18,36 +18,40 @@ from workers.weights.cache.part_cache import PartFile
 from workers.weights.transport import STORE
 
 STORE_TRIES = 3
-"""How often a chunk is read that the store has wrong: the network may have spoiled it."""
+"""The number of times a wrong chunk is read from the store: the network may have corrupted it."""
 STORE_PAUSE_S = 0.2
 LONGEST_PAUSES = 10
 
 
 class SourceFailed(Exception):
-    """Why a source is not read from any further."""
+    """The reason why a source is no longer read."""
 
     bad = False
-    """Whether it served what is not what was published, or does not speak the protocol."""
+    """Whether the source served bytes that were not published, or violated the protocol."""
 
 
 class BadSource(SourceFailed):
+    """The source served bytes that were not published, or violated the protocol."""
+
     bad = True
 
 
 class Source(Protocol):
+    """A place from which chunks are read."""
+
     name: str
     kind: str
-    """Under which its bytes are counted, such as "store" or "peer"."""
+    """The name under which the source's bytes are counted, such as "store" or "peer"."""
 
     def chunks(self, file: PartFile) -> Iterator[int]:
-        """Lands chunks, from the first that is missing, until the part is whole; yields the bytes of each.
+        """Writes chunks to `file`, from the first that is missing, until the part is whole; yields the bytes of each.
 
-        Yields 0 each time that nothing came for a while and the source is known to live. Raises `SourceFailed`.
+        Yields 0 each time that no bytes came for a while and the source is known to be alive. Raises `SourceFailed`.
         """
 
 
 class StoreSource:
-    """The object store."""
+    """The object store as a source."""
 
     name = kind = STORE
 
@@ -75,7 +79,7 @@ class StoreSource:
 
 
 class RouteSources:
-    """The sources of one route, for the threads of one download. `closed`: once set, this worker fetches no more."""
+    """The sources of one route, for the threads of one download. `closed`: set when this worker stops fetching."""
 
     def __init__(self, route: str, store: Source, *, deadline_s: float, closed: threading.Event) -> None:
         self.route = route
@@ -88,13 +92,13 @@ class RouteSources:
         self._last: Exception | None = None
 
     def current(self, file: PartFile) -> Source:
-        """What the part is to be read from now."""
+        """Returns the source from which the part is to be read now."""
         return self._store
 
     def took(self, source: Source, file: PartFile, length: int) -> bool:
-        """Counts a read of `length` bytes (0: the source lives, and has nothing yet); whether to go on with `source`.
+        """Records a read of `length` bytes; returns whether to keep reading from `source`.
 
-        Raises `DeadlineError`.
+        `length` 0: the source is alive but has nothing yet. Raises `DeadlineError`.
         """
         self.check()
         if length:
@@ -102,22 +106,24 @@ class RouteSources:
         return True
 
     def failed(self, source: Source, file: PartFile, why: SourceFailed) -> float:
-        """Takes note that `source` failed; seconds to wait before going on. Raises `Damaged`, if it is the store's own
-        bytes that are wrong, or `DeadlineError`."""
+        """Records that `source` failed; returns the seconds to wait before the next read.
+
+        Raises `Damaged` if the store's own bytes are wrong, or `DeadlineError`.
+        """
         with self._lock:
             self._last = why
             self.check()
             return self._store_failed(why)
 
     def rested(self) -> None:
-        """Nothing was to be fetched for a while, for which no source can be blamed."""
+        """Resets the rate clocks after a period in which there was nothing to fetch."""
 
     def renew(self) -> None:
-        """There is more to fetch than was known: the deadline counts from now."""
+        """Restarts the deadline, because parts were added to the route."""
         self._give_up = time.monotonic() + self._deadline_s
 
     def check(self) -> None:
-        """Raises `DeadlineError` when it is too late, `ServiceError` when this worker is leaving."""
+        """Raises `DeadlineError` once the deadline has passed, `ServiceError` when this worker is leaving."""
         if self._closed.is_set():
             raise worker_leaving(self.route)
         if time.monotonic() > self._give_up:
@@ -126,10 +132,10 @@ class RouteSources:
             raise DeadlineError(Problem("weights", what, "see that the object store can be reached from here"))
 
     def end(self, whole: bool) -> None:
-        """Nothing more will be read. `whole`: because the route is complete."""
+        """Ends the reading of the route. `whole`: the route is complete."""
 
     def _store_failed(self, why: SourceFailed) -> float:
-        """Seconds until the store is read again."""
+        """Counts a failure of the store; returns the seconds until it is read again. Raises `Damaged`."""
         self._store_failures += 1
         if why.bad and self._store_failures >= STORE_TRIES:
             what = f"{why} ({STORE_TRIES} tries)"

@@ -1,10 +1,10 @@
-"""The base of transports that land parts in the part cache: downloads of routes, one prefetch, early hand-over.
+"""The base of transports that write parts to the part cache: downloads of routes, one prefetch, early return.
 
-- `fetch` returns parts that are whole. If it may be early and the whole path fits into the cache, it returns at once,
-  and one thread fetches while the parts that are here already are decoded.
-- All known parts of a route have their place before the first byte, and are held until the last one is here.
-- One route at a time may be prefetched, while nothing is fetched; a fetch of that route goes on from there.
-- Once closed it fetches nothing more, and nothing that is still on its way holds up the end of the process.
+- `fetch` returns parts that are whole. If it may return early and the whole path fits into the cache, it returns at
+  once, and one thread fetches while the parts that are whole already are decoded.
+- All known parts of a route have their room before the first byte, and are held until the last one is whole.
+- One route at a time may be prefetched, while no other is fetched; a fetch of that route continues the prefetch.
+- A closed transport fetches nothing more, and a read in progress does not delay the end of the process.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FetchedRoute:
-    """What one route took: bytes by source, prefetched ones included, and seconds since `fetch_route` was called."""
+    """The cost of one route: bytes by source, prefetched ones included, and seconds since `fetch_route` was called."""
 
     route: str
     fetched: Mapping[str, int]
@@ -41,12 +41,12 @@ class FetchedRoute:
 
     @property
     def peer_bytes(self) -> int:
-        """What other workers had fetched before."""
+        """The bytes from sources other than the store."""
         return sum(self.fetched.values()) - self.store_bytes
 
 
 class CachingTransport(ABC):
-    """A transport says by `_sources` where a route is read from. It closes the cache that it was given."""
+    """The base class. A transport implements `_sources`; `close` also closes the given cache."""
 
     def __init__(self, part_cache: PartCache) -> None:
         self.fetched: Counter[str] = Counter()
@@ -62,7 +62,10 @@ class CachingTransport(ABC):
 
     @abstractmethod
     def _sources(self, route: str, deadline_s: float, restart: bool) -> RouteSources:
-        """`restart`: nothing of the route is here, and this is not the retry of a download that failed."""
+        """Returns the sources of a route.
+
+        `restart`: no chunk of the route is here, and this is not the retry of a download that failed.
+        """
 
     def fetch(self, routes: Sequence[Route], deadline_s: float, *, early: bool = False) -> Mapping[str, FetchedPart]:
         self.drop_prefetched(keep=routes)
@@ -72,7 +75,7 @@ class CachingTransport(ABC):
         for route in routes:
             with self._part_cache.hold(route):
                 self.fetch_route(route, deadline_s)
-                # An open part stays readable, whatever leaves the cache afterwards.
+                # An open part stays readable, whatever the cache evicts afterwards.
                 parts |= {part.key: self._part_cache.open(part) for part in route.parts}
         return parts
 
@@ -144,7 +147,7 @@ class CachingTransport(ABC):
     def _run(self, download: RouteDownload, deadline_s: float) -> None:
         if self._closed.is_set():
             raise worker_leaving(download.name)
-        # A retry is no restart: this worker keeps its place, since others may be waiting behind it.
+        # A retry is no restart: this worker keeps its place in the chain, since others may wait for its chunks.
         sources = self._sources(download.name, deadline_s, download.untouched and download.name not in self._failed)
         self._failed.add(download.name)
         with self._lock:
@@ -160,15 +163,15 @@ class CachingTransport(ABC):
         self._failed.discard(download.name)
 
     def _run_prefetch(self, download: RouteDownload, deadline_s: float) -> None:
-        """The prefetch thread."""
+        """Prefetch thread: runs the download until it is whole, dropped or has failed."""
         with download:
             try:
                 self._run(download, deadline_s)
             except EchoQueueError as error:
-                log.info("%s is not prefetched any further: %s", download.name, error)
+                log.info("%s is no longer prefetched: %s", download.name, error)
 
     def _finish_prefetch(self, route: Route, deadline_s: float) -> "Counter[str]":
-        """Waits for the prefetch of this route, if there is one, completed by all other parts; what it fetched."""
+        """Adds all other parts to the prefetch of this route, if any, and waits for it; returns bytes by source."""
         with self._lock:
             prefetched = self._prefetched
         if prefetched is None or prefetched.name != route.name:

@@ -1,8 +1,8 @@
-"""Passes between peers: who may fetch which path from whom, until when.
+"""PeerAuth between peers: each allows one worker to fetch one path from one peer until it expires.
 
-- The receiver mints one for each request from the secret that all workers of a run share; nobody asks a third party.
+- The receiver mints one for each request from the secret that all workers of a run share; no third party is asked.
 - It is bound to one reader, one server, one path, and lives for about a minute of Redis' clock, so that workers whose
-  own clocks differ understand each other. Read on the way, it opens nothing but that path, and only as long.
+  own clocks differ accept each other's. A token read on the way opens nothing but that path, and only until it expires.
 """
 
 import hmac
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 LIFE_S = 60
 SKEW_S = 30
-"""How much the clocks of two workers may differ after both were set by Redis' own."""
+"""The largest difference between two workers' clocks after both were set by Redis' own."""
 DOMAIN = "echo-queue peer 1"
 TOKEN_MAX_BYTES = 400
 
@@ -20,8 +20,8 @@ class Refused(Exception):
     """The token is missing, forged, expired, or meant for something else."""
 
 
-class Tokens:
-    """Mints and checks with `secret`. `clock`: seconds since 1970, as this machine has them."""
+class PeerAuth:
+    """Mints and checks tokens with `secret`. `clock`: this machine's seconds since 1970."""
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         if not secret:
@@ -35,12 +35,12 @@ class Tokens:
         self._ahead_s = self._clock() - now_s
 
     def mint(self, worker: str, upstream: str, path: str) -> str:
-        """For `worker`, to fetch `path` from `upstream`."""
+        """Returns a token with which `worker` may fetch `path` from `upstream`."""
         expires = round(self._clock() - self._ahead_s) + LIFE_S
         return f"EQ1 {worker} {expires} {self._mark(worker, upstream, path, str(expires))}"
 
     def check(self, token: str, upstream: str, path: str) -> str:
-        """The worker that `upstream` may give `path`. Raises `Refused`."""
+        """Returns the worker to which `upstream` may give `path`. Raises `Refused`."""
         words = token.split(" ")
         if len(token) > TOKEN_MAX_BYTES or len(words) != 4 or words[0] != "EQ1":
             raise Refused("no token")

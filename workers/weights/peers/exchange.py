@@ -1,6 +1,6 @@
-"""Fetches routes from peers, or from the store, while a server passes on what has landed here already.
+"""Fetches routes from peers, or from the store, while a server passes on the chunks that are here already.
 
-All parts that are known of a route have their place before others are told of this worker.
+All known parts of a route have their room before the queue sends peers to this worker.
 """
 
 import logging
@@ -16,7 +16,7 @@ from echo_queue.storage.object_store import ObjectStore
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.sources import StoreSource, worker_leaving
 from workers.weights.cache.transport import CachingTransport, open_part_cache
-from workers.weights.peers.access import Tokens
+from workers.weights.peers.access import PeerAuth
 from workers.weights.peers.peer_source import PeerSource
 from workers.weights.peers.server import PeerServer
 from workers.weights.peers.source_selector import PeerHistory, SourceSelector
@@ -35,7 +35,7 @@ def open_exchange(site: Site) -> "PeerExchange":
 
 
 class PeerExchange(CachingTransport):
-    """`secret`: what the run's workers share (`RunKeys.token_secret`); empty: the store alone."""
+    """The transport "peers". `secret`: shared by the run's workers (`RunKeys.token_secret`); empty: the store alone."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PeerExchange(CachingTransport):
         self._worker = worker
         self._settings = settings
         self._history = PeerHistory()
-        self._tokens = Tokens(secret) if settings.peers and secret else None
+        self._tokens = PeerAuth(secret) if settings.peers and secret else None
         self._server: PeerServer | None = None
         if self._tokens is not None and settings.reachable:
             self._server = self._serve(self._tokens)
@@ -66,14 +66,14 @@ class PeerExchange(CachingTransport):
         return self._server.sent if self._server else 0
 
     def retire(self) -> None:
-        """Nobody new is sent to this worker; peers that it serves are served until `close`."""
+        """Leaves all chains, so that no further peer is sent here; peers being served are served until `close`."""
         super().retire()
         if self._tokens is not None:
             with suppress(ServiceError):
                 self._directory.withdraw(self._worker)
 
     def close(self) -> None:
-        """Ends what it serves and what it fetches; a peer that is sent here afterwards goes on elsewhere."""
+        """Ends serving and fetching; a peer that is sent here afterwards reads another source."""
         self._closed.set()
         if self._server is not None:
             self._server.close()
@@ -112,7 +112,7 @@ class PeerExchange(CachingTransport):
             self._leaf(),
             settings.upload_usd_per_gb,
         )
-        joined = self._directory.join(itself, route, avoided, anew=restart)
+        joined = self._directory.join(itself, route, avoided, restart=restart)
         if self._leaving and itself.leaf != "leaving":  # it was asked to leave in between
             self.retire()
         if self._tokens is not None:
@@ -120,7 +120,7 @@ class PeerExchange(CachingTransport):
         return joined
 
     def _leaf(self) -> str:
-        """Why no peer should be sent to this worker, as far as it knows itself; empty if they may."""
+        """Returns the reason, known to this worker, why no peer should be sent to it; empty if there is none."""
         if self._leaving:
             return "leaving"
         if not self.address:
@@ -143,7 +143,7 @@ class PeerExchange(CachingTransport):
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
-    def _serve(self, tokens: Tokens) -> PeerServer:
+    def _serve(self, tokens: PeerAuth) -> PeerServer:
         settings = self._settings
         host = settings.peer_host or own_host(self._directory)
         where = ("::" if ":" in host else "") if settings.peer_host else host
@@ -165,7 +165,7 @@ class PeerExchange(CachingTransport):
 
 
 def own_host(peers: PeerDirectory) -> str:
-    """The address of this machine on the way to Redis. Nothing is sent."""
+    """Returns this machine's address on the route to Redis. Nothing is sent."""
     host, port = peers.server_address()
     if not host:
         return "127.0.0.1"

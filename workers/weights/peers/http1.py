@@ -1,4 +1,4 @@
-"""The little HTTP/1.1 that peers speak, with deadlines for whole messages: one that sends a byte now and then is slow.
+"""The subset of HTTP/1.1 that peers speak. Deadlines cover whole messages, so that a trickle of bytes extends none.
 
     GET /parts/{key}?from={chunk}      the part's bytes from that chunk on, each as soon as the server has it
     HEAD /parts/{key}?from={chunk}     X-Landed: the first chunk from there on that the server does not have yet
@@ -27,11 +27,11 @@ LEAST_S = 0.001
 
 
 class Garbled(Exception):
-    """What came is not what peers speak."""
+    """The bytes received violate the peers' protocol."""
 
 
 class Silent(Exception):
-    """It did not come, or go, in time."""
+    """The message was not received, or not taken, in time."""
 
 
 class Gone(Exception):
@@ -40,7 +40,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """`path`: as it was sent, which the token covers; `key` and `start` (a chunk) are what it says."""
+    """A request. `path`: as it was sent, which the token covers; `key` and `start` (a chunk) are parsed from it."""
 
     method: str
     path: str
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """`length`: bytes of the body. `landed`: see the module. `retry_s`: how long a busy server asks for."""
+    """An answer. `length`: bytes of the body. `landed`: X-Landed. `retry_s`: the wait that a busy server asks for."""
 
     status: int
     length: int
@@ -68,7 +68,7 @@ def request_head(method: str, path: str, host: str, token: str) -> bytes:
 
 
 def parse_request(head: bytes) -> Request:
-    """Raises `Garbled` for what no peer of ours sends. `head` ends before the empty line."""
+    """Parses a request. Raises `Garbled` unless a peer can have sent it. `head` ends before the empty line."""
     line, fields = _fields(head)
     words = line.split(" ")
     if len(words) != 3 or words[0] not in ("GET", "HEAD") or words[2] != "HTTP/1.1":
@@ -92,7 +92,7 @@ def answer_head(status: int, length: int = 0, **fields: int) -> bytes:
 
 
 def parse_answer(head: bytes) -> Answer:
-    """Raises `Garbled` for what no server of ours answers."""
+    """Parses an answer. Raises `Garbled` unless a peer server can have sent it."""
     line, fields = _fields(head)
     words = line.split(" ", 2)
     if len(words) < 2 or words[0] != "HTTP/1.1" or "transfer-encoding" in fields:
@@ -106,7 +106,7 @@ def parse_answer(head: bytes) -> Answer:
 
 
 def _fields(head: bytes) -> tuple[str, dict[str, str]]:
-    """The first line, and the headers by their names in small letters; each may stand once."""
+    """Returns the first line, and the headers by their lower-case names; each may occur once."""
     try:
         line, *rest = head.decode("ascii").split("\r\n")
     except UnicodeDecodeError:
@@ -127,7 +127,7 @@ def _count(text: str) -> int:
 
 
 class Wire:
-    """One connection. What was read beyond a head is kept for whoever reads next."""
+    """One connection. Bytes read beyond a head are kept for the next read."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -137,7 +137,7 @@ class Wire:
         self._timeouts: dict[int, float] = {}
 
     def head(self, deadline_s: float, idle_s: float = 0.0) -> bytes | None:
-        """The next head, without its empty line. None: the connection ended before it began.
+        """Reads the next head, without its empty line. None: the connection ended before the head began.
 
         `deadline_s` counts from its first byte, for which `idle_s` is waited (`deadline_s`, if that is longer).
         """
@@ -166,7 +166,7 @@ class Wire:
         return head
 
     def receive(self, view: memoryview, deadline_s: float) -> int:
-        """How many bytes of `view` came: all of them, or fewer by the deadline. Raises `Gone` at the end."""
+        """Fills `view`; returns the number of bytes received, fewer at the deadline. Raises `Gone` at the end."""
         got = min(len(view), len(self._rest))
         if got:
             view[:got], self._rest = self._rest[:got], self._rest[got:]
@@ -189,7 +189,7 @@ class Wire:
         return got
 
     def send(self, data: bytes, deadline_s: float, more: bool = False) -> None:
-        """All of `data`, a head. `more`: it may wait for what follows."""
+        """Sends all of `data`, a head. `more`: the kernel may hold it back for the bytes that follow."""
         self._limit(socket.SO_SNDTIMEO, deadline_s)
         try:
             if self.connection.send(data, socket.MSG_MORE if more else 0) < len(data):
@@ -200,7 +200,7 @@ class Wire:
             raise Gone(str(error)) from None
 
     def send_file(self, file: int, start: int, count: int, deadline_s: float) -> None:
-        """Bytes `start … start + count − 1` of an open file."""
+        """Sends bytes `start … start + count − 1` of an open file."""
         give_up = time.monotonic() + deadline_s
         end = start + count
         while start < end:
@@ -219,7 +219,7 @@ class Wire:
             start += sent
 
     def ended(self) -> bool:
-        """Whether the other side has gone away; waits for nothing."""
+        """Whether the other side has closed the connection; never waits."""
         try:
             return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
@@ -228,7 +228,7 @@ class Wire:
             return True
 
     def shut(self) -> None:
-        """Wakes whoever waits for this connection in another thread, which then closes it."""
+        """Wakes the thread that waits for this connection, which then closes it."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -236,7 +236,7 @@ class Wire:
         self.connection.close()
 
     def _limit(self, option: int, seconds: float) -> None:
-        """A little longer than asked for does no harm: most calls leave the kernel's timeout as it is."""
+        """Sets a timeout of the socket. A slightly longer one does no harm: most calls leave the kernel's as it is."""
         known = self._timeouts.get(option, 0.0)
         seconds = max(seconds, LEAST_S)
         if not seconds <= known <= 1.1 * seconds + 0.05:

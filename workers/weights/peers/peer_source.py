@@ -1,7 +1,7 @@
 """Another worker as a source: it is asked for a part over HTTP, and lands chunks in order.
 
-- A peer is believed in nothing: a chunk counts when `PartFile.write` has compared it, and anything else that comes (a
-  length that cannot be, fewer bytes, no HTTP) ends its turn with a `SourceFailed` that says why.
+- No peer is trusted: a chunk counts when `PartFile.write` has compared it, and any other input (a wrong length, fewer
+  bytes, no HTTP) ends the read with a `SourceFailed` that says why.
 - A peer that is silent is asked on another connection how far it is: one that answers is waiting itself, and may go on
   waiting; one that does not is dead, and has cost one deadline.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from echo_queue.queue import Upstream
 from workers.weights.cache.part_cache import PartFile
 from workers.weights.cache.sources import BadSource, SourceFailed
-from workers.weights.peers.access import Tokens
+from workers.weights.peers.access import PeerAuth
 from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
 
 PEER = "peer"
@@ -21,11 +21,11 @@ CONNECT_S = 2.0
 
 
 class UnreachablePeer(SourceFailed):
-    """It could not even be connected to."""
+    """No connection to the peer could be made."""
 
 
 class BusyPeer(SourceFailed):
-    """It may have time a little later: after `retry_s`, if it said so; else 0."""
+    """The peer is busy. `retry_s`: the wait that it asked for; 0 if it named none."""
 
     def __init__(self, why: str, retry_s: float = 0.0) -> None:
         super().__init__(why)
@@ -37,7 +37,7 @@ class PeerSource:
 
     kind = PEER
 
-    def __init__(self, upstream: Upstream, worker: str, tokens: Tokens, deadline_s: float) -> None:
+    def __init__(self, upstream: Upstream, worker: str, tokens: PeerAuth, deadline_s: float) -> None:
         self.name = upstream.worker
         self._address = upstream.address
         self._worker = worker
@@ -69,7 +69,7 @@ class PeerSource:
                 wire.close()
 
     def landed(self, file: PartFile) -> int | None:
-        """The first chunk from `file.next` on that it does not have; None if it does not answer."""
+        """Asks for the first chunk from `file.next` on that the peer lacks; None if it does not answer."""
         try:
             wire, answer = self._ask("HEAD", file, self._deadline_s / 2, fresh=True)
         except SourceFailed:

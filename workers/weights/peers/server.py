@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from echo_queue.errors import ServiceError
 from workers.weights.cache.part_cache import PartCache, PartFile
-from workers.weights.peers.access import Refused, Tokens
+from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ ACCEPT_S = 0.5
 
 
 class Meter:
-    """At most `bytes_per_s` on average, and `BURST_BYTES` at once; 0: no limit. For several threads."""
+    """Limits uploads to `bytes_per_s` on average, `BURST_BYTES` at once; 0: no limit. Any number of threads uses it."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -62,7 +62,7 @@ class PeerServer:
     def __init__(
         self,
         part_cache: PartCache,
-        tokens: Tokens,
+        tokens: PeerAuth,
         name: str,
         *,
         host: str = "",
@@ -103,6 +103,7 @@ class PeerServer:
             wire.shut()
 
     def _accept(self) -> None:
+        """Server thread: accepts connections, and starts a thread for each."""
         while not self._stop.is_set():
             try:
                 connection, _ = self._listener.accept()
@@ -138,6 +139,7 @@ class PeerServer:
             raise
 
     def _converse(self, wire: Wire) -> None:
+        """Peer thread: answers requests until the connection ends."""
         try:
             while not self._stop.is_set() and self._answer(wire):
                 pass
@@ -152,7 +154,7 @@ class PeerServer:
             wire.close()
 
     def _answer(self, wire: Wire) -> bool:
-        """Answers one request. False: there will be no more on this connection."""
+        """Peer thread: answers one request; returns whether the connection stays open."""
         head = wire.head(HEAD_DEADLINE_S, IDLE_S)
         if head is None:
             return False
@@ -179,7 +181,7 @@ class PeerServer:
         return True
 
     def _stream(self, wire: Wire, file: PartFile, request: Request) -> bool:
-        """From chunk `start` to the end. False if that end was not reached: then the connection ends as well."""
+        """Peer thread: sends a part from chunk `start` on. False if its end was not reached: the connection ends."""
         part, at = file.part, request.start
         wire.send(_good(file, request), HEAD_DEADLINE_S, more=file.landed(at) > at)
         most = max(1, BURST_BYTES // part.chunk_bytes)

@@ -1,4 +1,4 @@
-"""Two-player poker for a language model: rules from OpenSpiel, opponents, and a hand in words."""
+"""Two-player poker for a language model: rules from OpenSpiel, opponents, and a hand told in words."""
 
 from echo_queue.submission.sources.poker.hand import Deal, Hand, deal_of
 from echo_queue.submission.sources.poker.opponents import OPPONENTS

@@ -1,6 +1,6 @@
-"""Hands of poker: hand i is dealt from (seed + i), and the seats alternate, so any range can be made anywhere.
+"""Hands of poker: hand i is dealt from (seed + i) and the seats alternate, so any machine can make any range of hands.
 
-The columns of a row are its deal's (`echo_queue.submission.sources.poker.Deal`).
+The columns of a row are those of its deal (`echo_queue.submission.sources.poker.Deal`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ OPTIONS = {"size", "seed", "opponent"}
 
 @dataclass(frozen=True)
 class PokerSource:
-    """`options` are `size`, `seed` and `opponent`, one of `echo_queue.submission.sources.poker.OPPONENTS`."""
+    """Hands of one game. `options` are `size`, `seed` and `opponent`, one of `sources.poker.OPPONENTS`."""
 
     game: str
     options: Mapping[str, Any]
@@ -33,13 +33,14 @@ class PokerSource:
             raise PromptError(Problem("prompts.options", what, "write exactly those"))
         for name in ("size", "seed"):
             if type(self.options[name]) is not int or self.options[name] < 0:
-                raise PromptError(Problem("prompts.options", f"{name} is {self.options[name]!r}", "write a number"))
+                what = f"{name} is {self.options[name]!r}"
+                raise PromptError(Problem("prompts.options", what, "write a whole number from 0"))
 
     @property
     def name(self) -> str:
         return spell(POKER + self.game, self.options)
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         return f"{POKER}{self.game} hand {index}"
 
     def scan(self, size: int) -> Iterator[Scanned]:
@@ -51,19 +52,21 @@ class PokerSource:
 
     def read(self, chunk: Chunk) -> Sequence[PromptRow]:
         if chunk.digest != self._digest(chunk.first, chunk.count):
-            what = f"this machine's OpenSpiel ({_installed()}) is not the submitter's, its hands may differ"
+            what = f"this machine's OpenSpiel ({_installed()}) is not the submitter's; its hands may differ"
             raise PromptError(Problem(self.name, what, "install the same version on both, then submit again"))
         return [self.row(index) for index in range(chunk.first, chunk.first + chunk.count)]
 
     def deal(self, index: int) -> Deal:
+        """Returns the deal of hand `index`."""
         return Deal(self.game, self.options["opponent"], self.options["seed"] + index, index % 2)
 
     def row(self, index: int) -> PromptRow:
+        """Returns the prompt of hand `index`. Raises `PromptError` for an unknown game or opponent."""
         deal = self.deal(index)
         return PromptRow(Hand(deal).prompt, deal.columns)
 
     def _digest(self, first: int, count: int) -> str:
-        """Of everything that decides what the hands are."""
+        """Returns the digest of everything that decides what the hands are."""
         what = [_installed(), self.game, self.options, first, count]
         return blake3(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
 

@@ -1,8 +1,8 @@
-"""One hand between the model and a fixed opponent, in words.
+"""One hand between the model and a fixed opponent, told in words.
 
-- It follows from its deal and the model's moves alone: cards and the opponent's choices are drawn from the deal's
-  number and what happened so far. The samples of a group thus differ by what the model did, and by nothing else.
-- What is no legal move forfeits the hand: the chips in the pot, and one more.
+- A hand follows from its deal and the model's moves alone: cards and the opponent's choices are drawn from the deal's
+  number and the moves so far. The samples of a group thus differ by the model's moves, and by nothing else.
+- A text that names no legal move forfeits the hand: the model loses its chips in the pot, and one more.
 """
 
 import random
@@ -25,12 +25,12 @@ from echo_queue.submission.sources.poker.rules import (
 
 FORFEIT_CHIPS = 1.0
 SIGNS = ".,:;!?*\"'`"
-"""May stand around a move."""
+"""The signs that may stand around a move."""
 
 
 @dataclass(frozen=True)
 class Deal:
-    """Decides a hand but for the model's moves. `seat` 0 moves first; `opponent` is one of `OPPONENTS`."""
+    """Everything that decides a hand, except the model's moves. Seat 0 moves first; `opponent` is in `OPPONENTS`."""
 
     game: str
     opponent: str
@@ -39,17 +39,17 @@ class Deal:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Of its prompt row."""
+        """The columns of the deal's prompt row."""
         return asdict(self)
 
 
 def deal_of(columns: Mapping[str, Any]) -> Deal:
-    """The inverse of `Deal.columns`. Raises `KeyError` for a prompt that is no hand."""
+    """Inverts `Deal.columns`. Raises `KeyError` for the columns of another kind of prompt."""
     return Deal(columns["game"], columns["opponent"], columns["deal"], columns["seat"])
 
 
 class Hand:
-    """Raises `PromptError` for a game or an opponent that there is not."""
+    """A hand in progress. Raises `PromptError` for an unknown game or opponent."""
 
     def __init__(self, deal: Deal) -> None:
         self._deal = deal
@@ -61,16 +61,16 @@ class Hand:
 
     @property
     def moves(self) -> list[str]:
-        """The model's legal ones; none once the hand is over."""
+        """The model's legal moves; none once the hand is over."""
         return [] if self._state.is_terminal() else list(legal_moves(self._state))
 
     def named(self, text: str) -> str | None:
-        """The legal move that the first word of `text` names."""
+        """Returns the legal move that the first word of `text` names, or None."""
         word = next(iter(text.lower().split()), "").strip(SIGNS)
         return word if word in self.moves else None
 
     def move(self, text: str) -> str | float:
-        """Makes the move that `text` names. What the model reads next, or its chips once the hand is over."""
+        """Makes the move that `text` names. Returns the text that the model reads next, or its chips at the end."""
         word = self.named(text)
         if word is None:
             return self.forfeit()
@@ -81,14 +81,14 @@ class Hand:
         return f"\n{told.lstrip()}{self._question()}"
 
     def forfeit(self) -> float:
-        """The chips of one who leaves the table now."""
+        """Returns the model's chips if it leaves the table now: it loses those in the pot, and one more."""
         return -chips_in_the_pot(self._state, self._deal.seat) - FORFEIT_CHIPS
 
     def _question(self) -> str:
         return f" Your move ({', '.join(self.moves)}):"
 
     def _play(self) -> str:
-        """Cards and the opponent's moves, until the model is to move or the hand is over. What it sees of them."""
+        """Plays cards and the opponent's moves until the model is to move or the hand is over; tells what it sees."""
         told = ""
         while not self._state.is_terminal() and self._state.current_player() != self._deal.seat:
             if self._state.is_chance_node():
@@ -102,7 +102,7 @@ class Hand:
         return told
 
     def _next_card(self) -> int:
-        """The deck is shuffled once: the same cards come whatever was moved before them."""
+        """Returns the next card. The deck is shuffled once, so the cards do not depend on the moves before them."""
         cards = list(deck(self._state))
         random.Random(f"{self._deal.deal} deck").shuffle(cards)
         left = {card for card, _ in self._state.chance_outcomes()}

@@ -1,4 +1,4 @@
-"""Who sits opposite: fixed strategies, whose only chance is the generator that they are given."""
+"""The opponents: fixed strategies, whose only source of chance is the generator that they are given."""
 
 import random
 from collections.abc import Callable
@@ -7,20 +7,21 @@ from typing import Any
 from echo_queue.submission.sources.poker.rules import State, legal_moves, own_rank, public_rank
 
 EQUILIBRIUM_ITERATIONS = 100
-"""Of CFR+ (Tammelin 2014): exploitable by less than 0.001 chips a hand in Kuhn's game, by less than 0.03 in Leduc's."""
+"""Iterations of CFR+ (Tammelin 2014). The strategy then loses less than 0.001 chips a hand to its best opponent in
+Kuhn's game, and less than 0.03 in Leduc's."""
 EAGER, RELUCTANT = ("raise", "bet", "call"), ("check", "fold")
 
 Choose = Callable[[State, random.Random], str]
-"""Names a legal move of the player who is to move."""
+"""A strategy: names a legal move of the player who is to move."""
 
 
 def at_random(game: Any) -> Choose:
-    """Any legal move, each as likely."""
+    """Returns a strategy that makes every legal move with the same probability."""
     return lambda state, rng: rng.choice(sorted(legal_moves(state)))
 
 
 def tight(game: Any) -> Choose:
-    """Raises, bets or calls with a king or a pair; checks or folds with everything else."""
+    """Returns a strategy that raises, bets or calls with a king or a pair, and checks or folds with any other card."""
 
     def choose(state: State, rng: random.Random) -> str:
         own = own_rank(state, state.current_player())
@@ -32,7 +33,7 @@ def tight(game: Any) -> Choose:
 
 
 def equilibrium(game: Any) -> Choose:
-    """Close to a Nash equilibrium, computed here: nobody wins much against it in the long run."""
+    """Returns a strategy near a Nash equilibrium, computed here: no opponent wins much against it in the long run."""
     import pyspiel
 
     solver = pyspiel.CFRPlusSolver(game)
@@ -48,4 +49,4 @@ def equilibrium(game: Any) -> Choose:
 
 
 OPPONENTS: dict[str, Callable[[Any], Choose]] = {"random": at_random, "tight": tight, "equilibrium": equilibrium}
-"""By the name that `prompts.options` gives; each is made for one game."""
+"""The opponents by their name in `prompts.options`; each function makes the strategy for one game."""

@@ -1,4 +1,4 @@
-"""OpenSpiel's Kuhn and Leduc games (`pyspiel`), read as at a table: cards by rank, moves by name.
+"""OpenSpiel's Kuhn and Leduc games (`pyspiel`), with ranks for cards and names for moves.
 
 Sources: Kuhn, "Simplified two-person poker", 1950; Southey et al., "Bayes' Bluff", 2005 (Leduc).
 """
@@ -20,19 +20,19 @@ State = Any
 
 @cache
 def load(game: str) -> Any:
-    """A `pyspiel.Game`. Raises `PromptError` for an unknown game, or without OpenSpiel."""
+    """Returns a `pyspiel.Game`. Raises `PromptError` for an unknown game, or without OpenSpiel."""
     try:
         import pyspiel
     except ImportError:
         fix = "pip install 'echo-queue[environments]'"
-        raise PromptError(Problem(f"poker:{game}", "needs the open_spiel package here", fix)) from None
+        raise PromptError(Problem(f"poker:{game}", "needs the open_spiel package", fix)) from None
     if game not in GAMES:
         raise PromptError(Problem("prompts.source", f"there is no poker:{game}", f"choose one of: {', '.join(GAMES)}"))
     return pyspiel.load_game(GAMES[game])
 
 
 def legal_moves(state: State) -> dict[str, int]:
-    """Of whoever is to move: their names, and OpenSpiel's numbers for them."""
+    """Returns the legal moves of the player who is to move: their names, and OpenSpiel's numbers for them."""
     legal = state.legal_actions()
     if _is_kuhn(state):
         faces_a_bet = state.history()[2:][-1:] == [1]
@@ -42,20 +42,22 @@ def legal_moves(state: State) -> dict[str, int]:
 
 
 def deck(state: State) -> range:
-    """OpenSpiel's numbers of all cards."""
+    """Returns OpenSpiel's numbers of all cards."""
     return range(len(RANKS) if _is_kuhn(state) else 2 * len(RANKS))
 
 
 def rank_of(state: State, card: int) -> str:
+    """Returns the rank of the card with this number."""
     return RANKS[card * len(RANKS) // len(deck(state))]
 
 
 def own_rank(state: State, player: int) -> str:
+    """Returns the rank of the player's own card."""
     return rank_of(state, state.history()[player])
 
 
 def public_rank(state: State) -> str | None:
-    """Of the card that both see; None before it is shown, and in Kuhn's game."""
+    """Returns the rank of the public card; None before it is shown, and in Kuhn's game."""
     if _is_kuhn(state):
         return None
     cards = len(deck(state))
@@ -64,7 +66,7 @@ def public_rank(state: State) -> str | None:
 
 
 def chips_in_the_pot(state: State, player: int) -> float:
-    """That `player` has put there, ante included."""
+    """Returns the number of chips that `player` has put into the pot, ante included."""
     chips: float = state.observation_tensor(player)[player - 2]
     return chips
 

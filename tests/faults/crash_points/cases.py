@@ -1,0 +1,489 @@
+"""How each role's cases go: what there is before, what the others do, how a life is led, and the verdict.
+
+A play is set up once and then gives case after case. In a case the role lives, dies at a point, lives again …; before
+its last life nothing is fixed by hand, and after it `verdict` must hold.
+"""
+
+import os
+import signal
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+import orjson
+from safetensors.torch import load_file
+
+from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
+from echo_queue.errors import EchoQueueError
+from echo_queue.failpoints import CRASHED
+from echo_queue.queue import Chunk, PromptSet, RunRules
+from echo_queue.records import PromptRow, PromptShard, Task
+from echo_queue.reporting import metrics
+from echo_queue.submission import shards
+from echo_queue.submission.celery.app import build
+from echo_queue.submission.celery.messages import send
+from echo_queue.submission.sources.registry import open_source
+from learner.base_model import MADE_FROM
+from learner.recovery import checkpoint
+from learner.recovery.rewind import choices
+from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, Maker, Site, until
+from tests.faults.crash_points.fork_server import Life
+from tests.faults.history import served_versions
+from tests.queue.clients import Clients
+
+Places = tuple[str, ...]
+
+LOOKED_S = 5.0
+"""A submitter that is to die has come to where it can by then, without Celery."""
+
+
+class Case(ABC):
+    """Entered, then led; what it started ends with it."""
+
+    role = ""
+
+    def __init__(self, site: Site, name: str, places: Places) -> None:
+        self.site, self.name, self.places = site, name, places
+        self.directory = site.directory / "cases" / name
+        self.directory.mkdir(parents=True)
+        self.log = self.directory / "log"
+        self.ends = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ends.close()
+
+    def prepare(self, point: str) -> None:  # noqa: B027 — most cases need nothing
+        """Makes what is needed for a life to come to `point`."""
+
+    @abstractmethod
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        """The exit code of one life, which is led to its end."""
+
+    @abstractmethod
+    def verdict(self) -> None:
+        """What must hold after the last life."""
+
+    def told(self) -> str:
+        return self.log.read_text(errors="replace")[-6_000:] if self.log.exists() else ""
+
+
+def ids(name: str, indices: range) -> list[str]:
+    return sorted(f"{name}/0/{index}" for index in indices)
+
+
+# The learner ----------------------------------------------------------------------------------------------------------
+
+
+class LearnerCase(Case):
+    """Nine prompts, the first of which nobody can train on; four updates, each with its checkpoint.
+
+    Old weights go only once there are newer ones than anybody can need: to die there takes more updates.
+    """
+
+    PROMPTS, PROMPTS_TO_PRUNE = 9, 17
+
+    def __enter__(self) -> Self:
+        prunes = any(place.startswith("delete weights") for place in self.places)
+        self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
+        self.config = self.site.config(self.name, weights={"anchor_every": 1} if prunes else {})
+        self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
+        self.queue.configure(RunRules.of(self.config))
+        self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
+        self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
+        self.ends.enter_context(Maker(self.queue, spoiled="set/0/0"))
+        return self
+
+    def prepare(self, point: str) -> None:
+        if point in ("get checkpoints", "remove model"):
+            assert self.live("rename model") == CRASHED
+        if point == "head base/index.json":
+            assert self.live("put base/index.json") == CRASHED
+        if point == "uncommit":
+            assert self.live("commit#3") == CRASHED
+            newest = next(iter(checkpoint.history(self.store)))
+            self.store.put(newest.state, b"damaged")
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        """With a store in which the point can be reached."""
+        s3 = crash_at.startswith("put once ") and "probe" not in crash_at
+        return self._begin("learner of S3" if s3 else "learner", self.config, crash_at, record)
+
+    def _begin(self, role: str, about: object, crash_at: str, record: Path | None) -> int:
+        return self.site.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
+
+    def verdict(self) -> None:
+        audit, status = self.queue.audit(), self.queue.status()
+        assert audit.ok, audit
+        assert status.finished
+        assert sorted(checkpoint.trained_ids(self.store)) == ids("set", range(1, self.prompts))
+        assert [task.id for task in self.queue.dead()] == ["set/0/0"]
+        updates = metrics.read(self.config.run.dir / "metrics.jsonl")
+        assert max(int(lag) for update in updates for lag in update.lags) <= self.config.staleness.s
+        recorded = [task for update in updates for task in update.trained_ids]
+        assert sorted(recorded) == ids("set", range(1, self.prompts)), "the metrics tell another story"
+        assert (self.config.run.dir / "model" / "config.json").exists()
+
+
+class RewindCase(LearnerCase):
+    """A learner died after three checkpoints; somebody goes back to the oldest that is whole, and a learner goes on."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        assert super().live("commit#3") == CRASHED
+        self.target = [choice.manifest.name for choice in choices(self.store) if choice.whole][-1]
+        return self
+
+    def prepare(self, point: str) -> None:
+        pass
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        s3 = crash_at.startswith("put once ") and "probe" not in crash_at
+        role = "operator of S3" if s3 else "operator"
+        return self._begin(role, (self.config, self.target), crash_at, record)
+
+    def verdict(self) -> None:
+        assert super().live() == 0
+        super().verdict()
+
+
+# A rollout worker -----------------------------------------------------------------------------------------------------
+
+
+class WorkerCase(Case):
+    """Six prompts: one is never scored, and one is scored only once the test lets it."""
+
+    role = "worker"
+    PROMPTS, POISON, SLOW = 6, 4, 3
+
+    def __enter__(self) -> Self:
+        self.config = self.site.config(
+            self.name,
+            model={"base": "init", "max_prompt_tokens": 16, "max_new_tokens": 3},
+            rollout={"group_size": 2, "concurrent_groups": 2, "grace_s": 2.0, "progress_s": 0.1},
+            environment={
+                "kind": "function",
+                "function": "tests.faults.crash_points.role_processes:reward",
+                "timeout_s": 20.0,
+            },
+            queue={"stall_deadline_s": 20.0, "lease_s": 0.3, "max_attempts": 4, "inline_max_bytes": 1},
+            weights={"cache_max_bytes": 30_000},
+        )
+        self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
+        self.queue.configure(RunRules.of(self.config))
+        self.store.upload_folder(self.site.base, "base")
+        kinds = {self.POISON: "poison", self.SLOW: "slow"}
+        rows = [
+            PromptRow("w1", {"kind": kinds.get(index, "plain"), "directory": str(self.directory)})
+            for index in range(self.PROMPTS)
+        ]
+        self.queue.declare(PromptSet("set", "test"), [Chunk(0, 0, len(rows))])
+        self.queue.submit("set", 0, shards.write(self.store, "set", 0, 0, rows))
+        tensors = load_file(self.site.base / "model.safetensors")
+        learner = Committer(self.queue, self.store, tensors, self.config, ghost="ghost", ahead=3)
+        self.committer = self.ends.enter_context(learner)
+        return self
+
+    def prepare(self, point: str) -> None:
+        if point == "get partials":  # of another life
+            assert self.live("progress") == CRASHED
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        life = self.site.begin(self.role, self.config, self.log, crash_at, record)
+        scoring, go = self.directory / "scoring", self.directory / "go"
+
+        def ended() -> bool:
+            if scoring.exists() and not go.exists():
+                self._while_scoring(crash_at.partition("#")[0], life)
+                go.touch()
+            if len(self.committer.trained) + len(self.queue.dead()) == self.PROMPTS:
+                self.queue.finish(self.committer.lineage)
+            return life.over.is_set()
+
+        until(ended, "the worker's end", self.told)
+        return life.wait()
+
+    def _while_scoring(self, point: str, life: Life) -> None:
+        if point in ("release", "withdraw", "leave"):
+            life.signal(signal.SIGTERM)
+            until(life.over.is_set, "the worker's leaving", self.told)
+        if point in ("progress", "put partials"):  # while it waits for the reward
+            until(life.over.is_set, "the worker's death", self.told)
+        if point == "delete replay":  # somebody else was faster
+            shard = PromptShard("", 0, self.PROMPTS)
+            task = Task(f"set/0/{self.SLOW}", "set", 0, self.SLOW, shard, 0, 0, 0, 0, 0, "", "")
+            published = self.queue.published()
+            assert published
+            self.queue.complete("maker", [Maker(self.queue).group(task, published.version)])
+
+    def verdict(self) -> None:
+        until(lambda: len(self.committer.trained) == self.PROMPTS - 1, "five groups", self.told)
+        audit = self.queue.audit()
+        assert audit.ok, audit
+        expected = ids("set", range(self.PROMPTS))
+        expected.remove(f"set/0/{self.POISON}")
+        assert sorted(checkpoint.trained_ids(self.store)) == expected
+        assert [task.id for task in self.queue.dead()] == [f"set/0/{self.POISON}"]
+        assert self.queue.status().finished
+        seen = served_versions.read(self.config.run.dir)
+        assert seen.swaps and not seen.wrong, seen
+
+
+# Submission -----------------------------------------------------------------------------------------------------------
+
+
+class Submissions:
+    """One run for all cases of a role, a set for each; whatever arrives is trained at once."""
+
+    def __init__(self, site: Site, name: str, helper: bool) -> None:
+        self.site = site
+        self.config = site.config(name, prompts={"chunk": 2})
+        self.queue, self.store = site.queue(self.config), site.store(self.config)
+        self.helper = helper
+        self.celery: Life | None = None
+        self._ends = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.queue.configure(RunRules.of(self.config))
+        tensors = load_file(self.site.base / "model.safetensors")
+        self.committer = self._ends.enter_context(Committer(self.queue, self.store, tensors, self.config))
+        self._ends.enter_context(Maker(self.queue))
+        if self.helper:
+            self.celery = self.site.begin("celery", self.config, self.site.directory / "celery.log")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.celery:
+            self.celery.end()
+        self._ends.close()
+
+    def trained(self, name: str) -> list[str]:
+        return sorted(task for task in list(self.committer.trained) if task.startswith(f"{name}/"))
+
+    def case(self, name: str, places: Places) -> Case:
+        return SubmitterCase(self, name, places) if self.helper else CeleryCase(self, name, places)
+
+
+class SubmitterCase(Case):
+    """Six prompts in three chunks. Celery's worker stands still until the submitter has looked for lost chunks."""
+
+    role = "submitter"
+    PROMPTS = 6
+
+    def __init__(self, run: Submissions, name: str, places: Places) -> None:
+        super().__init__(run.site, name, places)
+        self.run = run
+        source = write_prompts(self.directory / "prompts.jsonl", self.PROMPTS)
+        prompts = run.config.prompts.model_copy(update={"source": str(source)})
+        self.config = run.config.model_copy(update={"prompts": prompts})
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        celery = self.run.celery
+        assert celery
+        celery.signal(signal.SIGSTOP)
+        try:
+            life = self.site.begin(self.role, (self.config, self.name), self.log, crash_at, record)
+            life.over.wait(LOOKED_S if crash_at else 0.0)
+        finally:
+            celery.signal(signal.SIGCONT)
+        return life.wait(DEADLINE_S)
+
+    def verdict(self) -> None:
+        expected = ids(self.name, range(self.PROMPTS))
+        until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", self.told)
+        assert self.run.trained(self.name) == expected
+        submission_status, audit = self.run.queue.submission_status(self.name), self.run.queue.audit()
+        assert submission_status and submission_status.complete
+        assert audit.ok, audit
+
+
+class CeleryCase(Case):
+    """Six prompts in three chunks, the last of which is damaged once it is declared."""
+
+    role = "celery"
+    PROMPTS, GOOD = 6, 4
+
+    def __init__(self, run: Submissions, name: str, places: Places) -> None:
+        super().__init__(run.site, name, places)
+        self.run = run
+        source = write_prompts(self.directory / "prompts.jsonl", self.PROMPTS)
+        chunks = [chunk for chunk, _ in open_source(str(source)).scan(run.config.prompts.chunk)]
+        run.queue.declare(PromptSet(name, str(source)), chunks)
+        # As a submitter that died in the middle of sending: of the other chunks nothing tells but the ledger.
+        send(build(run.config), name, str(source), chunks[:1])
+        source.write_bytes(source.read_bytes().replace(b"prompt 5", b"prompt ?"))
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        life = self.site.begin(self.role, self.run.config, self.log, crash_at, record)
+
+        def over() -> bool:
+            return life.over.is_set() or self._settled()
+
+        until(over, "every chunk", self.told)
+        life.over.wait(0.3 if crash_at else 0.0)  # the last step may be the one to die after
+        return life.wait() if life.over.is_set() else min(0, life.end() + signal.SIGKILL)
+
+    def _settled(self) -> bool:
+        arrival = self.run.queue.submission_counts(self.name)
+        return arrival is not None and arrival.settled
+
+    def verdict(self) -> None:
+        expected = ids(self.name, range(self.GOOD))
+        until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", self.told)
+        assert self.run.trained(self.name) == expected
+        submission_status, audit = self.run.queue.submission_status(self.name), self.run.queue.audit()
+        assert (
+            submission_status
+            and not submission_status.waiting
+            and [chunk.number for chunk in submission_status.failed] == [2]
+        )
+        assert audit.ok, audit
+
+
+def write_prompts(path: Path, count: int) -> Path:
+    path.write_bytes(b"".join(orjson.dumps({"prompt": f"prompt {index}"}) + b"\n" for index in range(count)))
+    return path
+
+
+# Services -------------------------------------------------------------------------------------------------------------
+
+
+class ServicesCase(Case):
+    """After every start that gets so far, a set is submitted. Servers outlive their keeper in every other case."""
+
+    role = "services"
+
+    def __enter__(self) -> Self:
+        self.config = Config.model_validate(
+            {
+                "run": {"name": "crash-services", "dir": self.directory / "run"},
+                "model": {"base": str(self.site.base)},
+                "redis": {"program": str(self.site.redis.program) if self.site.redis.program else None},
+                "learner": {"batch_groups": 2},
+                "queue": {"lease_s": 3.0},
+            }
+        )
+        self.acknowledged: list[str] = []
+        self.lives: list[Life] = []
+        self.outlive = len(self.places) > 0 and sum(map(ord, "".join(self.places))) % 2 == 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for life in self.lives:
+            with suppress(ProcessLookupError):
+                os.killpg(life.pid, signal.SIGKILL)
+        super().__exit__()
+
+    def prepare(self, point: str) -> None:
+        if point == "load users":
+            self.outlive = True
+            assert self.live("rename endpoint") == CRASHED
+        if point == "remove unfinished":
+            self.outlive = False
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        objects = self.config.run.dir / "services" / "store" / "objects"
+        objects.mkdir(parents=True, exist_ok=True)
+        (objects / ".rclone_temp_put_left").touch()
+        life = self._begin(crash_at, record)
+        until(lambda: life.over.is_set() or self._submits(), "services that answer", self.told)
+        life.signal(signal.SIGTERM)
+        code = life.wait(DEADLINE_S)
+        if code == CRASHED and not self.outlive:
+            with suppress(ProcessLookupError):
+                os.killpg(life.pid, signal.SIGKILL)
+        return code
+
+    def _begin(self, crash_at: str = "", record: Path | None = None) -> Life:
+        life = self.site.begin(self.role, self.config, self.log, crash_at, record)
+        self.lives.append(life)
+        return life
+
+    def _submits(self) -> bool:
+        name = f"set-{len(self.acknowledged)}"
+        try:
+            connect_store(self.config, "admin", deadline_s=0.0)
+            queue = Clients.connected_as(self.config, "admin")
+            queue.declare(PromptSet(name, "made up"), [Chunk(0, 0, 3)])
+            queue.submit(name, 0, PromptShard("nowhere", 0, 3))
+        except (EchoQueueError, OSError):
+            return False
+        self.acknowledged.append(name)
+        return True
+
+    def verdict(self) -> None:
+        """Everything that was ever acknowledged is there and can be trained."""
+        life = self._begin()
+        until(lambda: life.over.is_set() or self._submits(), "services that answer", self.told)
+        store = connect_store(self.config, "admin")
+        queue = Clients.connected_as(self.config, "admin", store)
+        tensors = load_file(self.site.base / "model.safetensors")
+        expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
+        with Committer(queue, store, tensors, self.config) as committer, Maker(queue):
+            until(lambda: len(committer.trained) >= len(expected), "all groups", self.told)
+        assert sorted(checkpoint.trained_ids(store)) == expected
+        audit = queue.audit()
+        assert audit.ok and audit.trained == len(expected), audit
+        life.signal(signal.SIGTERM)
+        assert life.wait(DEADLINE_S) == 0
+
+
+# The supervisor, and the base model -----------------------------------------------------------------------------------
+
+
+class SupervisorCase(Case):
+    role = "supervisor"
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        code = self.site.begin(self.role, self.directory, self.log, crash_at, record).wait(DEADLINE_S)
+        until(lambda: not any(map(lives, self._started())), "the end of what was started", self.told)
+        return code
+
+    def verdict(self) -> None:
+        assert (self.directory / "over").exists()
+
+    def _started(self) -> list[int]:
+        noted = self.directory / "pids"
+        return [int(line) for line in noted.read_text().split()] if noted.exists() else []
+
+
+class BaseModelCase(Case):
+    role = "base model"
+
+    def __enter__(self) -> Self:
+        self.config = self._config(seed=0)
+        return self
+
+    def _config(self, seed: int) -> Config:
+        init = {"hidden": 16, "layers": 1, "warmup_steps": 1, "warmup_prompts": 8, "warmup_batch": 2}
+        return Config.model_validate(
+            {
+                "run": {"name": "crash-base", "dir": self.directory / "run", "seed": seed},
+                "model": {"base": "init", "init": init},
+                "prompts": {"source": "reasoning-gym:chain_sum", "options": {"size": 8, "seed": 1}},
+            }
+        )
+
+    def prepare(self, point: str) -> None:
+        if point == "set base aside":
+            assert self.site.begin(self.role, self._config(seed=1), self.log).wait(DEADLINE_S) == 0
+
+    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+        return self.site.begin(self.role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
+
+    def verdict(self) -> None:
+        folder = Path(self.config.base_model)
+        assert orjson.loads((folder / MADE_FROM).read_bytes())["seed"] == 0
+        assert load_file(folder / "model.safetensors")
+
+
+def lives(pid: int) -> bool:
+    """Zombies do not count."""
+    stat = Path(f"/proc/{pid}/stat")
+    with suppress(OSError):
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -1,0 +1,176 @@
+"""One life of each role: what a process does that is started, dies at a point, and is started again.
+
+The programs are the real ones, below their command lines. Where they would start a Python of their own (the scorer),
+they fork instead, and generation is a small real model's: a life costs a fraction of a second.
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from echo_queue import failpoints
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError
+from echo_queue.launch.supervisor import Role, Supervisor
+from echo_queue.services import serve
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.submission import submit
+from echo_queue.submission.celery.app import build
+from learner.base_model import make
+from learner.recovery import rewind
+from learner.train import train
+from tests.faults.crash_points.forked_process import Forked
+from tests.faults.history import served_versions
+from workers import leaser
+from workers.environments import child
+from workers.environments.scorer import Scorer
+from workers.shutdown import Shutdown, on_signals
+from workers.worker import work
+
+REFUSED = 2
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "WARNING")
+
+
+class Watch:
+    """Writes every step that was taken to a file, at once, and ends the process where it is to die."""
+
+    def __init__(self, record: Path | None, crash_at: str) -> None:
+        self._file = None if record is None else os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._point = failpoints.CrashPoint(crash_at) if crash_at else None
+
+    def before(self, step: str, about: object) -> None:
+        pass
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        if self._file is not None:
+            os.write(self._file, f"{step}\n".encode())
+        if self._point is not None:
+            self._point.after(step, about, answer)
+
+
+def live(role: str, about: Any, log: Path, observer: failpoints.Observer) -> None:
+    """Runs in a process of its own. Exit codes as of the roles' programs."""
+    os.setpgid(0, 0)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {role} %(name)s: %(message)s", force=True)
+    failpoints.observer = observer
+    try:
+        ROLES[role](about)
+    except EchoQueueError as error:
+        print(error, flush=True)
+        os._exit(REFUSED)
+
+
+def submitter(about: tuple[Config, str]) -> None:
+    config, name = about
+    prompts = config.prompts.model_copy(update={"set": name})
+    submit(config.model_copy(update={"prompts": prompts}))
+
+
+def celery(config: Config) -> None:
+    build(config).worker_main(["worker", "--pool", "solo", *QUIET])
+
+
+def worker(config: Config, name: str = "w1") -> None:
+    leaving = Shutdown()
+    on_signals(leaving)
+    leaser.IDLE_S = 0.05  # no event tells of a task that came back
+    scorer = ForkedScorer(config.environment)
+    served_versions.watch(config.run.dir)
+    try:
+        work(config, name, scorer, leaving)
+    finally:
+        scorer.close()
+
+
+def learner(config: Config) -> None:
+    torch.set_num_threads(1)
+    leaving = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: leaving.set())
+    train(config, leaving)
+
+
+def learner_of_s3(config: Config) -> None:
+    """With a store that says it heeds `If-None-Match`, as S3 does; rclone takes the header and ignores it."""
+    ObjectStore.puts_once = property(lambda _: True)  # type: ignore[assignment,method-assign]
+    learner(config)
+
+
+def operator(about: tuple[Config, str]) -> None:
+    """Who rewinds a run; the learner was silent long enough."""
+    rewind.SILENT_MS = 0
+    rewind._act(*about)
+
+
+def operator_of_s3(about: tuple[Config, str]) -> None:
+    ObjectStore.puts_once = property(lambda _: True)  # type: ignore[assignment,method-assign]
+    operator(about)
+
+
+def services(config: Config) -> None:
+    serve(config)
+
+
+def base_model(config: Config) -> None:
+    make(config, say=partial(print, flush=True))
+
+
+def supervisor(directory: Path) -> None:
+    """A server, and a role that ends: what `echo-queue run` keeps, but for what they do."""
+    lives = f"echo $$ >> {directory}/pids"
+    with Supervisor(directory, lock_deadline_s=30.0) as roles:
+        roles.start(Role("server", ("/bin/sh", "-c", f"{lives}; exec sleep 600"), servers=True))
+        roles.start(Role("ends", ("/bin/sh", "-c", f"{lives}; sleep 0.02"), ends=True))
+        roles.wait(lambda: roles.done("ends"), 20.0, "the role that ends")
+        (directory / "over").touch()
+
+
+def reward(completions: list[str], kind: list[str], directory: list[str], **_: object) -> list[float]:
+    """An environment: `slow` lets the test know and waits for it, `poison` always raises."""
+    if kind[0] == "poison":
+        raise RuntimeError("poison")
+    if kind[0] == "slow":
+        Path(directory[0], "scoring").touch()
+        give_up = time.monotonic() + 20
+        while not Path(directory[0], "go").exists() and time.monotonic() < give_up:
+            time.sleep(0.005)
+    return [float(place) for place in range(len(completions))]
+
+
+class ForkedScorer(Scorer):
+    """Its child is the real one, without an interpreter of its own."""
+
+    def _spawn(self, connection: socket.socket) -> "subprocess.Popen[bytes]":
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            failpoints.observer = None
+            child.main(str(connection.detach()), str(parent), self._config.model_dump_json())
+            os._exit(0)
+        return Forked(pid)  # type: ignore[return-value]
+
+
+ROLES = {
+    "submitter": submitter,
+    "celery": celery,
+    "worker": worker,
+    "second worker": partial(worker, name="w2"),
+    "learner": learner,
+    "learner of S3": learner_of_s3,
+    "operator": operator,
+    "operator of S3": operator_of_s3,
+    "services": services,
+    "base model": base_model,
+    "supervisor": supervisor,
+}

@@ -1,0 +1,168 @@
+"""Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
+
+`make test` leads every point singly, `make proof` all pairs as well; CI draws a few of these (`tests/tiers.py`).
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from echo_queue import failpoints
+from tests.faults.crash_points import points, unguarded_io
+from tests.faults.crash_points.cases import (
+    BaseModelCase,
+    Case,
+    LearnerCase,
+    Places,
+    RewindCase,
+    ServicesCase,
+    Submissions,
+    SupervisorCase,
+    WorkerCase,
+)
+from tests.faults.crash_points.crashing_run import Site
+from tests.tiers import few
+
+FEW_PAIRS = 6
+"""Pairs of each role that CI draws."""
+AT_A_TIME = 2
+SIMPLE = {
+    "learner": LearnerCase,
+    "operator": RewindCase,
+    "worker": WorkerCase,
+    "services": ServicesCase,
+    "supervisor": SupervisorCase,
+    "base model": BaseModelCase,
+}
+UNREACHED = {
+    ("learner", "get weights/manifest.json"): "a version that is there already: a lineage publishes each only once",
+    ("learner", "get weights"): "likewise, a way to one",
+    ("learner", "turn"): "a second process that goes on with a lineage that another began",
+    ("operator", "turn"): "likewise",
+    ("operator", "put checkpoints"): "tensors: a rewind marks those that are there",
+    ("operator", "delete replay"): "a commit of groups that still lie in replay: a rewind goes back",
+    ("worker", "discard"): "a partial rollout that no worker of this run can have made",
+    ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
+    ("services", "look at the bucket"): "of an external store",
+}
+"""Steps that no case here takes, and when they are taken."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch, Site(tmp_path_factory.mktemp("crash-points")) as site:
+        for name, value in site.environ.items():
+            patch.setenv(name, value)
+        yield site
+
+
+class Company:
+    """Gives the cases of one role, numbered, and says what was passed in all of them."""
+
+    def __init__(self, site: Site, role: str) -> None:
+        self.site, self.role = site, role
+        self.record = site.directory / f"steps-of-{role.replace(' ', '-')}"
+        self._ends = ExitStack()
+        self._make: Callable[[str, Places], Case] = lambda name, places: SIMPLE[role](site, name, places)
+
+    def __enter__(self) -> "Company":
+        if self.role not in SIMPLE:
+            run = Submissions(self.site, self.role, helper=self.role == "submitter")
+            self._make = self._ends.enter_context(run).case
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def lead(self, name: str, places: Places) -> tuple[int, ...]:
+        """The exit codes of the lives that were to die at `places`, after the verdict."""
+        with self._make(f"{self.role.replace(' ', '-')}-{name}", places) as case:
+            try:
+                case.prepare(places[0])
+                codes = tuple(case.live(place, self.record) for place in places)
+                assert set(codes) <= {0, failpoints.CRASHED}, f"a life ended with {codes}"
+                assert case.live("", self.record) == 0, "the last life failed"
+                case.verdict()
+            except BaseException as error:
+                error.add_note(f"died at {' and then at '.join(places)}\n{case.told()}")
+                raise
+        return codes
+
+    def lead_all(self, cases: Sequence[Places], kind: str) -> list[tuple[int, ...]]:
+        with ThreadPoolExecutor(AT_A_TIME if self.role in SIMPLE else 1) as pool:  # the others share one run
+            return list(pool.map(lambda number: self.lead(f"{kind}-{number}", cases[number]), range(len(cases))))
+
+
+def reachable(role: str) -> list[str]:
+    return [point for point in points.points(role) if (role, point) not in UNREACHED]
+
+
+def test_nothing_is_written_sent_or_spawned_but_through_a_door() -> None:
+    assert unguarded_io.unseen() == []
+    assert unguarded_io.idle_reasons() == [], "what is excused here is gone"
+
+
+def test_every_door_is_a_point_of_some_role() -> None:
+    known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP}
+    known |= {f"{verb} *" for verb in ("put", "put once", "get", "head", "list", "delete", "look at", "create")}
+    assert {door.step for door in points.doors()} <= known
+
+
+OPERATORS = (
+    *("dead", "revive", "bury", "audit", "renew", "write marker", "rename marker", "remove marker"),
+    *("group_in_replay", "partial_group"),
+    *("write password", "rename password"),
+    *("write weights", "rename weights"),
+)
+"""Steps of commands that people give, and give again."""
+SWEEP = ("places", "pointed")
+"""What the sweep for orphaned payloads reads, ten minutes into a run, before its one delete."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", points.ROLES)
+def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """… and the steps it takes, in all these lives, are exactly those that the code names."""
+    places = reachable(role)
+    with Company(site, role) as company:
+        codes = company.lead_all([(place,) for place in places], "single")
+        missed = [place for place, (code,) in zip(places, codes, strict=True) if code != failpoints.CRASHED]
+        assert not missed, "never came to these points"
+        assert sorted(set(company.record.read_text().split("\n")) - {""}) == places
+    with capsys.disabled():
+        print(f" [{len(places)} points of the {role}]", end="")
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("role", points.ROLES)
+def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """… and the first death comes as surely as it does alone; the second only where the way still leads there."""
+    places = reachable(role)
+    pairs = list(product(places, places))
+    chosen = few(pairs, FEW_PAIRS, role)
+    with Company(site, role) as company:
+        codes = company.lead_all(chosen, "pair")
+    missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != failpoints.CRASHED]
+    assert not missed, "never came to the first of these points, though a single death does"
+    twice = sum(code == (failpoints.CRASHED, failpoints.CRASHED) for code in codes)
+    with capsys.disabled():
+        print(f" [{len(chosen)} of {len(pairs)} pairs of the {role}, {twice} died twice]", end="")
+
+
+def test_the_environment_names_the_point_of_any_process(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from echo_queue.atomic_file import write_atomically;"
+        f"[write_atomically(Path({str(tmp_path)!r}, name), b'data', 'file') for name in 'ab']"
+    )
+    environ = os.environ | {failpoints.VARIABLE: "write file#2"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, timeout=60, check=False)
+    assert ended.returncode == failpoints.CRASHED
+    assert sorted(path.name[:2] for path in tmp_path.iterdir()) == ["a", "b."], "b has its temporary file alone"

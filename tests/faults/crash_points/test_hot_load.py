@@ -1,0 +1,89 @@
+"""Two workers that are killed again and again while versions come: only what was published ever generates.
+
+The learner's weights drift with every version; workers feed one another. After each swap a worker notes whether every
+tensor of its live engine has the digest that the manifest names (`served`).
+"""
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+from safetensors.torch import load_file
+
+from echo_queue.queue import Chunk, PromptSet, RunRules
+from echo_queue.records import PromptRow
+from echo_queue.submission import shards
+from learner.recovery import checkpoint
+from tests.faults.crash_points.crashing_run import Committer, Site, until
+from tests.faults.crash_points.fork_server import Life
+from tests.faults.history import served_versions
+from tests.seed import session_seed
+
+PROMPTS = 24
+KILLS = 8
+DEADLINE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch, Site(tmp_path_factory.mktemp("hot-load")) as site:
+        for name, value in site.environ.items():
+            patch.setenv(name, value)
+        yield site
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_whatever_is_killed_only_published_weights_generate(
+    site: Site, encrypt: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, chance = f"hot-{encrypt}".lower(), random.Random(session_seed())
+    config = site.config(
+        name,
+        model={"base": str(site.base), "max_prompt_tokens": 16, "max_new_tokens": 3},
+        rollout={"group_size": 2, "concurrent_groups": 1, "grace_s": 0.3},
+        environment={
+            "kind": "function",
+            "function": "tests.faults.crash_points.role_processes:reward",
+            "timeout_s": 20.0,
+        },
+        queue={"stall_deadline_s": 30.0, "lease_s": 0.3, "max_attempts": 99, "inline_max_bytes": 1 << 20},
+        weights={"encrypt": encrypt, "chunk_deadline_s": 0.5},
+    )
+    queue, store = site.queue(config), site.store(config)
+    queue.configure(RunRules.of(config))
+    rows = [PromptRow("w1", {"kind": "plain", "directory": ""}) for _ in range(PROMPTS)]
+    queue.declare(PromptSet("set", "test"), [Chunk(0, 0, PROMPTS)])
+    queue.submit("set", 0, shards.write(store, "set", 0, 0, rows))
+    tensors = load_file(site.base / "model.safetensors")
+    log = site.directory / f"log-{name}"
+    lives: dict[str, Life] = {}
+
+    def told() -> str:
+        return log.read_text(errors="replace")[-6_000:]
+
+    def all_live() -> None:
+        for worker in ("worker", "second worker"):
+            if worker not in lives or lives[worker].over.is_set():
+                lives[worker] = site.begin(worker, config, log)
+
+    with Committer(queue, store, tensors, config, most=2) as learner:
+        for _ in range(KILLS):
+            all_live()
+            time.sleep(chance.uniform(0.0, 1.5))
+            lives[chance.choice(sorted(lives))].end()
+        all_live()
+        until(lambda: len(learner.trained) == PROMPTS, "all groups", told, DEADLINE_S)
+        queue.finish(learner.lineage)
+        until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
+    seen = served_versions.read(config.run.dir)
+    assert list((config.run.dir / "part_cache").iterdir()) == [], (
+        "each worker removes its own part cache, and those of the dead"
+    )
+    assert not seen.wrong, told()
+    assert learner.generated <= seen.swaps.keys(), "nothing else has generated"
+    assert sorted(checkpoint.trained_ids(store)) == sorted(f"set/0/{index}" for index in range(PROMPTS))
+    assert queue.audit().ok
+    with capsys.disabled():
+        print(f" [{seen.swaps.total()} swaps, {len(learner.generated)} versions generated]", end="")

@@ -1,0 +1,243 @@
+"""Where the code writes, sends or spawns without passing a door, and why it may.
+
+A call is behind a door if it stands in what is given to one (a lambda, a `partial`, the function itself), or in a
+function of the same file all of whose uses stand there. Reads of files, and folders that may exist already, change
+nothing that a crash could leave in between.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from tests.faults.crash_points.points import PACKAGES, files, receiver, tree_of
+
+ALLOWED: Mapping[str, str] = {
+    "echo_queue/queue/library.py:load": "called at the door `install`, and inside the retry loop",
+    "echo_queue/connections/connect.py:_open_redis": "a ping, which changes nothing",
+    "echo_queue/services/redis_server.py:RedisServer._probe": "a ping, which changes nothing",
+    "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
+    "echo_queue/launch/server_process.py:ServerProcess._held": "tries a lock and lets it go at once",
+    "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log of what passes the door `launch server`",
+    "echo_queue/launch/server_process.py:ServerProcess._keep_log_short": "a log",
+    "echo_queue/storage/object_store.py:ObjectStore.download_folder": "its temporary folder, which no program reads",
+    "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
+    "echo_queue/weights/tensors.py:kept": "a file without a name, gone with its process",
+    "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a door",
+    "echo_queue/reporting/plots.py:_svg": "into memory",
+    "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
+    "echo_queue/reporting/tensorboard.py:write": "likewise",
+    "echo_queue/cli/output.py:print_json": "the terminal",
+    "echo_queue/cli/config.py:_directory_problems": "tries whether the directory can be written",
+    "echo_queue/launch/roles.py:become": "becomes the role",
+    "echo_queue/launch/guard.py:_signal": "the guard: it has no state, and ends what it was told of",
+    "echo_queue/launch/guard.py:_lives": "asks whether a process lives",
+    "echo_queue/launch/supervisor.py:Supervised.start": "a line in the role's log",
+    "echo_queue/launch/supervisor.py:Supervisor._report": "fills the buffer that the door `tell guard` sends",
+    "echo_queue/launch/supervisor.py:spawn": "what `Supervised.start` calls at the door `spawn role`",
+    "echo_queue/launch/supervisor.py:lock": "waits for the lock; what is noted in it passes a door",
+    "echo_queue/launch/supervisor.py:_process_lives": "asks whether a process lives",
+    "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
+    "workers/engines/http/files.py:CheckpointFiles": "read at the door `load weights`; the next one removes it",
+    "workers/engines/http/streams.py:Streams": "asks the server, which keeps nothing",
+    "workers/engines/vllm/setup.py:_configuration": "a configuration in memory",
+    "workers/environments/child.py:serve": "the scorer has no state; its answers are heard at the door `hear scorer`",
+    "workers/environments/verifiers.py:Conversation": "tasks of the scorer's own event loop",
+    "workers/environments/verifiers.py:TurnClient": "likewise, and what waits between them",
+    "workers/environments/pipe.py:Pipe": "the frames of the doors `ask scorer` and `hear scorer`",
+    "workers/weights/cache/part_cache.py:PartFile": "a part of a part cache, which ends with its process",
+    "workers/weights/cache/part_cache.py:PartCache.close": "its own folder, which whoever comes next sweeps",
+    "workers/weights/cache/part_cache.py:_lock": "tries a lock, which ends with the process",
+    "workers/weights/cache/part_cache.py:_remove_dead": "what a dead worker left, which whoever comes next sweeps",
+    "workers/weights/cache/part_cache.py:_remove": "likewise",
+    "workers/weights/cache/part_cache.py:_wipe": "the parts in a folder that is this process's own, or a dead one's",
+    "workers/weights/folder.py:SharedFolder": "copies of what the store holds, which count by their digests alone",
+    "workers/weights/folder.py:ClaimingStore._share": "shows that it gets on",
+    "workers/weights/peers/server.py:PeerServer": "answers peers with what was verified, and keeps nothing",
+    "workers/weights/peers/http1.py:Wire": "what peers say to each other, of which nothing lasts",
+    "workers/weights/peers/peer_source.py:PeerSource": "reads a peer, into a part cache that ends with the process",
+    "workers/weights/cache/sources.py:StoreSource.chunks": "writes into a part cache that ends with the process",
+    "learner/base_model/__init__.py:make": "the folder of its partial rollouts, removed at the end",
+    "learner/base_model/build.py:build": "its partial rollout, at the door `build base`",
+    "learner/train.py:export": "removes an old partial rollout, which nobody reads",
+}
+"""File and function (or class) → why what it does outside of a door does not matter."""
+
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "os": (
+        *("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath"),
+        *("urandom", "_exit"),
+    ),
+    "shutil": ("which", "disk_usage"),
+    "subprocess": ("TimeoutExpired",),
+    "socket": ("socket", "socketpair", "gethostname", "getaddrinfo"),
+    "signal": ("signal", "Signals"),
+    "fcntl": (),
+    "tempfile": ("gettempdir",),
+    "safetensors.torch": ("load", "load_file", "save"),
+}
+"""Modules whose every function is an act, but for these."""
+CLIENTS = ("client", "redis", "s3", "pipe", "connection", "broker")
+"""What a client of Redis or S3, or a pipeline, is called: also `broker_client` or `self._client`."""
+CLIENT_READS = (
+    *("pipeline", "register_script", "close", "fileno", "get_connection_kwargs"),  # nothing is sent
+    *("fcall_ro", "function_list", "get", "mget", "exists", "ttl", "pttl", "type", "scan_iter", "info", "wait"),
+    *("hget", "hmget", "hgetall", "hlen", "hscan_iter", "hexists", "llen", "lrange", "smembers", "sismember", "scard"),
+    *("xlen", "xrange", "xrevrange", "xread", "xpending", "xpending_range", "xinfo_groups", "xinfo_stream"),
+    *("zcard", "zrange", "zscore", "zrangebyscore", "config_get", "acl_whoami"),
+    *("get_object", "head_object", "head_bucket", "list_objects_v2", "get_paginator"),
+)
+"""All else that such a client does is an act."""
+PATHS = ("write_text", "write_bytes", "rename", "unlink", "touch", "symlink_to", "hardlink_to", "rmdir")
+CELERY = ("apply_async", "delay")
+METHODS = (*PATHS, *CELERY, "flush", "truncate", "download_file")
+WRITERS = ("save", "copy", "send", "write", "dump", "upload", "put_", "create_", "delete_")
+"""How the names of foreign functions begin that write or send, wherever they come from."""
+NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_atomically")
+"""Into memory; and what passes doors itself."""
+OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")
+"""What is defined here: it is looked at where it stands."""
+DOORS = {("failpoints", "step"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
+
+
+@dataclass(frozen=True)
+class Act:
+    """Something that writes, sends or spawns. `place`: file and qualified name of the function."""
+
+    place: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.place} (line {self.line}): {self.what}"
+
+
+def unseen() -> list[Act]:
+    """What no door sees and no reason excuses."""
+    return [act for act in _all() if not any(_covers(allowed, act.place) for allowed in ALLOWED)]
+
+
+def idle_reasons() -> list[str]:
+    """Entries of `ALLOWED` that excuse nothing."""
+    acts = _all()
+    return [allowed for allowed in ALLOWED if not any(_covers(allowed, act.place) for act in acts)]
+
+
+def _covers(allowed: str, place: str) -> bool:
+    return place == allowed or place.startswith(f"{allowed}.")
+
+
+@cache
+def _all() -> tuple[Act, ...]:
+    return tuple(act for file in files() for act in _acts(file))
+
+
+def _acts(file: str) -> Iterator[Act]:
+    return (Act(f"{file}:{act.place}", act.line, act.what) for act in acts_of(tree_of(file)))
+
+
+def acts_of(tree: ast.Module) -> Iterator[Act]:
+    """What the code of one file does outside of doors; places without the file's name."""
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    behind, imported = _functions_behind_doors(tree, parents), _imported(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_act(node, imported) and not _behind(node, parents, behind):
+            yield Act(qualified(node, parents), node.lineno, ast.unparse(node.func))
+
+
+def _imported(tree: ast.Module) -> Mapping[str, str]:
+    """Name in this file → what it stands for, by its full name."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=modules):
+                names |= {(one.asname or one.name).partition(".")[0]: one.name for one in modules if one.asname}
+                names |= {one.name.partition(".")[0]: one.name.partition(".")[0] for one in modules if not one.asname}
+            case ast.ImportFrom(module=str(module), names=parts):
+                names |= {one.asname or one.name: f"{module}.{one.name}" for one in parts}
+    return names
+
+
+def _functions_behind_doors(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]) -> frozenset[str]:
+    """Names of functions that are used in this file, and only behind doors."""
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    uses: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(tree):
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if name in defined:
+            uses.setdefault(name, []).append(node)
+    behind: frozenset[str] = frozenset()
+    while True:
+        more = frozenset(name for name, nodes in uses.items() if all(_behind(node, parents, behind) for node in nodes))
+        if more == behind:
+            return behind
+        behind = more
+
+
+def _behind(node: ast.AST, parents: Mapping[ast.AST, ast.AST], functions: frozenset[str]) -> bool:
+    above = parents.get(node)
+    while above is not None:
+        if isinstance(above, ast.Call) and _is_door(above) and node is not above.func:
+            return True
+        if isinstance(above, ast.FunctionDef) and above.name in functions:
+            return True
+        node, above = above, parents.get(above)
+    return False
+
+
+def _is_door(call: ast.Call) -> bool:
+    return (receiver(call.func), _last(call.func)) in DOORS
+
+
+def _is_act(call: ast.Call, imported: Mapping[str, str]) -> bool:
+    """Whether the call does something to the world."""
+    full, owner, name = _full_name(call.func, imported), receiver(call.func), _last(call.func)
+    module, _, name = full.rpartition(".") if full else ("", "", name)
+    if module.partition(".")[0] in PACKAGES:
+        return False
+    if module in MODULES:
+        return name not in MODULES[module]
+    if not module and owner.rpartition("_")[2] in CLIENTS and name not in CLIENT_READS:
+        return True
+    return (
+        (name == "open" and _writes(call))
+        or (name == "replace" and owner != "" and len(call.args) == 1 and not call.keywords)
+        or (owner not in OWN and _by_name(call, name))
+    )
+
+
+def _by_name(call: ast.Call, name: str) -> bool:
+    if name in NO_WRITERS or (name.startswith("copy") and not call.args):  # of what lies in memory
+        return False
+    return name in METHODS or name.startswith(WRITERS)
+
+
+def _full_name(function: ast.expr, imported: Mapping[str, str]) -> str:
+    """`os.replace`, however it was imported; empty if it is no imported name."""
+    match function:
+        case ast.Name(id=name):
+            return imported.get(name, "")
+        case ast.Attribute(value=value, attr=name):
+            before = _full_name(value, imported)
+            return f"{before}.{name}" if before else ""
+    return ""
+
+
+def _last(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _writes(call: ast.Call) -> bool:
+    words = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    modes = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    return any(set(mode) & set("wax+") and len(mode) <= 3 for mode in modes)
+
+
+def qualified(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> str:
+    names: list[str] = []
+    above = parents.get(node)
+    while above is not None:
+        if isinstance(above, ast.FunctionDef | ast.ClassDef):
+            names.append(above.name)
+        above = parents.get(above)
+    return ".".join(reversed(names))

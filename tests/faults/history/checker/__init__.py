@@ -1,0 +1,15 @@
+"""Whether the pipeline kept its word, judged from outside in the sense of Jepsen's total-queue.
+
+Pure: `judge` compares what the roles attempted and were told (`history`) with what survives: the newest checkpoint's
+chain, the queue's last audit, and audits taken all along. It believes the queue only about what it counts, never
+about what was trained or how old that was. Each violation names ids and the lines of history that concern them.
+
+`evidence`: what is known, and how it is asked. `fates`: what became of each prompt. `weights`: what made it.
+`begun`: what others went on from. `accounts`: whether all counts agree. `verdict`: all of it together.
+"""
+
+from tests.faults.history.checker.check_books import keeps
+from tests.faults.history.checker.evidence import Evidence, Link, Snapshot, Update
+from tests.faults.history.checker.verdict import Verdict, judge
+
+__all__ = ["Evidence", "Link", "Snapshot", "Update", "Verdict", "judge", "keeps"]

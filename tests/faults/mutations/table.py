@@ -1,0 +1,572 @@
+"""One rule of the product broken at a time, what that endangers, and the tests that must notice.
+
+- `old` occurs exactly once in its file, so that a mutation cannot quietly come to change nothing.
+- `caught_by` names few and fast tests, at least one of which fails; `mutate` runs them on a copy of the project.
+"""
+
+from dataclasses import dataclass
+
+LUA = "echo_queue/queue/library/"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """In `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
+
+    name: str
+    danger: str
+    file: str
+    old: str
+    new: str
+    caught_by: tuple[str, ...]
+
+    def apply(self, text: str) -> str:
+        """The file's text with the rule broken. Raises `ValueError` unless there is exactly one place for it."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {text.count(self.old)} places in {self.file} instead of one")
+        return text.replace(self.old, self.new)
+
+
+MUTATIONS = (
+    Mutation(
+        "committed before it is saved",
+        "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
+        "learner/train.py",
+        """\
+        self.newest = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
+        )
+        self.queue.commit(self.newest.name, trained)
+""",
+        """\
+        self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
+        self.newest = checkpoint.save(
+            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
+        )
+""",
+        ("tests/learner/test_train.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
+    ),
+    Mutation(
+        "MAXLEN on a work stream",
+        "Redis drops the oldest tasks of a large window without a word",
+        LUA + "state.lua",
+        "redis.call('XADD', run.K[stream], '*', unpack(words))",
+        "redis.call('XADD', run.K[stream], 'MAXLEN', 1000, '*', unpack(words))",
+        ("tests/queue/test_admission.py::test_a_window_of_any_size_keeps_all_its_tasks",),
+    ),
+    Mutation(
+        "a consumer deleted with its leases",
+        "the tasks of a silent worker are never delivered again",
+        LUA + "operator.lua",
+        "if consumer.pending == 0 and consumer.idle > FORGET_WORKER_MS then",
+        "if consumer.idle > run.lease_ms then",
+        ("tests/queue/test_leases.py::test_one_sweep_takes_back_a_bounded_number",),
+    ),
+    Mutation(
+        "a consumer group that starts at $",
+        "tasks added before their group was made, or made again, are never delivered",
+        LUA + "operator.lua",
+        "redis.pcall('XGROUP', 'CREATE', key, name, '0', 'MKSTREAM')",
+        "redis.pcall('XGROUP', 'CREATE', key, name, '$', 'MKSTREAM')",
+        ("tests/queue/test_leases.py::test_a_consumer_group_that_is_made_again_hands_out_what_there_is",),
+    ),
+    Mutation(
+        "retries inside the Redis client",
+        "a command that was carried out is sent again below the queue, where no token identifies it",
+        "echo_queue/connections/connect.py",
+        '"retry": Retry(NoBackoff(), 0),\n        "socket_timeout"',
+        '"retry": Retry(NoBackoff(), 3),\n        "socket_timeout"',
+        ("tests/connections/test_connect.py::test_a_connection_repeats_no_command_by_itself",),
+    ),
+    Mutation(
+        "dedupe removed",
+        "a task that two workers complete is trained twice",
+        LUA + "worker.lua",
+        "  if stream == 'replay' then\n    local first",
+        "  if stream == 'nowhere' then\n    local first",
+        ("tests/queue/test_completion.py::test_a_task_completed_twice_is_trained_once",),
+    ),
+    Mutation(
+        "everysec instead of always",
+        "a machine that fails takes up to a second of acknowledged work with it",
+        "echo_queue/services/redis_server.py",
+        '"appendfsync": "always"',
+        '"appendfsync": "everysec"',
+        ("tests/services/test_redis_server.py::test_each_write_is_on_disk_before_it_is_acknowledged",),
+    ),
+    Mutation(
+        "no check at drain",
+        "groups older than S are trained",
+        LUA + "learner.lua",
+        "return run.v - group.oldest > run.s",
+        "return false",
+        ("tests/queue/test_lateness.py::test_a_group_over_the_bound_goes_back_in_the_same_call",),
+    ),
+    Mutation(
+        "no check at completion",
+        "what can never be trained any more fills replay, and its worker goes on serving old weights",
+        LUA + "worker.lua",
+        "if run.v - oldest > run.s or abandoned(run, lineage, newest) then",
+        "if false then",
+        ("tests/queue/test_lateness.py::test_a_completion_that_is_already_too_late_frees_its_lease",),
+    ),
+    Mutation(
+        "abandoned weights are admissible",
+        "groups made by weights of a line that no longer exists are trained",
+        LUA + "state.lua",
+        "return line ~= lineage or version > bound",
+        "return false",
+        ("tests/queue/test_lineage.py::test_abandoned_weights_are_unpublished_and_their_work_goes_back",),
+    ),
+    Mutation(
+        "a bad group is buried wherever it is",
+        "a task that was generated again is dead because of an earlier group",
+        LUA + "operator.lua",
+        "if stream ~= 'replay' or entry ~= args[3] then return { 0 } end",
+        "if stream ~= 'replay' then return { 0 } end",
+        ("tests/queue/test_lineage.py::test_a_bad_group_is_buried_at_its_place_only",),
+    ),
+    Mutation(
+        "what a learner has in hand may be buried",
+        "a prompt is dead and then trained",
+        LUA + "operator.lua",
+        "not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. args[1]) then return { 0 } end",
+        "false then return { 0 } end",
+        ("tests/queue/test_lineage.py::test_what_a_learner_has_in_hand_is_not_buried",),
+    ),
+    Mutation(
+        "a run that has work left may finish",
+        "workers leave while prompts wait, and the run calls itself over",
+        LUA + "operator.lua",
+        "if args[2] ~= '1' and outside(run) > 0 then return 0 end",
+        "",
+        ("tests/queue/test_lineage.py::test_a_run_with_anything_left_to_train_does_not_finish",),
+    ),
+    Mutation(
+        "no fence",
+        "a learner that hung and was replaced wakes up and moves the queue",
+        LUA + "state.lua",
+        "if lineage < run.lineage then",
+        "if false then",
+        ("tests/queue/test_lineage.py::test_a_learner_that_was_taken_over_is_fenced_in_every_move",),
+    ),
+    Mutation(
+        "turns not counted",
+        "after a fail-over that forgot a drain its groups are drained, and trained, again",
+        LUA + "state.lua",
+        "if not repeated and tonumber(turn) ~= tonumber(last) + 1 then",
+        "if false then",
+        (
+            "tests/learner/recovery/test_resume.py::test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on",
+        ),
+    ),
+    Mutation(
+        "a drain that does not recognise its repetition",
+        "groups whose drain lost its reply are out of reach until the learner restarts",
+        LUA + "learner.lua",
+        "local taken = repeat_drain(run, turn) or fresh_drain",
+        "local taken = fresh_drain",
+        ("tests/faults/proxy/test_proxy.py::test_every_move_survives_every_fault",),
+    ),
+    Mutation(
+        "a lease that does not recognise its repetition",
+        "tasks whose lease lost its reply wait until it expires, and cost an attempt",
+        LUA + "worker.lua",
+        "tasks = repeat_lease(run, worker, token) or fresh_lease",
+        "tasks = fresh_lease",
+        ("tests/faults/proxy/test_proxy.py::test_every_move_survives_every_fault",),
+    ),
+    Mutation(
+        "a partial rollout older than the bound handed out",
+        "a task goes from worker to worker, each of which finishes what can no longer be trained",
+        LUA + "worker.lua",
+        "if run.v - oldest > run.s or newest > run.published",
+        "if newest > run.published",
+        ("tests/queue/test_progress.py::test_a_partial_older_than_the_bound_is_dropped_and_counted",),
+    ),
+    Mutation(
+        "a partial rollout by abandoned weights handed out",
+        "tokens of weights that a rewind left behind are continued, and trained",
+        LUA + "worker.lua",
+        "or oldest > newest or abandoned(run, lineage, newest) then",
+        "or oldest > newest then",
+        ("tests/queue/test_progress.py::test_a_partial_by_abandoned_weights_is_dropped",),
+    ),
+    Mutation(
+        "a partial rollout that outlives its task",
+        "Redis fills with partial rollouts of what was trained long ago",
+        LUA + "worker.lua",
+        "  redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)\n  clear(run, stream, entry, id)\n"
+        "  drop_partial(run, id)\n",
+        "  redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)\n  clear(run, stream, entry, id)\n",
+        ("tests/queue/test_progress.py::test_completion_burial_failure_and_training_end_a_partial",),
+    ),
+    Mutation(
+        "progress of a lost lease accepted",
+        "a worker that was taken for dead overwrites newer progress with older",
+        LUA + "worker.lua",
+        "  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end\n  if words[4]",
+        "  if words[4]",
+        ("tests/queue/test_progress.py::test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told",),
+    ),
+    Mutation(
+        "a partial rollout is not checked",
+        "what one worker wrote by hand fails every worker that leases the task, or passes for tokens of newer weights",
+        "echo_queue/queue/payloads.py",
+        "        if said != told:\n",
+        "        if False:\n",
+        ("tests/queue/test_progress.py::test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew",),
+    ),
+    Mutation(
+        "no cap on attempts",
+        "a task that kills its worker kills them all, for ever",
+        LUA + "operator.lua",
+        "if attempt < run.max_attempts then",
+        "if true then",
+        ("tests/queue/test_leases.py::test_a_poisonous_task_dies_with_its_reason_and_can_be_revived",),
+    ),
+    Mutation(
+        "progress costs an attempt",
+        "a task longer than machines live dies of kills alone, although nothing of it is lost",
+        LUA + "operator.lua",
+        "local gets_on = not failed and tokens > (tonumber(task.kept) or 0)",
+        "local gets_on = false",
+        ("tests/queue/test_progress.py::test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away",),
+    ),
+    Mutation(
+        "a lease without progress costs no attempt",
+        "a task that kills its worker once it has come so far kills them all, for ever",
+        LUA + "operator.lua",
+        "{ attempt = attempt, kept = tokens }",
+        "{ attempt = attempt }",
+        (
+            "tests/queue/test_progress.py::test_a_lease_that_runs_out_with_no_more_kept_than_the_one_before_costs_an_attempt",
+        ),
+    ),
+    Mutation(
+        "no bound on what a partial rollout claims",
+        "a worker that claims ever more tokens keeps alive a task that kills its workers",
+        LUA + "worker.lua",
+        "if not at or tonumber(tokens) > run.group_max_tokens then",
+        "if not at then",
+        (
+            "tests/queue/test_progress.py::test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_may_have",
+        ),
+    ),
+    Mutation(
+        "no grace after an absence",
+        "after an outage every lease expires at once, and living workers' work is done twice",
+        LUA + "operator.lua",
+        "return run.now < grace",
+        "return false",
+        ("tests/queue/test_leases.py::test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back",),
+    ),
+    Mutation(
+        "admission without bound",
+        "groups are generated that are too old when their turn comes",
+        LUA + "backlog.lua",
+        "full = min_pv > run.published or (run.pace",
+        "full = (run.pace",
+        ("tests/queue/test_admission.py::test_with_s_0_exactly_one_batch_is_admitted_for_each_update",),
+    ),
+    Mutation(
+        "shortest first",
+        "the longest groups are begun last, and every update waits for them",
+        LUA + "backlog.lua",
+        "if a.length ~= b.length then return a.length > b.length end",
+        "if a.length ~= b.length then return a.length < b.length end",
+        ("tests/queue/test_long_tail.py::test_the_longest_of_the_epoch_before_are_handed_out_first",),
+    ),
+    Mutation(
+        "long ones handed out together",
+        "the longest groups of an update slow one another down at one worker, and all others wait for it",
+        LUA + "worker.lua",
+        "full = #tasks == size or pairs_of(task[3]).long == '1'",
+        "full = #tasks == size",
+        ("tests/queue/test_long_tail.py::test_the_long_ones_go_to_whoever_asks_next_and_never_two_at_once",),
+    ),
+    Mutation(
+        "a bucket that learns nothing",
+        "in the first epoch prompts are begun in any order, and updates wait for the longest",
+        LUA + "worker.lua",
+        "if byte > 0 and byte <= BUCKETS then note_bucket(run, task.set, byte, tokens) end",
+        "",
+        ("tests/queue/test_long_tail.py::test_in_the_first_epoch_prompts_are_as_long_as_those_like_them",),
+    ),
+    Mutation(
+        "a chunk submitted twice counts twice",
+        "prompts of a chunk whose message came twice are trained twice",
+        LUA + "backlog.lua",
+        "if was.state == 'done' then return 0 end",
+        "",
+        ("tests/queue/test_admission.py::test_a_submission_repeated_adds_nothing",),
+    ),
+    Mutation(
+        "a checkpoint committed twice counts twice",
+        "after a commit that lost its reply, a rewind does not bring back what the checkpoint held",
+        LUA + "learner.lua",
+        "if run.state.committed == args[3] then return { settled, refs } end",
+        "",
+        ("tests/queue/test_completion.py::test_committing_twice_counts_once",),
+    ),
+    Mutation(
+        "committed ids that are not open are forgotten",
+        "a Redis that was set back to before their admission trains them again",
+        LUA + "learner.lua",
+        "    redis.call('SADD', run.K.settled_ids, id)\n",
+        "",
+        ("tests/queue/test_lineage.py::test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission",),
+    ),
+    Mutation(
+        "the pointer to the weights moves backward",
+        "a publication that was slow makes the workers serve older weights",
+        LUA + "learner.lua",
+        "  if stands(run, lineage, number) then return 0 end\n",
+        "",
+        ("tests/queue/test_lineage.py::test_the_pointer_only_moves_forward",),
+    ),
+    Mutation(
+        "a forgotten pointer stays forgotten",
+        "after a fail-over that forgot a publication the workers wait for weights until the learner gives up",
+        "learner/publication/weight_broadcast.py",
+        "if last is not None and (now is None or now.version < last.version):",
+        "if False:",
+        ("tests/learner/test_train.py::test_a_publication_that_redis_forgot_is_made_again",),
+    ),
+    Mutation(
+        "resumed without what lies ahead",
+        "what a learner saved and died before it committed is trained again",
+        "learner/recovery/resume.py",
+        "    for manifest in to_commit:\n        queue.commit(manifest.name, manifest.trained)\n",
+        "",
+        ("tests/learner/recovery/test_resume.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
+    ),
+    Mutation(
+        "resumed without what was left behind",
+        "what only a damaged checkpoint held, or a rewind undid, is trained in no weights that survive",
+        "learner/recovery/resume.py",
+        "undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)",
+        "undone = 0",
+        ("tests/learner/recovery/test_resume.py::test_what_only_a_damaged_checkpoint_holds_is_trained_again",),
+    ),
+    Mutation(
+        "a checkpoint's manifest first",
+        "a learner that dies while it saves leaves a checkpoint that cannot be loaded, and counts as one",
+        "learner/recovery/checkpoint.py",
+        "    store.put(manifest.state, data)\n    _put_manifest(store, manifest)\n    return manifest\n\n\ndef newest",
+        "    _put_manifest(store, manifest)\n    store.put(manifest.state, data)\n    return manifest\n\n\ndef newest",
+        ("tests/learner/recovery/test_checkpoint.py::test_a_save_that_is_cut_off_leaves_no_checkpoint",),
+    ),
+    Mutation(
+        "a checkpoint's digest not checked",
+        "training goes on from tensors that a disk has changed",
+        "learner/recovery/checkpoint.py",
+        "if blake3(data).hexdigest() == manifest.digest:",
+        "if True:",
+        ("tests/learner/recovery/test_checkpoint.py::test_a_checkpoint_that_is_not_whole_is_passed_over",),
+    ),
+    Mutation(
+        "any checkpoint's name may be written again",
+        "two learners overwrite each other's checkpoint",
+        "learner/recovery/checkpoint.py",
+        "orjson.dumps(asdict(manifest)), once=True)",
+        "orjson.dumps(asdict(manifest)))",
+        ("tests/learner/recovery/test_checkpoint.py::test_saving_again_is_harmless_and_another_learner_is_refused",),
+    ),
+    Mutation(
+        "chunks of weights not checked",
+        "workers generate with weights that the network or a disk has changed",
+        "echo_queue/weights/reader.py",
+        "return len(chunk) == part.length(index) and digest(chunk) == part.chunks[index]",
+        "return True",
+        ("tests/weights/test_reader.py::test_a_flipped_bit_is_never_loaded",),
+    ),
+    Mutation(
+        "signatures not checked",
+        "anyone who can write to the store decides what the workers generate with",
+        "echo_queue/weights/signatures.py",
+        "            self._key.verify(bytes.fromhex(end[2].decode()), DOMAIN + body)\n",
+        "            pass\n",
+        ("tests/weights/test_signatures.py::test_any_changed_byte_is_noticed",),
+    ),
+    Mutation(
+        "a manifest of another version believed",
+        "an old, signed manifest under a new name makes the workers serve old weights",
+        "echo_queue/weights/reader.py",
+        'if (run, found) != (store.prefix.removesuffix("/"), version):',
+        "if False:",
+        ("tests/weights/test_reader.py::test_another_runs_or_versions_manifest_is_refused",),
+    ),
+    Mutation(
+        "parts announced in any order",
+        "workers fetch parts that are not there yet, and prefetch nothing more of their version",
+        "echo_queue/weights/announcements.py",
+        "while len(self._parts) > 1 and self._announced in self._stored:",
+        "while self._announced < len(self._stored):",
+        ("tests/weights/test_announcements.py::test_uploads_that_end_in_any_order_are_told_of_in_theirs",),
+    ),
+    Mutation(
+        "announcements outlive their version",
+        "a learner that hung and wakes up makes the workers fetch a version that will never be published",
+        LUA + "learner.lua",
+        "  redis.call('DEL', run.K.coming)\n",
+        "",
+        ("tests/queue/test_announcing.py::test_it_is_gone_when_the_pointer_moves_and_does_not_come_back",),
+    ),
+    Mutation(
+        "announcements of other weights believed",
+        "a worker's link carries a difference that it cannot apply, while what it needs waits",
+        "workers/weights/prefetch.py",
+        "if announcement.base is not None and have != (announcement.base, announcement.base_root):",
+        "if False:",
+        ("tests/workers/weights/test_prefetching.py::test_a_lie_is_ignored_with_one_warning",),
+    ),
+    Mutation(
+        "what was announced in vain stays in the part cache",
+        "a learner that is killed again and again fills the workers' disks",
+        "workers/weights/cache/transport.py",
+        "        self._part_cache.discard(prefetched.keys - wanted)\n",
+        "",
+        ("tests/workers/weights/test_growing_routes.py::test_what_is_given_up_leaves_no_part_and_holds_nothing",),
+    ),
+    Mutation(
+        "a probe proves nothing",
+        "workers leave good peers for ones that are no faster, and read the store that they were to spare",
+        "workers/weights/peers/source_choice.py",
+        "if probe.rate >= 2 * probe.rate_before and view.peers:",
+        "if view.peers:",
+        ("tests/workers/weights/test_source_choice.py::test_a_probe_must_prove_twice_as_fast",),
+    ),
+    Mutation(
+        "every worker of a shared folder reads the store",
+        "a site pays for each part as often as it has workers",
+        "workers/weights/folder.py",
+        "                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "",
+        ("tests/workers/weights/test_folder.py::test_a_part_has_one_claim_at_a_time",),
+    ),
+    Mutation(
+        "a difference applied to other weights than its own",
+        "a worker whose weights are not those of its version's name goes on from them",
+        "echo_queue/weights/reader.py",
+        "        if route.base_root != here:\n",
+        "        if False:\n",
+        ("tests/weights/test_reader.py::test_other_weights_under_a_versions_name_are_no_base",),
+    ),
+    Mutation(
+        "tensors not compared with the manifest",
+        "parts that are whole and make other weights are served",
+        "echo_queue/weights/reader.py",
+        "if not matches(tensors[info.name], info):",
+        "if False:",
+        ("tests/weights/test_reader.py::test_parts_that_are_whole_and_make_other_tensors_are_never_loaded",),
+    ),
+    Mutation(
+        "bases of kept versions pruned",
+        "a worker that comes late finds differences to a version that is gone",
+        "echo_queue/weights/retention.py",
+        "        floors[version.lineage] = whole[-2] if len(whole) > 1 else older[0]\n",
+        "        floors[version.lineage] = version\n",
+        ("tests/weights/test_retention.py::test_pruning_leaves_the_newest_what_lies_within_s_and_two_ways_there",),
+    ),
+    Mutation(
+        "weights within S pruned",
+        "a worker that may still serve a version finds it gone",
+        "echo_queue/weights/retention.py",
+        "one.number >= newest.number - s}",
+        "one.number >= newest.number}",
+        ("tests/weights/test_retention.py::test_only_what_nobody_can_need_is_expendable",),
+    ),
+    Mutation(
+        "a spilled payload removed when drained",
+        "a learner that restarts with groups in hand finds them gone",
+        "echo_queue/queue/learner.py",
+        "        return replies.drained_of(reply",
+        "        store: Any = self._payloads._store\n"
+        '        store.delete([one.key for one in store.list("replay/")])\n'
+        "        return replies.drained_of(reply",
+        ("tests/queue/test_payloads.py::test_a_drained_group_stays_in_the_store_until_it_is_committed",),
+    ),
+    Mutation(
+        "no reconciler in the Celery workers",
+        "chunks whose message a killed worker had taken never arrive",
+        "echo_queue/submission/celery/app.py",
+        "(LeaveUnacked, ReconcilerStep)",
+        "(LeaveUnacked,)",
+        ("tests/submission/test_submission.py::test_what_is_lost_in_the_broker_is_sent_again",),
+    ),
+    Mutation(
+        "workers ignore min_pv",
+        "they generate with weights that are too old, again and again",
+        "workers/leaser.py",
+        "return Version(newest.lineage, number) if serving.number < number else None",
+        "return None",
+        ("tests/workers/test_rollout_loop.py::test_weights_are_refreshed_only_for_a_task_that_needs_it",),
+    ),
+    Mutation(
+        "an engine is not probed",
+        "a worker generates with weights that were never published, under the name of a version",
+        "workers/weights/swap.py",
+        "if not held:",
+        "if False:",
+        ("tests/workers/weights/test_swap.py::test_an_engine_that_holds_other_bytes_than_were_published_is_noticed",),
+    ),
+    Mutation(
+        "a damaged stage stays a base",
+        "the next difference is applied to what was never a version, again and again",
+        "workers/weights/staging.py",
+        "        have, self.have = self.have, None\n",
+        "        have = self.have\n",
+        (
+            "tests/workers/weights/test_staging.py::test_a_copy_that_was_damaged_is_noticed_and_comes_anew_from_an_anchor",
+        ),
+    ),
+    Mutation(
+        "a pinned key is replaced by Redis",
+        "anyone who can write to Redis gives the workers weights",
+        "workers/weights/key_pinning.py",
+        "            if keys.public_key != expected:\n",
+        "            if False:\n",
+        ("tests/workers/weights/test_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",),
+    ),
+    Mutation(
+        "leases are kept in quarantine",
+        "tasks wait for a worker that may never generate again",
+        "workers/weights/updater.py",
+        "            self._on_quarantine()\n",
+        "",
+        ("tests/workers/test_quarantine.py::test_what_runs_is_handed_back_before_weights_are_built_anew",),
+    ),
+    Mutation(
+        "the lease keeper does not renew",
+        "every call longer than a lease is taken over while it still runs",
+        "workers/lease_keeper.py",
+        "            lost = self._queue.renew(self._worker, self._held.versions())\n",
+        "            lost: list[str] = []\n",
+        ("tests/workers/test_lease_keeper.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
+    ),
+    Mutation(
+        "groups are not validated",
+        "one broken worker spoils the gradient of all",
+        "echo_queue/queue/payloads.py",
+        "            self._validator.check(group)\n",
+        "            pass\n",
+        ("tests/queue/test_bad_groups.py::test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on",),
+    ),
+    Mutation(
+        "an answer cut short is taken for whole",
+        "a checkpoint or a chunk of weights is read in part",
+        "echo_queue/storage/object_store.py",
+        'if len(data) != int(answer["ContentLength"]):',
+        "if False:",
+        ("tests/faults/proxy/test_proxy.py::test_an_answer_that_ends_anywhere_is_asked_for_again",),
+    ),
+    Mutation(
+        "two supervisors of one run",
+        "every role runs twice in one directory",
+        "echo_queue/launch/supervisor.py",
+        "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        ("tests/launch/test_supervisor.py::test_a_second_supervisor_is_refused",),
+    ),
+)

@@ -1,0 +1,503 @@
+"""Every order of moves that Hypothesis finds, on the real Lua library in a real Redis, against `reference`.
+
+- After each move Redis holds exactly what the reference says, place by place, and has answered what it says; any reply
+  may get lost, so that the move is made twice.
+- A learner resumes from its checkpoints as `learner/recovery/resume.py` does. It may die, hang and wake up, lose its
+  newest checkpoint, be rewound; Redis may be set back to what it held before.
+- However a story went, in the end each prompt was trained exactly once in the surviving checkpoints.
+"""
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from itertools import count
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from echo_queue.errors import FencedError, SetBackError
+from echo_queue.queue import Chunk, PromptSet, RunRules
+from echo_queue.queue.caller import Caller
+from echo_queue.records import BASE, PartialGroup, PromptShard, Published, Task, Version, partial_codec
+from echo_queue.services.redis_server import RedisServer
+from tests.faults.reference_machine.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
+from tests.faults.reference_machine.snapshot import expected, look
+from tests.queue.clients import Clients
+from tests.queue.scene import group_of, partial_of
+
+_runs = count()
+CHUNKS = ((0, 2), (2, 2))
+BUCKETS = ((1, 2), (1, 0))
+"""Of the prompts of each chunk."""
+WORKERS = ("w1", "w2", "w3")
+pick = st.integers(0, 5)
+"""One of those there are: the number modulo how many."""
+
+
+def move(**choices: Any) -> Callable[[Callable[..., None]], Any]:
+    """A rule after which Redis must hold what the reference says. (An `invariant` would be told at each step.)"""
+
+    def decorate(step: Callable[..., None]) -> Any:
+        @wraps(step)
+        def checked(self: "Machine", *args: Any, **chosen: Any) -> None:
+            self.depth += 1
+            step(self, *args, **chosen)
+            self.depth -= 1
+            if self.depth == 0:
+                self.check()
+
+        return rule(**choices)(checked)
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    name: str
+    version: int
+    parent: str
+    trained: tuple[str, ...]
+
+
+@dataclass
+class Learner:
+    """A process with a connection of its own."""
+
+    queue: Clients
+    lineage: int
+    version: int
+    saved: str
+    turn: int = 0
+    hand: list[str] = field(default_factory=list)
+    trained: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """`oldest`: of the partial rollout that the worker went on with."""
+
+    worker: str
+    task: Task
+    version: Version
+    oldest: int | None = None
+
+    def begun(self, before: int) -> int:
+        """The version of its oldest token; if it has begun it itself, so many versions before the one it serves."""
+        return max(0, self.version.number - before) if self.oldest is None else self.oldest
+
+
+class Stuttering(Caller):
+    """Loses the reply of each move while `lost` is set, so that it is made a second time, with the same words."""
+
+    lost = False
+
+    def _try(self, send: Callable[[], Any]) -> Any:
+        if self.lost:
+            super()._try(send)
+        return super()._try(send)
+
+
+class Machine(RuleBasedStateMachine):
+    """Two sets of four prompts, three workers, and as many learners as are started."""
+
+    server: RedisServer
+    depth = 0
+    """Rules within rules."""
+
+    @initialize(
+        s=st.integers(0, 2), batch=st.integers(1, 3), pace=st.booleans(), late=st.sampled_from(["requeue", "wait"]),
+        shuffled=st.booleans(), epochs=st.integers(1, 2), longest_first=st.booleans(),
+    )  # fmt: skip
+    def begin(
+        self, *, s: int, batch: int, pace: bool, late: str, shuffled: bool, epochs: int, longest_first: bool
+    ) -> None:
+        rules: Any = {"late": late, "longest_first": longest_first}
+        rules = RunRules(s=s, batch=batch, pace=pace, max_attempts=2, **rules)
+        self.name = f"machine-{os.getpid()}-{next(_runs)}"
+        self.queue, self.run = self._connect(), Reference(rules)
+        self.queue.configure(rules)
+        self.store: dict[str, Checkpoint] = {}
+        self.damaged: set[str] = set()
+        self.work: list[Work] = []
+        self.weights = [Version(0, 0)]
+        self.learners: list[Learner] = []
+        self.before: tuple[dict[bytes, bytes], Reference] | None = None
+        for name, order in (("a", "sequential"), ("b", "shuffled" if shuffled else "sequential")):
+            rules = PromptSet(name, "source", epochs=epochs, priority=ord(name), order=order)  # type: ignore[arg-type]
+            self.queue.declare(rules, [Chunk(at, first, size) for at, (first, size) in enumerate(CHUNKS)])
+            self.run.declare(rules, CHUNKS)
+            self.submit(name, 0)
+        self.restart()
+
+    # Submitters and workers -------------------------------------------------------------------------------------------
+
+    @move(name=st.sampled_from("ab"), chunk=st.integers(0, 1), lost=st.booleans())
+    def submit(self, name: str, chunk: int, lost: bool = False) -> None:
+        shard = PromptShard("shard", *CHUNKS[chunk])
+        self._both(
+            lost,
+            lambda: self.queue.submit(name, chunk, shard, bytes(BUCKETS[chunk])),
+            lambda: self.run.submit(name, chunk, BUCKETS[chunk]),
+        )
+
+    @move(worker=st.sampled_from(WORKERS), size=st.integers(1, 4), old=st.integers(0, 2), lost=st.booleans())
+    def lease(self, worker: str, size: int, old: int = 0, lost: bool = False) -> None:
+        """By a worker that serves the newest weights, or slightly older ones."""
+        version, token = self.weights[-1 - min(old, len(self.weights) - 1)], str(next(_runs))
+        before = self.run.abandoned(version)
+        real = self._real(lost, lambda: self.queue.lease(worker, version, size))
+        mine = self._model(lost, lambda: self.run.lease(worker, version, size, token))
+        begun = {task: partial_codec.versions(one) for task, one in real.partials.items()}
+        assert [(task.id, task.min_pv, begun.get(task.id)) for task in real.tasks] == mine
+        assert (real.abandoned, real.published and real.published.version) == (before, self.run.published)
+        for task in real.tasks:
+            made_by = version if version.number >= task.min_pv and not real.abandoned else self.run.published
+            oldest, _ = begun.get(task.id, (None, 0))
+            self.work.append(Work(worker, task, made_by or version, oldest))
+
+    @precondition(lambda self: self.work)
+    @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())
+    def complete(self, which: int, begun: int = 0, lost: bool = False) -> None:
+        """By whoever leased it once, perhaps begun by the version before."""
+        one = self.work.pop(which % len(self.work))
+        oldest = one.begun(begun)
+        length = 3 + 3 * which  # so that the next epoch has something to put in order
+        group = group_of(one.task, one.worker, one.version, oldest, length)
+        words = one.worker, one.task.id, one.task.attempt, oldest, one.version
+        self._both(
+            lost,
+            lambda: self.queue.complete(one.worker, [group]),
+            lambda: [self.run.complete(*words, tokens=2 * length)],
+        )
+
+    @precondition(lambda self: self.work)
+    @move(which=pick, begun=st.integers(0, 1), further=st.integers(0, 2), lost=st.booleans())
+    def progress(self, which: int, begun: int = 0, further: int = 0, lost: bool = False) -> None:
+        """By whoever leased it once."""
+        one = self.work[which % len(self.work)]
+        oldest, (lineage, newest) = one.begun(begun), one.version
+        kept = PartialGroup(one.task.id, lineage, (partial_of(oldest), partial_of(newest, 2 + further)))
+        mine = PartialSample(oldest, newest, lineage, 4 + further)
+        self._both(
+            lost,
+            lambda: self.queue.progress(one.worker, [kept]),
+            lambda: self.run.progress(one.worker, one.task.id, mine),
+        )
+
+    @precondition(lambda self: self.work)
+    @move(which=pick, how=st.sampled_from(["renew", "release", "fail", "die"]), lost=st.booleans())
+    def give_up(self, which: int, how: str, lost: bool = False) -> None:
+        one = self.work[which % len(self.work)]
+        who, task, version = one.worker, one.task.id, one.version.number
+        if how == "renew":
+            held = {task: version}
+            self._both(lost, lambda: self.queue.renew(who, held), lambda: self.run.renew(who, held))
+            return
+        self.work.remove(one)
+        if how == "release":
+            self._both(lost, lambda: self.queue.release(who, [task]), lambda: self.run.release(who, [task]))
+        elif how == "fail":
+            self._both(lost, lambda: self.queue.fail(who, task, "why"), lambda: self.run.fail(who, task))
+
+    @move(which=pick, lost=st.booleans())
+    def reclaim(self, which: int, lost: bool = False) -> None:
+        """A lease runs out, if there is one; then a sweep."""
+        held = sorted(self.run.leases)
+        if held:
+            self._run_out(held[which % len(held)])
+        self._both(lost, lambda: tuple(vars(self.queue.reclaim()).values()), self.run.reclaim)
+
+    # The learner ------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self._alive())
+    @move(size=st.integers(1, 3), lost=st.booleans(), ghost=st.booleans())
+    def drain(self, size: int, lost: bool = False, ghost: bool = False) -> None:
+        me = self._one(ghost)
+        real = self._turn(me, lost, lambda: me.queue.drain(me.lineage, size),
+                          lambda: self.run.drain(me.lineage, me.turn + 1, size))  # fmt: skip
+        if real is None:
+            return
+        real, mine = real
+        ids = [group.task for group in real.groups]
+        assert (ids, real.seats, real.late, real.abandoned, real.outside) == mine
+        for group in real.groups:
+            assert self.run.v - group.oldest <= self.run.rules.s
+        me.hand += ids
+
+    @precondition(lambda self: self._alive())
+    @move(window=st.sampled_from([1.0, 2.5]), lost=st.booleans(), ghost=st.booleans())
+    def update(self, window: float = 2.5, lost: bool = False, ghost: bool = False) -> None:
+        me = self._one(ghost)
+        version, size = me.version + 1, len(me.hand)
+        moved = self._turn(me, lost, lambda: me.queue.advance(me.lineage, version, size, window),
+                           lambda: self.run.advance(me.lineage, me.turn + 1, version, size, window))  # fmt: skip
+        if moved is not None:
+            assert moved[0] == moved[1]
+            me.version, me.trained, me.hand = version, me.trained + me.hand, []
+
+    @precondition(lambda self: self._alive())
+    @move(lost=st.booleans(), ghost=st.booleans())
+    def publish(self, lost: bool = False, ghost: bool = False) -> None:
+        me = self._one(ghost)
+        weights = Version(me.lineage, me.version)
+        published = Published(weights, "m", "d")
+        moved = self._turn(me, lost, lambda: me.queue.publish(me.lineage, published),
+                           lambda: self.run.publish(weights), numbered=False)  # fmt: skip
+        if moved is not None:
+            assert moved[0] == moved[1]
+            self.weights.append(weights)
+
+    @precondition(lambda self: self._alive())
+    @move(lost=st.booleans(), commit=st.booleans(), ghost=st.booleans())
+    def save(self, commit: bool = True, lost: bool = False, ghost: bool = False) -> None:
+        """A checkpoint; without `commit` the learner dies before it has told the queue."""
+        me = self._one(ghost)
+        name = _name(me.lineage, me.version)
+        if not me.trained or name in self.store:
+            return
+        one = Checkpoint(name, me.version, me.saved, tuple(me.trained))
+        self.store[name] = one
+        me.saved, me.trained = name, []
+        if not commit:
+            me.ended = True
+        elif moved := self._commit(me, one, lost):
+            assert moved[0] == moved[1]
+
+    @move()
+    def restart(self) -> None:
+        """A new learner, from the newest checkpoint that is whole; older ones wake up some time, or never."""
+        newest = max((one for name, one in self.store.items() if name not in self.damaged), default=None, key=_by_name)
+        queue = self._connect()
+        begin = Version(int(newest.name.split("/")[0]), newest.version) if newest else BASE
+        floor = max(
+            *(int(name.split("/")[0]) for name in self.store), *(weights.lineage for weights in self.weights), 0
+        )
+        resumed = queue.resume(begin, floor)
+        assert resumed.lineage == self.run.resume(begin, floor)
+        assert (resumed.committed or "") == self.run.committed
+        me = Learner(queue, resumed.lineage, begin.number, self._mark(resumed.lineage, newest) if newest else "")
+        self.learners.append(me)
+        self._follow(me)
+        before = set(self.run.retry)
+        me.hand = [group.task for group in queue.pending(me.lineage)]
+        assert me.hand == self.run.pending(me.lineage)
+        self._in_any_order(set(self.run.retry) - before)
+        if self.run.published is None:
+            weights = Version(me.lineage, begin.number)
+            assert queue.publish(me.lineage, Published(weights, "m", "d")) == self.run.publish(weights)
+            self.weights.append(weights)
+
+    def _mark(self, lineage: int, begin: Checkpoint) -> str:
+        """The lineage's first checkpoint, which holds what `begin` holds."""
+        name = _name(lineage, begin.version)
+        self.store[name] = Checkpoint(name, begin.version, begin.name, ())
+        return name
+
+    def _follow(self, me: Learner) -> None:
+        here, there = self._chain(self.run.committed), self._chain(me.saved)
+        for one in here:
+            if one not in there:
+                assert me.queue.uncommit(me.lineage, one.name, one.parent, one.trained) == self.run.uncommit(
+                    me.lineage, me.turn + 1, one.name, one.parent, one.trained
+                )
+                me.turn += 1
+        for one in reversed(there):
+            if one not in here:
+                assert (moved := self._commit(me, one)) and moved[0] == moved[1]
+
+    def _chain(self, name: str) -> list[Checkpoint]:
+        """Newest first."""
+        found = []
+        while name:
+            found.append(self.store[name])
+            name = self.store[name].parent
+        return found
+
+    @precondition(lambda self: self._alive())
+    @move(size=st.integers(1, 4), steps=st.integers(0, 4))
+    def round(self, size: int, steps: int) -> None:
+        """What happens as long as nothing goes wrong: so that there is something to lose."""
+        self.lease("w1", size)
+        for _ in range(min(size, len(self.work))):
+            self.complete(len(self.work) - 1)
+        for step in (partial(self.drain, size), self.update, self.publish, self.save)[:steps]:
+            if self._alive():
+                step()
+
+    # What goes wrong --------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.store)
+    @move()
+    def damage(self) -> None:
+        """The newest checkpoint, unless it is the only one: to begin again is for a person to decide."""
+        whole = sorted(set(self.store) - self.damaged)
+        if len(whole) > 1:
+            self.damaged.add(whole[-1])
+            self.restart()
+
+    @precondition(lambda self: self.store)
+    @move(which=pick)
+    def rewind(self, which: int) -> None:
+        whole = sorted(set(self.store) - self.damaged)
+        target = self.store[whole[which % len(whole)]]
+        self._mark(max(self.run.lineage, *(int(name.split("/")[0]) for name in whole)) + 1, target)
+        self.restart()
+
+    @move()
+    def remember(self) -> None:
+        """What Redis holds now is what a replica, or a backup, holds."""
+        self.before = self._dump(), copy.deepcopy(self.run)
+
+    @precondition(lambda self: self.before is not None)
+    @move()
+    def set_back(self) -> None:
+        dump, run = self.before  # type: ignore[misc]
+        self.run = copy.deepcopy(run)
+        self._restore(dump)
+
+    @move(which=pick, lost=st.booleans())
+    def bury(self, which: int, lost: bool = False) -> None:
+        """An operator does; what a learner has in hand stays there."""
+        opened = sorted(expected(self.run).places)
+        if opened:
+            task = opened[which % len(opened)]
+            self._both(lost, lambda: self.queue.bury(task, "why"), lambda: self.run.bury(task))
+
+    @precondition(lambda self: self.run.dead)
+    @move(lost=st.booleans())
+    def revive(self, lost: bool = False) -> None:
+        dead = sorted(self.run.dead)
+        self._both(lost, lambda: self.queue.revive(dead), lambda: self.run.revive(dead))
+
+    # What must hold ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        unlike = look(self.queue).unlike(expected(self.run))
+        assert not unlike, unlike
+        audit = self.queue.audit()
+        assert audit.ok, audit
+
+    def teardown(self) -> None:
+        """Everything is submitted, revived, generated and trained; then the checkpoints are counted."""
+        if not hasattr(self, "learners"):
+            return
+        self.depth = 1
+        for name in "ab":
+            for chunk in range(len(CHUNKS)):
+                self.submit(name, chunk)
+        self.restart()
+        me = self.learners[-1]
+        for _ in range(100):
+            if self.run.dead:
+                self.revive()
+            for task in list(self.run.leases):
+                self._run_out(task)
+            self.reclaim(0)
+            self.lease("w1", 100)
+            while self.work:
+                self.complete(0)
+            self.drain(self.run.rules.batch)
+            if not me.hand and self.run.trained == self.run.submitted:
+                break
+            for step in (self.update, self.publish, self.save):
+                step()
+        self.check()
+        trained = [task for one in self._chain(me.saved) for task in one.trained]
+        assert sorted(trained) == sorted(set(trained)), trained
+        assert len(trained) == self.run.submitted == self.run.trained
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Clients:
+        return Clients.of(Stuttering(self.server.client(), self.name, 10.0))
+
+    def _alive(self) -> bool:
+        return not self.learners[-1].ended
+
+    def _one(self, ghost: bool) -> Learner:
+        """The learner; or the one before, if it still hangs somewhere."""
+        if ghost and len(self.learners) > 1 and not self.learners[-2].ended:
+            return self.learners[-2]
+        return self.learners[-1]
+
+    def _commit(self, me: Learner, one: Checkpoint, lost: bool = False) -> tuple[Any, Any] | None:
+        return self._turn(
+            me, lost,
+            lambda: me.queue.commit(me.lineage, one.name, one.trained),
+            lambda: self.run.commit(me.lineage, me.turn + 1, one.name, one.trained),
+        )  # fmt: skip
+
+    def _turn(
+        self, me: Learner, lost: bool, real: Callable[[], Any], mine: Callable[[], Any], numbered: bool = True
+    ) -> tuple[Any, Any] | None:
+        """Both answers to a move of a learner, who ends if it is refused."""
+        try:
+            predicted = self._model(lost, mine)
+        except Refused as refusal:
+            error = {FENCED: FencedError, SET_BACK: SetBackError}[str(refusal)]
+            try:
+                self._real(lost, real, me.queue)
+            except error:
+                me.ended = True
+                return None
+            raise AssertionError(f"it should have been refused: {refusal}") from None
+        answered = self._real(lost, real, me.queue)
+        me.turn += numbered
+        return answered, predicted
+
+    def _both(self, lost: bool, real: Callable[[], Any], mine: Callable[[], Any]) -> None:
+        answered = self._real(lost, real)
+        assert answered == self._model(lost, mine)
+
+    def _real(self, lost: bool, move: Callable[[], Any], queue: Clients | None = None) -> Any:
+        caller: Any = (queue or self.queue).caller
+        caller.lost = lost
+        try:
+            return move()
+        finally:
+            caller.lost = False
+
+    def _model(self, lost: bool, move: Callable[[], Any]) -> Any:
+        for _ in range(lost):
+            move()
+        return move()
+
+    def _run_out(self, task: str) -> None:
+        """The clock is not needed: the lease is made as old as it may get."""
+        stream = "retry" if task in self.run.retry else "tasks"
+        key, client = getattr(self.queue.keys, stream), self.queue.client
+        entry = client.hget(self.queue.keys.open, task).split()[1]  # type: ignore[union-attr]
+        worker, lease_ms = self.run.leases[task].worker, self.run.rules.lease_ms
+        client.xclaim(key, "workers", worker, 0, [entry], idle=lease_ms, justid=True)
+        self.run.run_out(task)
+
+    def _in_any_order(self, tasks: set[str]) -> None:
+        """These went back in an order that nobody promised: the one that Redis chose is as good as any."""
+        if tasks:
+            order = [task.id for task in look(self.queue).retry if task.id in tasks]
+            self.run.retry.update({task: self.run.retry.pop(task) for task in order})
+
+    def _dump(self) -> dict[bytes, bytes]:
+        client = self.queue.client
+        names = list(client.scan_iter(self.queue.keys.prefix + "*"))
+        return {name: client.dump(name) for name in names}
+
+    def _restore(self, dump: dict[bytes, bytes]) -> None:
+        client = self.queue.client
+        pipe = client.pipeline(transaction=True)
+        pipe.delete(*client.scan_iter(self.queue.keys.prefix + "*"))
+        for name, value in dump.items():
+            pipe.restore(name, 0, value)
+        pipe.execute()
+
+
+def _name(lineage: int, version: int) -> str:
+    return f"{lineage:04d}/{version:08d}"
+
+
+def _by_name(one: Checkpoint) -> str:
+    return one.name

@@ -1,0 +1,125 @@
+"""One look at all that a run has in Redis, as plain values, and the same of the reference; the two must be equal."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from echo_queue.records import Version
+from tests.faults.reference_machine.reference import Reference, Task
+from tests.queue.clients import Clients
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Streams are lists in their order; `leases`: task → worker, version and deliveries; `partials`: task
+    → oldest, newest, lineage and tokens."""
+
+    learner: tuple[int, int, int, str, str]
+    published: Version | None
+    cursors: list[tuple[str, int, int]]
+    redo: list[str]
+    submission_status: set[str]
+    tasks: list[Task]
+    retry: list[Task]
+    leases: dict[str, tuple[str, int, int]]
+    partials: dict[str, list[int]]
+    replay: list[tuple[Task, str, int, int]]
+    ready: set[str]
+    dead: list[tuple[str, int]]
+    places: dict[str, str]
+    waits: set[str]
+    failures: set[str]
+    submitted: int
+    trained: int
+
+    def unlike(self, other: "Snapshot") -> str:
+        """What differs, one line a field."""
+        pairs = [(field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
+        return "\n".join(f"{name}: Redis has {mine}, not {theirs}" for name, mine, theirs in pairs if mine != theirs)
+
+
+def look(queue: Clients) -> Snapshot:
+    """From one transaction."""
+    keys, client = queue.keys, queue.client
+    names = [word.decode() for word in client.zrange(keys.backlog, 0, -1)]
+    pipe = client.pipeline(transaction=True)
+    for key in (keys.tasks, keys.retry, keys.replay, keys.dead):
+        pipe.xrange(key)
+    for key in (keys.tasks, keys.retry):
+        pipe.xpending_range(key, "workers", "-", "+", 1000)
+    for key in (keys.state, keys.published, keys.open, keys.waits, keys.failures, keys.stats, keys.partials):
+        pipe.hgetall(key)
+    for key in (keys.in_flight, keys.ready):
+        pipe.zrange(key, 0, -1, withscores=True)
+    pipe.lrange(keys.redo, 0, -1)
+    pipe.smembers(keys.settled_ids)
+    for name in names:
+        pipe.hmget(keys.set(name), "epoch", "next")
+    tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
+    state, published, places, waits, failures, stats, partials, in_flight, ready, redo, submission_status, *cursors = (
+        rest
+    )
+    versions = {task.decode(): int(version) for task, version in in_flight}
+    holders = _holders(tasks, held) | _holders(retry, held_again)
+    now, told = _words(state), _words(published)
+    return Snapshot(
+        learner=(int(now["lineage"]), int(now["v"]), int(now["uncommitted"]), now.get("turn", "0 resume"),
+                 now.get("committed", "")),
+        published=Version(int(told["lineage"]), int(told["number"])) if told else None,
+        cursors=[(name, int(epoch), int(at)) for name, (epoch, at) in zip(names, cursors, strict=True)],
+        redo=[task.decode() for task in redo],
+        submission_status={task.decode() for task in submission_status},
+        tasks=[_task(row) for row in tasks],
+        retry=[_task(row) for row in retry],
+        leases={task: (worker, versions.get(task, -1), count) for task, (worker, count) in holders.items()},
+        partials={task: [int(word) for word in text.split(" ")[:4]] for task, text in _words(partials).items()},
+        replay=[
+            (_task(row), row[1][b"worker"].decode(), int(row[1][b"oldest"]), int(row[1][b"newest"])) for row in replay
+        ],
+        ready={member.decode().partition(" ")[2] for member, _ in ready},
+        dead=[(task.id, task.attempt) for task in map(_task, dead)],
+        places={task: place.partition(" ")[0] for task, place in _words(places).items()},
+        waits=set(_words(waits)),
+        failures=set(_words(failures)),
+        submitted=int(stats.get(b"submitted", 0)),
+        trained=int(stats.get(b"trained", 0)),
+    )  # fmt: skip
+
+
+def expected(run: Reference) -> Snapshot:
+    streams = {"tasks": run.tasks, "retry": run.retry, "replay": run.replay, "dead": run.dead}
+    turn, move = run.turn
+    return Snapshot(
+        learner=(run.lineage, run.v, run.uncommitted, f"{turn} {move}", run.committed),
+        published=run.published,
+        cursors=[(one.rules.name, one.epoch, one.next) for one in run.backlog],
+        redo=run.redo,
+        submission_status=run.submission_status,
+        tasks=list(run.tasks.values()),
+        retry=list(run.retry.values()),
+        leases={task: (one.worker, one.version, one.deliveries) for task, one in run.leases.items()},
+        partials={task: [one.oldest, one.newest, one.lineage, one.tokens] for task, one in run.partials.items()},
+        replay=[(one.task, one.worker, one.oldest, one.newest) for one in run.replay.values()],
+        ready={task for task, one in run.replay.items() if not one.drained},
+        dead=[(task.id, task.attempt) for task in run.dead.values()],
+        places={task: name for name, place in streams.items() for task in place},
+        waits=run.waits,
+        failures=set(run.failures),
+        submitted=run.submitted,
+        trained=run.trained,
+    )
+
+
+def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
+    """By task; an entry's id says nothing outside its own stream."""
+    tasks = {entry: words[b"id"].decode() for entry, words in entries}
+    return {tasks[row["message_id"]]: (row["consumer"].decode(), row["times_delivered"]) for row in held}
+
+
+def _task(row: tuple[bytes, dict[bytes, bytes]]) -> Task:
+    words = _words(row[1])
+    numbers = (int(words[name]) for name in ("attempt", "late", "kept", "long", "pv", "min_pv", "lineage"))
+    return Task(words["id"], *numbers)
+
+
+def _words(found: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in found.items()}

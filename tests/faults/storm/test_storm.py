@@ -1,0 +1,161 @@
+"""A minute of the storm, with the session's seed; `make storm` is the long form."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from echo_queue.config import Config
+from tests.faults.history.checker import judge
+from tests.faults.history.test_checker import a_good_run
+from tests.faults.storm.looking import CHAINED, raised
+from tests.faults.storm.settings import KILLS, rules
+from tests.faults.storm.tally import Tally, met
+from tests.seed import session_seed
+from tests.tiers import whole
+
+DURATION_S, LONG_S = 60, 600
+"""Seconds of killing in CI, and in `make proof`."""
+
+
+SNAPSHOTS_S = [1_000.0 + second for second in range(600)]
+KILLED = Counter({role: 200 for role in KILLS if role != "power cut"})
+FORESEEN = (
+    "celery: billiard.exceptions.WorkerLostError: Worker exited prematurely: signal 9 (SIGKILL) Job: 2.",
+    "celery: echo_queue.errors.ServiceError: store.url: http://127.0.0.1:33333: no answer for the bucket: refused",
+    "celery: echo_queue.errors.ServiceError: queue of run storm: no answer within 30 s: Connection refused",
+)
+SHOWN = {"a rewind": 1}
+TALLY = Tally(1, "in-flight", 604.0, KILLED, Counter(), Counter(), 3.0, Counter(FORESEEN), (1_000.0, 1_600.0))
+SHORT = replace(TALLY, raged_s=(1_000.0, 1_060.0))
+
+
+def test_a_storm_with_nothing_to_complain_of() -> None:
+    assert TALLY.complaints(SNAPSHOTS_S, SHOWN) == []
+
+
+@pytest.mark.parametrize(
+    ("tally", "complaint"),
+    [
+        (replace(TALLY, drained_s=None), "not finished after the last kill"),
+        (replace(TALLY, drained_s=61.0), "not finished within 60 s"),
+        (replace(TALLY, kills=Counter(dict.fromkeys(KILLED, 100))), "800 kills are fewer than 1000"),
+        (replace(TALLY, kills=KILLED - Counter(redis=200)), "never killed: redis"),
+        (replace(TALLY, surprises=Counter({"learner: AssertionError: boom": 1})), "1 kinds of surprise"),
+        (replace(TALLY, surprises=Counter({"the supervisor ended by itself with 1": 9})), "1 kinds of surprise"),
+        (replace(TALLY, surprises=Counter({"the monitor ended by itself with 1": 1})), "1 kinds of surprise"),
+        (replace(TALLY, surprises=Counter({"learner" + FORESEEN[1].removeprefix("celery"): 1})), "1 kinds of surprise"),
+    ],
+    ids=lambda word: word if isinstance(word, str) else "",
+)
+def test_a_storm_that_was_none_or_saw_what_nobody_foresaw_is_not_withstood(tally: Tally, complaint: str) -> None:
+    (told,) = tally.complaints(SNAPSHOTS_S, SHOWN)
+    assert complaint in told
+
+
+def test_a_long_storm_that_met_too_little_shows_too_little() -> None:
+    (told,) = TALLY.complaints(SNAPSHOTS_S, {"a rewind": 0, "a group of several versions": 3})
+    assert told == "not once a rewind"
+
+
+@pytest.mark.parametrize(
+    ("tally", "snapshots_s", "shown", "remark"),
+    [
+        (SHORT, SNAPSHOTS_S, {"a rewind": 0}, "not once a rewind"),
+        (replace(SHORT, drained_s=61.0), SNAPSHOTS_S, SHOWN, "not finished within 60 s"),
+        (replace(SHORT, kills=Counter(dict.fromkeys(KILLED, 3))), SNAPSHOTS_S, SHOWN, "24 kills are fewer than 30"),
+        (replace(SHORT, kills=KILLED - Counter(redis=200)), SNAPSHOTS_S, SHOWN, "never killed: redis"),
+        (SHORT, [], SHOWN, "no snapshot in 0-60 s"),
+    ],
+    ids=["met too little", "drained late", "few kills", "spared", "nobody looked"],
+)
+def test_what_a_short_storm_lacks_is_told_and_does_not_fail_it(
+    tally: Tally, snapshots_s: list[float], shown: dict[str, int], remark: str
+) -> None:
+    assert tally.complaints(snapshots_s, shown) == []
+    (told,) = tally.remarks(snapshots_s, shown)
+    assert remark in told
+    assert replace(tally, raged_s=TALLY.raged_s).remarks(snapshots_s, shown) == [], "a long one is judged by it"
+
+
+@pytest.mark.parametrize(
+    ("tally", "complaint"),
+    [
+        (replace(SHORT, drained_s=None), "not finished after the last kill"),
+        (replace(SHORT, surprises=Counter({"learner: AssertionError: boom": 1})), "1 kinds of surprise"),
+        (replace(SHORT, surprises=Counter({"the supervisor ended by itself with 1": 9})), "1 kinds of surprise"),
+    ],
+    ids=["never drained", "traceback", "supervisor"],
+)
+def test_a_short_storm_too_must_drain_and_surprise_nobody(tally: Tally, complaint: str) -> None:
+    (told,) = tally.complaints(SNAPSHOTS_S, SHOWN)
+    assert complaint in told
+
+
+def test_a_storm_in_which_nobody_was_killed_is_none() -> None:
+    assert "nobody was killed" in replace(SHORT, kills=Counter()).complaints(SNAPSHOTS_S, SHOWN)
+
+
+def test_a_service_that_was_away_for_celery_is_listed_and_no_complaint() -> None:
+    assert SHORT.complaints(SNAPSHOTS_S, SHOWN) == SHORT.remarks(SNAPSHOTS_S, SHOWN) == []
+    report = SHORT.report(judge(a_good_run()))
+    assert all(surprise in report for surprise in FORESEEN)
+
+
+@pytest.mark.parametrize("idle", [{"routes": Counter(anchors=3)}, {"bytes": Counter(store=3)}], ids=["routes", "bytes"])
+def test_a_long_storm_without_differences_or_peers_shows_too_little(
+    idle: dict[str, Counter[str]], tmp_path: Path
+) -> None:
+    verdict = judge(a_good_run())
+    assert verdict.served
+    config = Config.model_validate(rules(tmp_path, 1))
+    lacking = {"weights that came by a difference", "weights from a peer"}
+    assert not lacking & missing(met(config, verdict, Counter()))
+    assert lacking & missing(met(config, replace(verdict, served=replace(verdict.served, **idle)), Counter()))
+
+
+def missing(shown: dict[str, int]) -> set[str]:
+    return {what for what, often in shown.items() if not often}
+
+
+def test_the_seeds_draw_every_mode_and_kind_of_environment(tmp_path: Path) -> None:
+    drawn = [rules(tmp_path, seed) for seed in range(60)]
+    met = {(each["rollout"]["mode"], each["environment"]["kind"]) for each in drawn}
+    assert met == {(mode, kind) for mode in ("in-flight", "push-pull", "pull") for kind in ("interactive", "function")}
+
+
+def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
+    chain = ["Traceback (most recent call last):", '  File "a.py"', "OSError: gone", "", CHAINED[0] + ", another", ""]
+    end = ["Traceback (most recent call last):", '  File "b.py"', "LostError: boom", "a line of log"]
+    assert list(raised([*chain, *end, *end])) == ["LostError: boom", "LostError: boom"]
+    assert list(raised(end[:3])) == ["LostError: boom"] and not list(raised(["a line", "of log"]))
+
+
+def test_somebody_looked_in_every_stretch() -> None:
+    assert TALLY.complaints([], SHOWN) != []
+    (told,) = TALLY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0], SHOWN)
+    assert told == "no snapshot in 180-240 s"
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1200)
+def test_whatever_is_killed_or_stopped_nothing_is_lost_or_trained_twice(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seed, duration_s = session_seed(), LONG_S if whole() else DURATION_S
+    with capfd.disabled():
+        print(f"\nstorm of {duration_s} s with seed {seed}", flush=True)
+    storm = subprocess.run(
+        [sys.executable, "-m", "tests.faults.storm", "--seed", str(seed), "--duration", str(duration_s)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=duration_s + 500,
+        check=False,
+    )
+    assert storm.returncode == 0, storm.stdout

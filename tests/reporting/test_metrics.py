@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise
+from tests.synthetic import update
+
+
+def test_a_torn_line_is_left_out_and_read_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(path).write(update(1))
+    MetricsLog(path).write(update(2))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40])
+    reader = MetricsReader(path)
+    assert [found.version for found in reader.read()] == [1]
+    path.write_bytes(whole)
+    assert [found.version for found in reader.read()] == [1, 2]
+
+
+def test_what_a_fork_abandoned_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for version in range(1, 8):
+        log.write(update(version))
+    log.write(update(5, lineage=2))
+    assert [(found.lineage, found.version) for found in read(path)] == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5)]
+
+
+def test_a_late_line_of_an_older_lineage_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for found in (update(1), update(2, lineage=2), update(2), update(3)):
+        log.write(found)
+    assert [(found.lineage, found.version) for found in read(path)] == [(1, 1), (2, 2)]
+
+
+def test_no_file_is_no_updates(tmp_path: Path) -> None:
+    assert read(tmp_path / "none.jsonl") == []
+    assert summarise([]).updates == 0
+
+
+def test_a_summary_adds_up() -> None:
+    summary = summarise([update(version) for version in range(1, 41)])
+    assert (summary.updates, summary.groups, summary.samples, summary.tokens) == (40, 640, 10_240, 120_000)
+    assert summary.lags == {0: 160, 1: 480}
+    assert (summary.mean_lag, summary.max_lag, summary.sent_back) == (0.75, 1, 2)
+    assert summary.idle_share == pytest.approx(0.125)
+    assert summary.tokens_per_s == pytest.approx(3_750)
+    assert summary.reward_first < 0.25
+    assert summary.reward_last > 0.9

@@ -1,0 +1,333 @@
+"""The rollout loop between real services; the learner is the test."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, DeadlineError
+from echo_queue.queue import Lease
+from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
+from tests.queue.clients import Clients
+from tests.workers.small import save_model
+from tests.workers.stage import Stage, assert_generated_by, tensors_of
+from workers.assignment import seed_of
+from workers.leaser import weights_needed
+from workers.rollout_loop import most_groups
+
+torch.set_num_threads(1)
+Begin = Callable[..., Stage]
+ANSWER = "3"
+QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(6)]
+
+
+def misbehaving(timeout_s: float = 30.0) -> dict[str, object]:
+    return {"kind": "function", "function": "tests.workers.rewards:as_told", "timeout_s": timeout_s}
+
+
+def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(stage: Begin, folder: Path) -> None:
+    run = stage()
+    run.begin(QUESTIONS, tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    groups = run.drain(len(QUESTIONS))
+    assert sorted(group.index for group in groups) == list(range(len(QUESTIONS)))
+    for group in groups:
+        assert_generated_by(folder, group, temperature=0.8)
+        assert (group.worker, group.oldest, group.newest, group.lineage) == ("w1", 0, 0, run.lineage)
+        assert {sample.reward for sample in group.samples} <= {0.0, 1.0} and len(group.samples) == 3
+    assert run.queue.audit().ok
+
+
+def test_new_versions_are_loaded_between_calls_and_named_in_their_groups(
+    stage: Begin, folder: Path, tmp_path: Path
+) -> None:
+    newer = save_model(tmp_path / "newer", seed=1)
+    run = stage(staleness={"s": 0})
+    run.begin(QUESTIONS[:4], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    for group in run.drain(2):
+        assert_generated_by(folder, group, temperature=0.8)
+    run.publish(1, tensors_of(newer))
+    run.queue.advance(run.lineage, 1, 2, 1.0)
+    for group in run.drain(2):
+        assert group.oldest == group.newest == 1
+        assert_generated_by(newer, group, temperature=0.8)
+
+
+def test_a_worker_that_joins_late_starts_with_the_newest_weights(stage: Begin, folder: Path, tmp_path: Path) -> None:
+    newer = save_model(tmp_path / "newer", seed=1)
+    run = stage()
+    run.begin(QUESTIONS[:2], tensors_of(folder), wanted=ANSWER)
+    run.publish(3, tensors_of(newer))
+    run.worker("w1")
+    for group in run.drain(2):
+        assert group.oldest == 3
+        assert_generated_by(newer, group, temperature=0.8)
+
+
+def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(stage: Begin, folder: Path) -> None:
+    run = stage(environment=misbehaving())
+    run.begin(["raise", "7 + 5 ="], tensors_of(folder))
+    run.worker("w1")
+    assert run.drain(1)[0].index == 1
+    (reason,) = run.died(1)
+    assert "RuntimeError: no such luck" in reason and "Traceback" in reason and "rewards.py" in reason
+    assert run.queue.audit().ok
+
+
+def test_a_hanging_environment_costs_attempts_and_the_others_are_scored(stage: Begin, folder: Path) -> None:
+    run = stage(environment=misbehaving(timeout_s=0.3))
+    run.begin(["hang", "7 + 5 ="], tensors_of(folder))
+    run.worker("w1")
+    assert run.drain(1)[0].index == 1
+    (reason,) = run.died(1)
+    assert "timeout_s = 0.3" in reason
+
+
+def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(stage: Begin, folder: Path) -> None:
+    run = stage()
+    chat = [{"role": "user", "content": "yes?"}]
+    run.begin(["yes no maybe " * 40, chat, "no?"], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    assert run.drain(1)[0].index == 2
+    reasons = "\n".join(run.died(2))
+    assert "tokens; model.max_prompt_tokens is 64" in reasons and "no chat template" in reasons
+
+
+def test_a_shard_that_is_damaged_or_gone_costs_its_tasks_and_not_the_worker(stage: Begin, folder: Path) -> None:
+    run = stage()
+    run.begin(QUESTIONS[:2], tensors_of(folder), wanted=ANSWER)
+    (shard,) = run.store.list("prompts/")
+    whole = run.store.get(shard.key)
+    run.store.put(shard.key, whole.replace(b"sum", b"SUM"))
+    run.worker("w1")
+    reasons = run.died(2)
+    assert all("not the ones written" in reason and shard.key in reason for reason in reasons)
+    run.store.delete([shard.key])
+    run.queue.revive(["p/0/0"])
+    run.until(lambda: run.queue.reclaim().dead == 1, "a death")
+    assert "is gone from the store" in run.queue.dead(1)[0].reason
+    run.store.put(shard.key, whole)
+    run.queue.revive(["p/0/0", "p/0/1"])
+    assert {group.index for group in run.drain(2)} == {0, 1}
+    assert run.queue.audit().ok
+
+
+@pytest.mark.parametrize("limits", [{"reward_max": 0.5}, {"reward_min": 100.0}])
+def test_a_reward_out_of_its_range_is_a_failed_attempt(stage: Begin, folder: Path, limits: dict[str, float]) -> None:
+    run = stage(environment={"kind": "function", "function": "tests.workers.rewards:counts_ids"} | limits)
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    (reason,) = run.died(1)
+    assert "has the reward" in reason and "environment.reward_min is" in reason
+
+
+def test_chat_goes_through_the_models_template(stage: Begin, tmp_path: Path) -> None:
+    model = save_model(tmp_path / "chat", seed=0, chat=True)
+    run = stage(model, environment={"kind": "function", "function": "tests.workers.rewards:reads_chat"})
+    run.begin([[{"role": "user", "content": "yes?"}]], tensors_of(model))
+    run.worker("w1")
+    group = run.drain(1)[0]
+    assert_generated_by(model, group, temperature=0.8)
+
+
+def test_a_finished_run_lets_its_workers_go(stage: Begin, folder: Path) -> None:
+    run = stage()
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    worker = run.worker("w1")
+    run.drain(1)
+    run.queue.finish(run.lineage, force=True)
+    worker.join(timeout=120)
+    assert not worker.is_alive() and not run.errors
+
+
+def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(stage: Begin, folder: Path) -> None:
+    run = stage(queue={"stall_deadline_s": 3.0, "lease_s": 1.0}, staleness={"s": 1})
+    run.begin(QUESTIONS * 2, tensors_of(folder), wanted=ANSWER)
+    worker = run.worker("w1")
+    run.drain(2)
+    run.queue.publish(run.lineage, Published(Version(run.lineage, 1), "weights/nowhere", "0" * 64))
+    run.queue.advance(run.lineage, 1, 2, 1.0)
+    assert all(group.oldest == 0 for group in run.drain(2))
+    run.queue.publish(run.lineage, Published(Version(run.lineage, 2), "weights/nowhere", "0" * 64))
+    run.queue.advance(run.lineage, 2, 2, 1.0)
+    worker.join(timeout=120)
+    (error,) = run.errors
+    assert isinstance(error, DeadlineError)
+    assert "or newer did not arrive within 3 s" in str(error) and "weights/nowhere" in str(error)
+
+
+def test_a_worker_far_away_gets_its_base_model_from_the_store(stage: Begin, folder: Path) -> None:
+    run = stage(model={"base": "init", "max_prompt_tokens": 64, "max_new_tokens": 16})
+    run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
+    run.worker("w1")
+    run.store.upload_folder(folder, "base")
+    assert_generated_by(folder, run.drain(1)[0], temperature=0.8)
+
+
+def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(stage: Begin, folder: Path) -> None:
+    run = stage(environment={"kind": "function", "function": "nowhere_at_all:f"})
+    run.begin(QUESTIONS[:1], tensors_of(folder))
+    run.worker("w1").join(timeout=120)
+    (error,) = run.errors
+    assert isinstance(error, ConfigError)
+    assert run.status().in_flight == 0
+
+
+@pytest.mark.slow
+def test_sigterm_hands_back_what_cannot_be_finished(stage: Begin, tmp_path: Path) -> None:
+    endless = save_model(tmp_path / "endless", seed=0, stop=False)
+    run = stage(
+        endless,
+        model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 8000},
+        rollout={"grace_s": 2.0, "concurrent_groups": 2},
+        queue={"lease_s": 60.0},
+    )
+    run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
+    worker = run.process("w1")
+    run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait(timeout=120) == 0
+    assert run.queue.reclaim().released == 2
+    assert run.queue.audit().ok
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_worker_whose_environment_hangs(stage: Begin, folder: Path) -> None:
+    run = stage(environment=misbehaving(600.0), rollout={"grace_s": 2.0}, queue={"lease_s": 60.0})
+    run.begin(["hang"], tensors_of(folder))
+    worker = run.process("w1")
+    run.until(
+        lambda: any(one.heartbeat and one.heartbeat.state == "scoring" for one in run.status().workers), "scoring"
+    )
+    os.kill(worker.pid, signal.SIGTERM)
+    assert worker.wait(timeout=120) == 0
+    assert run.queue.reclaim().released == 1
+
+
+@pytest.mark.slow
+def test_what_a_killed_worker_held_is_done_by_another(stage: Begin, tmp_path: Path) -> None:
+    endless = save_model(tmp_path / "endless", seed=0, stop=False)
+    run = stage(endless, model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 2000})
+    run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
+    killed = run.process("w1")
+    run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
+    os.kill(killed.pid, signal.SIGKILL)
+    run.process("w2")
+    for group in run.drain(2):
+        assert (group.worker, group.attempt) == ("w2", 1)
+    assert run.queue.audit().ok
+
+
+ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": 4000}
+
+
+def generating(run: Stage) -> bool:
+    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
+
+
+def stored(run: Stage) -> dict[str, PartialGroup]:
+    """What the next worker would go on from; the tasks are handed back."""
+    run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
+    probe = Clients.connected_as(run.config, "worker", run.store)
+    lease = probe.lease("probe", Version(run.lineage, 0), 9)
+    probe.release("probe", [task.id for task in lease.tasks])
+    run.queue.reclaim()
+    return dict(lease.partials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_another_worker_goes_on_where_one_was_taken_away(stage: Begin, tmp_path: Path, end: signal.Signals) -> None:
+    endless = save_model(tmp_path / "endless", seed=0, stop=False)
+    run = stage(endless, model={"base": str(endless), **ENDLESS}, rollout={"progress_s": 0.2, "grace_s": 20.0})
+    run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
+    taken = run.process("w1")
+    run.until(lambda: generating(run), "tokens")
+    run.until(lambda: run.queue.client.hlen(run.queue.keys.partials) == 2, "partial rollouts of both")
+    os.kill(taken.pid, end)
+    assert taken.wait(timeout=120) == (0 if end == signal.SIGTERM else -9)
+    partials = stored(run)
+    assert len(partials) == 2 and all(len(one.tokens) > 10 for begun in partials.values() for one in begun.samples)
+    run.worker("w2")
+    for group in run.drain(2):
+        assert group.worker == "w2"
+        for sample, begun in zip(group.samples, partials[group.task].samples, strict=True):
+            np.testing.assert_array_equal(sample.tokens[: len(begun.tokens)], begun.tokens)
+            np.testing.assert_array_equal(sample.logprobs[: len(begun.tokens)], begun.logprobs)
+        assert_generated_by(endless, group, temperature=0.8)
+    assert run.queue.audit().ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["in-flight", "push-pull"])
+def test_a_mode_says_when_new_weights_are_taken(stage: Begin, tmp_path: Path, mode: str) -> None:
+    old, new = (save_model(tmp_path / name, seed, stop=False) for seed, name in enumerate(("old", "new")))
+    run = stage(old, model={"base": str(old), **ENDLESS}, rollout={"mode": mode}, staleness={"s": 2})
+    run.begin(QUESTIONS[:4], tensors_of(old), wanted=ANSWER)
+    run.worker("w1")
+    run.until(lambda: generating(run), "tokens")
+    run.publish(1, tensors_of(new))
+    groups = run.drain(4)
+    versions = {tuple(span.version for span in sample.spans) for group in groups for sample in group.samples}
+    if mode == "in-flight":
+        assert (0, 1) in versions, "what ran went on with the new weights"
+        assert any(0 < sample.spans[-1].start < 4000 for group in groups for sample in group.samples)
+    else:
+        assert versions == {(0,), (1,)}, "what ran ended with the weights it began with"
+        for group in groups:
+            assert_generated_by((old, new)[group.oldest], group, temperature=0.8)
+
+
+# Decisions ------------------------------------------------------------------------------------------------------------
+
+
+def task(name: str = "p/0/1", min_pv: int = 0, attempt: int = 1) -> Task:
+    return Task(name, "p", 0, 1, PromptShard("o", 0, 9), attempt, 0, 0, min_pv, 1, "tasks", "1-0")
+
+
+def lease(min_pv: int, published: Version, abandoned: bool = False) -> Lease:
+    newest = Published(published, "m", "d")
+    return Lease((task(), task("p/0/2", min_pv)), newest, published, abandoned, finished=False)
+
+
+def test_weights_are_refreshed_only_for_a_task_that_needs_it() -> None:
+    assert weights_needed(lease(4, Version(1, 7)), serving=Version(1, 4)) is None
+    assert weights_needed(lease(5, Version(1, 7)), serving=Version(1, 4)) == Version(1, 5)
+
+
+def test_abandoned_weights_are_replaced_even_if_their_number_is_high_enough() -> None:
+    assert weights_needed(lease(2, Version(2, 3), abandoned=True), serving=Version(1, 9)) == Version(2, 3)
+
+
+def test_on_policy_workers_share_a_batch() -> None:
+    def config(s: int, batch: int, workers: int) -> Config:
+        return Config.model_validate(
+            {
+                "run": {"name": "r", "dir": "r"},
+                "staleness": {"s": s},
+                "learner": {"batch_groups": batch},
+                "rollout": {"workers": workers, "concurrent_groups": 8},
+            }
+        )
+
+    assert most_groups(config(s=0, batch=8, workers=2)) == 4
+    assert most_groups(config(s=0, batch=9, workers=2)) == 5
+    assert most_groups(config(s=0, batch=64, workers=2)) == 8
+    assert most_groups(config(s=4, batch=8, workers=2)) == 8
+
+
+def test_seeds_differ_by_run_task_and_words() -> None:
+    seeds = {seed_of(0, "t"), seed_of(1, "t"), seed_of(0, "u"), seed_of(0, "t", 1), seed_of(0, "t", 1, 2)}
+    assert len(seeds) == 5 and all(0 <= one < 2**63 for one in seeds)
+    assert seed_of(0, "t", 1) == seed_of(0, "t", 1)
+
+
+def test_a_refresh_leaves_no_weights_but_the_newest() -> None:
+    assert weights_needed(lease(4, Version(1, 7)), serving=Version(1, 4), refresh=True) == Version(1, 7)
+    assert weights_needed(lease(4, Version(1, 7)), serving=Version(1, 7), refresh=True) is None
