@@ -21,7 +21,7 @@ from echo_queue.config import Config
 from echo_queue.queue import Outcome, WorkerQueue
 from echo_queue.records import Group, Observed, PartialSample, Tokens, validation
 from workers.assignment import Assignment
-from workers.environments import Answers, Turn
+from workers.environments import ScoringRequest, Turn
 from workers.environments.scorer import Scorer, ScoringError
 from workers.held_leases import HeldLeases
 from workers.prompt_encoder import PromptEncoder
@@ -129,7 +129,7 @@ class GroupCompleter(threading.Thread):
             if self._scorer.interactive:
                 self._interact(assignment, ended.number)
             elif assignment.ended:
-                assignment.rewards[:] = self._scorer.score(self._answers(assignment))
+                assignment.rewards[:] = self._scorer.score(self._scoring_request(assignment))
             if not assignment.scored:
                 return None
             group = assignment.group(self._worker)
@@ -160,9 +160,9 @@ class GroupCompleter(threading.Thread):
         else:
             self.returned.put(EndedSample(assignment, number))
 
-    def _answers(self, assignment: Assignment) -> Answers:
+    def _scoring_request(self, assignment: Assignment) -> ScoringRequest:
         tokens = [sample.tokens.tolist() for sample in assignment.samples]
-        return Answers(
+        return ScoringRequest(
             prompt=assignment.row.prompt,
             completions=[self._prompts.decode(one) for one in tokens],
             completion_ids=tokens,

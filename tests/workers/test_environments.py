@@ -18,7 +18,7 @@ import reasoning_gym
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
 from echo_queue.submission.sources.poker import Deal, Hand
-from workers.environments import Answers, Reply, Turn
+from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.scorer import Scorer, ScoringError
 
 REWARDS = "tests.workers.rewards"
@@ -34,8 +34,8 @@ def scorer(**settings: Any) -> Iterator[Scorer]:
         one.close()
 
 
-def answers(completions: list[str], prompt: Any = "q", **columns: Any) -> Answers:
-    return Answers(prompt, completions, [[1] * len(completion) for completion in completions], columns)
+def answers(completions: list[str], prompt: Any = "q", **columns: Any) -> ScoringRequest:
+    return ScoringRequest(prompt, completions, [[1] * len(completion) for completion in completions], columns)
 
 
 def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:

@@ -16,7 +16,7 @@ from echo_queue.records import Message
 
 
 @dataclass(frozen=True)
-class Answers:
+class ScoringRequest:
     """The N completions of one prompt, to be scored. `columns` are the prompt row's further columns."""
 
     prompt: str | list[Message]
@@ -51,7 +51,7 @@ class Reply:
 class ScoringEnvironment(Protocol):
     """Scores completions at once."""
 
-    def score(self, answers: Answers) -> list[float]:
+    def score(self, request: ScoringRequest) -> list[float]:
         """Returns the reward of each completion, in order. May raise anything."""
 
 

@@ -1,8 +1,8 @@
 """The scoring process that `scorer.py` starts: `main(FD, PARENT, ENVIRONMENT_JSON)`.
 
-On the socket FD (`pipe.py`) the process answers `Answers` with `Rewards`, a `Turn` with a `Reply`, and either with
-`Failed`, until the socket closes. It ignores SIGINT and SIGTERM, since its parent decides when it ends, and dies with
-its parent even while the environment hangs.
+On the socket FD (`pipe.py`) the process answers a `ScoringRequest` with `Rewards`, a `Turn` with a `Reply`, and either
+with `Failed`, until the socket closes. It ignores SIGINT and SIGTERM, since its parent decides when it ends, and dies
+with its parent even while the environment hangs.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from typing import Any
 from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Answers, Reply, Turn, create
+from workers.environments import Reply, ScoringRequest, Turn, create
 from workers.environments.pipe import Pipe
 from workers.environments.sessions import Sessions
 
@@ -117,8 +117,8 @@ def answerer(config: EnvironmentConfig) -> Callable[[dict[str, Any]], Rewards | 
         return lambda message: checked_reply(sessions.reply(Turn(**message)))
 
     def score(message: dict[str, Any]) -> Rewards:
-        answers = Answers(**message)
-        return Rewards(checked_rewards(environment.score(answers), len(answers.completions)))
+        request = ScoringRequest(**message)
+        return Rewards(checked_rewards(environment.score(request), len(request.completions)))
 
     return score
 

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from workers.environments import Answers
+from workers.environments import ScoringRequest
 from workers.environments.reference import resolve
 
 
@@ -19,19 +19,19 @@ class Function:
     def __init__(self, reference: str) -> None:
         self._function = resolve(reference)
 
-    def score(self, answers: Answers) -> list[float]:
-        count = len(answers.completions)
+    def score(self, request: ScoringRequest) -> list[float]:
+        count = len(request.completions)
         rewards = self._function(
-            prompts=[answers.prompt] * count,
-            completions=_completions(answers),
-            completion_ids=list(answers.completion_ids),
+            prompts=[request.prompt] * count,
+            completions=_completions(request),
+            completion_ids=list(request.completion_ids),
             trainer_state=None,
-            **{name: [value] * count for name, value in answers.columns.items()},
+            **{name: [value] * count for name, value in request.columns.items()},
         )
         return asyncio.run(rewards) if inspect.iscoroutine(rewards) else rewards
 
 
-def _completions(answers: Answers) -> Sequence[Any]:
-    if isinstance(answers.prompt, str):
-        return list(answers.completions)
-    return [[{"role": "assistant", "content": completion}] for completion in answers.completions]
+def _completions(request: ScoringRequest) -> Sequence[Any]:
+    if isinstance(request.prompt, str):
+        return list(request.completions)
+    return [[{"role": "assistant", "content": completion}] for completion in request.completions]

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Answers
+from workers.environments import ScoringRequest
 
 COLUMNS = ("answer", "solution")
 DELIMITED_OR_PROSE = re.compile(r"\$|\\boxed|\\\(|\\\[|(?<!\\)\b[A-Za-z]{2,}")
@@ -24,12 +24,12 @@ class Math:
             raise ConfigError(Problem("environment.kind", "math needs the math-verify package here", fix)) from None
         self._parse, self._verify = math_verify.parse, math_verify.verify
 
-    def score(self, answers: Answers) -> list[float]:
-        column = next((name for name in COLUMNS if name in answers.columns), None)
+    def score(self, request: ScoringRequest) -> list[float]:
+        column = next((name for name in COLUMNS if name in request.columns), None)
         if column is None:
-            raise KeyError(f"needs a column {' or '.join(COLUMNS)}; the prompt has {sorted(answers.columns)}")
-        solution = self._solution(str(answers.columns[column]))
-        return [float(self._verify(solution, self._parse(completion))) for completion in answers.completions]
+            raise KeyError(f"needs a column {' or '.join(COLUMNS)}; the prompt has {sorted(request.columns)}")
+        solution = self._solution(str(request.columns[column]))
+        return [float(self._verify(solution, self._parse(completion))) for completion in request.completions]
 
     def _solution(self, text: str) -> list[Any]:
         """Parses a solution: data sets give an expression, with or without dollar signs, or prose that ends in it."""

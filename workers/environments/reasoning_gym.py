@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.submission.sources.reasoning_gym import original
-from workers.environments import Answers
+from workers.environments import ScoringRequest
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -21,9 +21,9 @@ class ReasoningGym:
             raise ConfigError(Problem("environment.kind", "needs the reasoning-gym package here", fix))
         import_module("reasoning_gym")  # takes a second, which should not count as a task's time
 
-    def score(self, answers: Answers) -> list[float]:
-        dataset, entry = original(answers.columns)
-        return [float(dataset.score_answer(answer(completion), entry)) for completion in answers.completions]
+    def score(self, request: ScoringRequest) -> list[float]:
+        dataset, entry = original(request.columns)
+        return [float(dataset.score_answer(answer(completion), entry)) for completion in request.completions]
 
 
 def answer(completion: str) -> str:

@@ -18,7 +18,7 @@ from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
 from echo_queue.launch.reap import reap
-from workers.environments import Answers, Reply, Turn
+from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.child import (
     Answer,
     Failed,
@@ -69,19 +69,19 @@ class Scorer:
             raise ConfigError(*answer.problems)
         self._ready = True
 
-    def score(self, answers: Answers) -> list[float]:
+    def score(self, request: ScoringRequest) -> list[float]:
         """Scores completions within `environment.timeout_s`, plus the start of a new child after a failure."""
 
         def rewards(answer: Answer) -> list[float] | None:
-            return checked_rewards(answer.values, len(answers.completions)) if isinstance(answer, Rewards) else None
+            return checked_rewards(answer.values, len(request.completions)) if isinstance(answer, Rewards) else None
 
-        return self._ask(answers, rewards)
+        return self._ask(request, rewards)
 
     def reply(self, turn: Turn) -> Reply:
         """Returns an interactive environment's reply to a turn, within the time that `score` may take."""
         return self._ask(turn, lambda answer: checked_reply(answer) if isinstance(answer, Reply) else None)
 
-    def _ask(self, question: Answers | Turn, expected: Callable[[Answer], T | None]) -> T:
+    def _ask(self, question: ScoringRequest | Turn, expected: Callable[[Answer], T | None]) -> T:
         """Asks the child. `expected` converts an answer of the right kind, and returns None for any other."""
         self.wait_ready()
         try:

@@ -19,7 +19,7 @@ from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from tests.faults.history import stamps
 from workers.engines import SampleKey, SampleRequest
-from workers.environments import Answers, Reply, Turn
+from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.scorer import ScoringError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Parity:
     def wait_ready(self) -> None:
         pass
 
-    def score(self, answers: Answers) -> list[float]:
+    def score(self, answers: ScoringRequest) -> list[float]:
         self._may_fail(answers.columns)
         return [float(sum(tokens) % 2) for tokens in answers.completion_ids]
 
