@@ -4,7 +4,7 @@ import sys
 
 from tests.seed import VARIABLE, session_seed
 
-pytest_plugins = ["tests.servers.redis", "tests.servers.s3", "tests.tiers"]
+pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.servers.s3", "tests.tiers"]
 
 
 def pytest_configure() -> None:

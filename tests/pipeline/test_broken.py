@@ -77,7 +77,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
         ["unshare", "-rm", "sh", "-c", command], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 2, done.stderr
-    assert "✗ run.dir: the disk of run has 64 MiB left" in done.stderr
+    assert "✗ run.dir: the disk of run has 64 MiB free" in done.stderr
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:

@@ -1,26 +1,13 @@
-"""A run's configuration whose services are embedded, and a small disk that fills up."""
+"""A small disk that fills up."""
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from echo_queue.config import Config
-
 SMALL_DISK_MIB = 24
-
-
-@pytest.fixture
-def configure(tmp_path: Path) -> Callable[..., Config]:
-    """`configure(redis={…}, store={…})` gives a config of a run in this test's directory."""
-
-    def make(directory: Path = tmp_path / "run", **sections: Any) -> Config:
-        return Config.model_validate({"run": {"name": "test", "dir": directory}, **sections})
-
-    return make
 
 
 @pytest.fixture

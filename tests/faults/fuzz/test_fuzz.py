@@ -185,7 +185,7 @@ def test_a_finding_is_an_error_and_its_input_is_kept(tmp_path: Path) -> None:
     """The fuzzer would notice: a decoder that lets a wrong exception out is found at once."""
     program = (
         "import pathlib, sys\n"
-        "from tests.faults import decoders, fuzz\n"
+        "from tests.faults.fuzz import decoders, fuzzer\n"
         "fuzzer.WORK, fuzzer.CORPUS = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[1]) / 'corpus'\n"
         "def spoiled(data):\n"
         "    if data[:2] == b'{}': raise KeyError('not declared')\n"

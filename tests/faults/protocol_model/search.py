@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tests.faults.protocol_model import steps
 from tests.faults.protocol_model.model import RULES, Protocol, begin, broken, drained, without
+from tests.faults.protocol_model.steps import steps
 
 INSTANCES = (
     Protocol(takeover=False),

@@ -24,7 +24,8 @@ from echo_queue.services.redis_server import RedisServer
 from echo_queue.storage import object_store as store_module
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
-from tests.faults.proxy import every_move, http1, proxy, resp
+from tests.faults.proxy import http1, proxy, resp
+from tests.faults.proxy.every_move import every_move
 from tests.faults.proxy.proxy import Always, Fault, Next, OfEach, Proxy, Request
 from tests.queue.clients import Clients
 from tests.servers.s3 import BUCKET, Server
