@@ -26,7 +26,7 @@ from echo_queue.services.serving import Services
 from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 from tests.servers.redis import KINDS, start_redis
-from tests.services.conftest import configure, small_disk  # noqa: F401
+from tests.services.conftest import small_disk  # noqa: F401
 
 REWRITES = 5
 BALLAST_KEYS, KEY_DELAY_US = 2_000, 100
