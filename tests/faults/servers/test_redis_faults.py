@@ -157,7 +157,7 @@ def train_all(scene: Scene) -> list[str]:
 
 def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
     small_disk: Path,  # noqa: F811
-    configure: Callable[..., Config],  # noqa: F811
+    configure: Callable[..., Config],
 ) -> None:
     config = configure(small_disk / "run")
     services = Services(config)
