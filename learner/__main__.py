@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError, SetBackError
 from echo_queue.launch.problems import print_problems
+from echo_queue.launch.signals import set_on_signals
 
 AGAIN = 1
 """Exit code that asks the supervisor to start the learner again; 2 says that a person must act."""
@@ -21,8 +21,7 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    set_on_signals(stop)
     try:
         config = load(arguments.config)
         # Imported only now: torch takes seconds.

@@ -7,12 +7,11 @@
 
 import logging
 import os
-import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
 
+from echo_queue.launch.signals import ENDING, dispatch_signals
 from echo_queue.queue import WorkerQueue
 from workers.held_leases import HeldLeases
 
@@ -64,24 +63,7 @@ class Shutdown(threading.Event):
 
 def on_signals(shutdown: Shutdown) -> None:
     """Makes SIGTERM and SIGINT end the worker by `shutdown.leave`. Call it in the main thread."""
-    dispatch_signals({number: partial(shutdown.leave, number.name) for number in (signal.SIGTERM, signal.SIGINT)})
-
-
-def dispatch_signals(actions: Mapping[signal.Signals, Callable[[], object]]) -> None:
-    """Runs the action of each signal that arrives, in a thread of its own. Call it in the main thread.
-
-    A handler in the main thread could deadlock: it runs between any two instructions, even while the main thread holds
-    a lock that the action needs.
-    """
-    received: SimpleQueue[int] = SimpleQueue()  # its `put` is reentrant
-    for number in actions:
-        signal.signal(number, lambda number, _: received.put(number))
-    threading.Thread(target=_run_actions, args=(received, actions), name="signals", daemon=True).start()
-
-
-def _run_actions(received: "SimpleQueue[int]", actions: Mapping[signal.Signals, Callable[[], object]]) -> None:
-    while True:
-        actions[signal.Signals(received.get())]()
+    dispatch_signals({number: partial(shutdown.leave, number.name) for number in ENDING})
 
 
 class ShutdownThread(threading.Thread):

@@ -7,6 +7,7 @@ another. The server's output goes to `<dir>/log`.
 
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,7 +32,7 @@ DISK_FULL_SIGNS = (
     "No space left",
     "no space left",
     "Short write while writing to the AOF",
-    "Can't recover from AOF write error",  # the last line that fits if the log lies on that disk, too
+    "Can't recover from AOF write error",
     "File too large",
 )
 POLL_S = 0.02
@@ -178,8 +179,8 @@ class ServerProcess:
 
     @property
     def disk_full(self) -> bool:
-        """True if the last lines of its log tell of a full disk."""
-        return any(sign in self.log_tail() for sign in DISK_FULL_SIGNS)
+        """True if the last lines of its log tell of a full disk, or its disk is too full for the log to tell."""
+        return any(sign in self.log_tail() for sign in DISK_FULL_SIGNS) or self._no_space()
 
     def explain_end(self, what: str) -> Problem:
         """Explains from the last lines of its log why the server, which a person calls `what`, ended."""
@@ -208,6 +209,9 @@ class ServerProcess:
             except BlockingIOError:
                 return True
             return False
+
+    def _no_space(self) -> bool:
+        return self.dir.exists() and shutil.disk_usage(self.dir).free < LOG_TAIL_BYTES
 
     def _keep_log_short(self) -> None:
         if self.log.exists() and self.log.stat().st_size > LOG_KEEP_BYTES:

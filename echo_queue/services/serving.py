@@ -7,7 +7,6 @@
 """
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, 
 from echo_queue.connections.secrets import ROLES, GeneratedSecrets, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.launch.signals import set_on_signals
 from echo_queue.queue import Admin, Caller, RunRules
 from echo_queue.queue.acl import rules
 from echo_queue.services.redis_server import RedisServer, User
@@ -159,8 +159,7 @@ def serve(config: Config, stop: threading.Event | None = None, backoff: RestartB
     """Runs the services until `stop` is set or, without one, until SIGTERM or SIGINT."""
     if stop is None:
         stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_, stop=stop: stop.set())
+        set_on_signals(stop)
     services = Services(config, backoff)
     services.start()
     try:

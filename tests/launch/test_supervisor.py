@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from echo_queue.errors import DeadlineError
 from echo_queue.launch.supervisor import BACKOFF, MOST_REFUSALS, Role, RoleError, RunningError, Supervisor
+from tests.waiting import wait_until
 
 QUICK = replace(BACKOFF, first_pause_s=0.01)
 
@@ -25,13 +24,6 @@ def lives(pid: int) -> bool:
     """Zombies do not count."""
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def eventually(condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
-    give_up = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < give_up, "did not happen"
-        time.sleep(0.02)
 
 
 def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
@@ -86,7 +78,7 @@ def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as roles:
         roles.start(shell("worker", f"sleep 600 & echo $! > {child}.new; mv {child}.new {child}; wait"))
         roles.wait(child.exists, 20, "the child")
-    eventually(lambda: not lives(int(child.read_text())))
+    wait_until(lambda: not lives(int(child.read_text())), "the child's end")
 
 
 def test_a_second_supervisor_is_refused(tmp_path: Path) -> None:
@@ -112,7 +104,7 @@ with Supervisor(directory) as roles:
 def test_nothing_survives_a_killed_supervisor_and_the_run_can_start_again(tmp_path: Path) -> None:
     first = subprocess.Popen([sys.executable, "-c", SUPERVISE, str(tmp_path)])
     names = ("worker", "worker.child", "services", "services.child")
-    eventually(lambda: all((tmp_path / name).exists() for name in names))
+    wait_until(lambda: all((tmp_path / name).exists() for name in names), "all four")
     pids = [int((tmp_path / name).read_text()) for name in names]
     assert all(map(lives, pids))
     first.send_signal(signal.SIGKILL)

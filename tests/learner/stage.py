@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.signals import set_on_signals
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, RunRules
 from echo_queue.records import Group, PromptShard, Sample, Span, Task, Version
 from echo_queue.services.serving import Services
@@ -88,13 +89,11 @@ class Stage:
 
 def learn(config: Config) -> None:
     """What `python -m learner` does, but for reading the configuration."""
-    import signal
-
     from learner.train import train
 
     logging.basicConfig(level=logging.INFO, format="learner: %(message)s")
     leaving = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: leaving.set())
+    set_on_signals(leaving)
     train(config, leaving)
 
 
@@ -153,11 +152,3 @@ def make_base(folder: Path) -> None:
     words = {f"w{number}": number for number in range(VOCABULARY)}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))
     tokenizer.save_pretrained(folder)
-
-
-def wait_until(seen: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Calls `seen` until it is true; fails the test at the deadline, naming `what`."""
-    give_up = time.monotonic() + deadline_s
-    while not seen():
-        assert time.monotonic() < give_up, f"never came: {what}"
-        time.sleep(0.01)

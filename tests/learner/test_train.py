@@ -16,8 +16,9 @@ from echo_queue.reporting import metrics
 from learner import train as train_module
 from learner.recovery import checkpoint
 from learner.train import export, open_loop, train
-from tests.learner.stage import Stage, wait_until
+from tests.learner.stage import Stage
 from tests.learner.synthetic import VOCABULARY
+from tests.waiting import wait_until
 
 PROMPTS = 42
 IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))

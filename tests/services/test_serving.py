@@ -21,9 +21,11 @@ from echo_queue.connections.endpoints import celery_broker_url, redis_endpoint, 
 from echo_queue.connections.secrets import ROLES
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
+from echo_queue.launch.server_process import ServerProcess
 from echo_queue.services import serving
 from echo_queue.services.inspection import check
 from echo_queue.services.serving import Services
+from tests.waiting import wait_until
 
 Configure = Callable[..., Config]
 Start = Callable[..., Services]
@@ -73,13 +75,6 @@ def pid_of(config: Config, service: str) -> int:
     return int(orjson.loads((services_dir(config) / f"{service}.json").read_bytes())["pid"])
 
 
-def until(condition: Callable[[], object], what: str, deadline_s: float = 30.0) -> None:
-    give_up = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < give_up, f"waited {deadline_s:.0f} s for {what}"
-        time.sleep(0.02)
-
-
 @pytest.mark.usefixtures("running")
 def test_every_role_connects_as_itself_and_finds_the_queues_functions(config: Config) -> None:
     assert check(config) == []
@@ -109,7 +104,7 @@ def test_a_killed_server_is_up_again_with_its_data_and_connections_go_on(config:
     store.put("kept", b"1")
     killed = pid_of(config, service)
     os.kill(killed, signal.SIGKILL)
-    until(lambda: pid_of(config, service) != killed, f"{service} to be started again")
+    wait_until(lambda: pid_of(config, service) != killed, f"{service} to be started again")
     assert (client.get("kept"), store.get("kept")) == (b"1", b"1")
 
 
@@ -127,7 +122,7 @@ def test_services_whose_keeper_was_killed_are_found_again(config: Config, start:
     file = tmp_path / "config.toml"
     file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
     keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
-    until((services_dir(config) / "store.json").exists, "the services")
+    wait_until((services_dir(config) / "store.json").exists, "the services")
     pids = [pid_of(config, service) for service in ("redis", "store")]
     keeper.kill()
     keeper.wait()
@@ -143,7 +138,7 @@ def test_sigterm_ends_the_store_first_and_redis_last(config: Config, tmp_path: P
     file = tmp_path / "config.toml"
     file.write_text(f'[run]\nname = "test"\ndir = "{config.run.dir}"\n')
     keeper = subprocess.Popen([sys.executable, "-c", SERVE, str(file)])
-    until((services_dir(config) / "store.json").exists, "the services")
+    wait_until((services_dir(config) / "store.json").exists, "the services")
     keeper.send_signal(signal.SIGTERM)
     assert keeper.wait(20) == 0
     for service in ("redis", "store"):
@@ -198,3 +193,13 @@ def test_embedded_services_that_do_not_run_are_no_problem_for_a_check(config: Co
     assert services.check(config) == []
     with pytest.raises(ServiceError, match="echo-queue services"):
         connect_redis(config, "worker", deadline_s=0)
+
+
+def test_a_disk_too_full_for_the_log_to_say_so_is_the_reason_all_the_same(small_disk: Path) -> None:
+    process = ServerProcess(small_disk)
+    process.log.write_text("Reading RDB base file on AOF loading... Don")
+    assert not process.disk_full
+    free = os.statvfs(small_disk)
+    with (small_disk / "ballast").open("wb") as ballast:
+        os.posix_fallocate(ballast.fileno(), 0, free.f_bavail * free.f_frsize)
+    assert "its disk is full" in process.explain_end("Redis server").what

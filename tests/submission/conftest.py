@@ -5,8 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -81,13 +80,6 @@ class Site:
         rows = {(task.epoch, task.index): reader.row(task) for task in tasks}
         assert len(rows) == len(tasks), "a prompt came twice"
         return rows
-
-
-def until(condition: Callable[[], object], what: str, deadline_s: float = READY_S) -> None:
-    give_up = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < give_up, f"waited {deadline_s:.0f} s for {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

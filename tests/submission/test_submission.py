@@ -18,8 +18,9 @@ from echo_queue.submission.expand import expand
 from echo_queue.submission.length_features import buckets
 from echo_queue.submission.length_limits import limits_of
 from tests.queue.clients import Clients
-from tests.submission.conftest import Site, until
+from tests.submission.conftest import Site
 from tests.submission.test_length_limits import make_model
+from tests.waiting import wait_until
 
 ROWS = [{"prompt": f"prompt {index}", "answer": index} for index in range(950)]
 EXPECTED = {(0, index): PromptRow(f"prompt {index}", {"answer": index}) for index in range(950)}
@@ -63,7 +64,7 @@ def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(
         f"submit_prompt_set.delay(source={str(tmp_path / 'few.jsonl')!r}, set='delayed', epochs=2)"
     )
     assert done.returncode == 0, done.stderr
-    until(lambda: (arrival := site.admin.submission_counts("delayed")) and arrival.settled, "the delayed set")
+    wait_until(lambda: (arrival := site.admin.submission_counts("delayed")) and arrival.settled, "the delayed set")
     assert len(site.rows()) == 240
     assert site.admin.audit().ok
 
@@ -77,13 +78,13 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(site: Site, tmp
     for _ in range(2):
         before = arrived(queue)
         worker = site.celery(processes=2)
-        until(lambda before=before: arrived(queue) > before + 40, "some chunks")
+        wait_until(lambda before=before: arrived(queue) > before + 40, "some chunks")
         site.kill(worker)
     assert arrived(queue) < 190, "the kills came too late to show anything"
     # What the broker still knows is forgotten as well: only the ledger is left.
     site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
     site.celery(processes=2)
-    until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler")
+    wait_until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler")
     assert sorted(site.rows()) == [(0, index) for index in range(9_500)]
     assert site.admin.audit().ok
 
@@ -94,7 +95,7 @@ def test_what_is_lost_in_the_broker_is_sent_again(site: Site, tmp_path: Path) ->
     declare_and_send(config, queue, build(config), choose(config, write(tmp_path / "prompts.jsonl", ROWS)))
     site.admin.client.delete(*site.admin.client.keys("eq-celery:*"))
     site.celery()
-    until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler", 20.0)
+    wait_until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler", 20.0)
     assert site.rows() == EXPECTED
 
 
@@ -109,11 +110,11 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
     worker = site.celery(processes=2)
     for _ in range(2):
         before = arrived(queue)
-        until(lambda before=before: arrived(queue) > before + 10, "some chunks")
+        wait_until(lambda before=before: arrived(queue) > before + 10, "some chunks")
         shared_redis.kill()
         time.sleep(0.5)  # the worker finds nobody there
         shared_redis.start()
-    until(lambda: arrived(queue) == 190, "the rest")
+    wait_until(lambda: arrived(queue) == 190, "the rest")
     assert worker.poll() is None
     assert sorted(site.rows()) == [(0, index) for index in range(9_500)]
     assert site.admin.audit().ok

@@ -3,7 +3,8 @@
 import signal
 from functools import partial
 
-from workers.shutdown import Shutdown, dispatch_signals
+from echo_queue.launch.signals import dispatch_signals
+from workers.shutdown import Shutdown
 
 
 def watch(shutdown: Shutdown) -> None:

@@ -28,10 +28,11 @@ from echo_queue.submission.sources.registry import open_source
 from learner.base_model import MADE_FROM
 from learner.recovery import checkpoint
 from learner.recovery.rewind import choices
-from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, Maker, Site, until
+from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, Maker, Site
 from tests.faults.crash_points.fork_server import Life
 from tests.faults.history import served_versions
 from tests.queue.clients import Clients
+from tests.waiting import wait_until
 
 Places = tuple[str, ...]
 
@@ -204,15 +205,15 @@ class WorkerCase(Case):
                 self.queue.finish(self.committer.lineage)
             return life.over.is_set()
 
-        until(ended, "the worker's end", self.told)
+        wait_until(ended, "the worker's end", told=self.told)
         return life.wait()
 
     def _while_scoring(self, point: str, life: Life) -> None:
         if point in ("release", "withdraw", "leave"):
             life.signal(signal.SIGTERM)
-            until(life.over.is_set, "the worker's leaving", self.told)
+            wait_until(life.over.is_set, "the worker's leaving", told=self.told)
         if point in ("progress", "put partials"):  # while it waits for the reward
-            until(life.over.is_set, "the worker's death", self.told)
+            wait_until(life.over.is_set, "the worker's death", told=self.told)
         if point == "delete replay":  # somebody else was faster
             shard = PromptShard("", 0, self.PROMPTS)
             task = Task(f"set/0/{self.SLOW}", "set", 0, self.SLOW, shard, 0, 0, 0, 0, 0, "", "")
@@ -221,7 +222,7 @@ class WorkerCase(Case):
             self.queue.complete("maker", [Maker(self.queue).group(task, published.version)])
 
     def verdict(self) -> None:
-        until(lambda: len(self.committer.trained) == self.PROMPTS - 1, "five groups", self.told)
+        wait_until(lambda: len(self.committer.trained) == self.PROMPTS - 1, "five groups", told=self.told)
         audit = self.queue.audit()
         assert audit.ok, audit
         expected = ids("set", range(self.PROMPTS))
@@ -294,7 +295,7 @@ class SubmitterCase(Case):
 
     def verdict(self) -> None:
         expected = ids(self.name, range(self.PROMPTS))
-        until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", self.told)
+        wait_until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", told=self.told)
         assert self.run.trained(self.name) == expected
         submission_status, audit = self.run.queue.submission_status(self.name), self.run.queue.audit()
         assert submission_status and submission_status.complete
@@ -323,7 +324,7 @@ class CeleryCase(Case):
         def over() -> bool:
             return life.over.is_set() or self._settled()
 
-        until(over, "every chunk", self.told)
+        wait_until(over, "every chunk", told=self.told)
         life.over.wait(0.3 if crash_at else 0.0)  # the last step may be the one to die after
         return life.wait() if life.over.is_set() else min(0, life.end() + signal.SIGKILL)
 
@@ -333,7 +334,7 @@ class CeleryCase(Case):
 
     def verdict(self) -> None:
         expected = ids(self.name, range(self.GOOD))
-        until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", self.told)
+        wait_until(lambda: len(self.run.trained(self.name)) >= len(expected), f"all of {self.name}", told=self.told)
         assert self.run.trained(self.name) == expected
         submission_status, audit = self.run.queue.submission_status(self.name), self.run.queue.audit()
         assert (
@@ -390,7 +391,7 @@ class ServicesCase(Case):
         objects.mkdir(parents=True, exist_ok=True)
         (objects / ".rclone_temp_put_left").touch()
         life = self._begin(crash_at, record)
-        until(lambda: life.over.is_set() or self._submits(), "services that answer", self.told)
+        wait_until(lambda: life.over.is_set() or self._submits(), "services that answer", told=self.told)
         life.signal(signal.SIGTERM)
         code = life.wait(DEADLINE_S)
         if code == CRASHED and not self.outlive:
@@ -418,13 +419,13 @@ class ServicesCase(Case):
     def verdict(self) -> None:
         """Everything that was ever acknowledged is there and can be trained."""
         life = self._begin()
-        until(lambda: life.over.is_set() or self._submits(), "services that answer", self.told)
+        wait_until(lambda: life.over.is_set() or self._submits(), "services that answer", told=self.told)
         store = connect_store(self.config, "admin")
         queue = Clients.connected_as(self.config, "admin", store)
         tensors = load_file(self.site.base / "model.safetensors")
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
         with Committer(queue, store, tensors, self.config) as committer, Maker(queue):
-            until(lambda: len(committer.trained) >= len(expected), "all groups", self.told)
+            wait_until(lambda: len(committer.trained) >= len(expected), "all groups", told=self.told)
         assert sorted(checkpoint.trained_ids(store)) == expected
         audit = queue.audit()
         assert audit.ok and audit.trained == len(expected), audit
@@ -440,7 +441,7 @@ class SupervisorCase(Case):
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
         code = self.site.begin(self.role, self.directory, self.log, crash_at, record).wait(DEADLINE_S)
-        until(lambda: not any(map(lives, self._started())), "the end of what was started", self.told)
+        wait_until(lambda: not any(map(lives, self._started())), "the end of what was started", told=self.told)
         return code
 
     def verdict(self) -> None:

@@ -7,9 +7,7 @@ lives in processes of its own (`lives`); the other side of the queue is played h
 
 import shutil
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -251,10 +249,3 @@ class Committer(Other):
         self._weight_publisher.further(version)
         for tensor in self._tensors.values():
             tensor.view(-1)[:: self._version + 2] += 1e-3
-
-
-def until(seen: Callable[[], object], what: str, told: Callable[[], str] = str, deadline_s: float = DEADLINE_S) -> None:
-    give_up = time.monotonic() + deadline_s
-    while not seen():
-        assert time.monotonic() < give_up, f"never came: {what}\n{told()}"
-        time.sleep(0.005)

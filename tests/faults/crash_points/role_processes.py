@@ -6,7 +6,6 @@ they fork instead, and generation is a small real model's: a life costs a fracti
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -20,6 +19,7 @@ import torch
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.services import serve
 from echo_queue.storage.object_store import ObjectStore
@@ -97,7 +97,7 @@ def worker(config: Config, name: str = "w1") -> None:
 def learner(config: Config) -> None:
     torch.set_num_threads(1)
     leaving = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: leaving.set())
+    set_on_signals(leaving)
     train(config, leaving)
 
 

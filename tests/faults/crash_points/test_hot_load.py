@@ -15,10 +15,11 @@ from echo_queue.queue import Chunk, PromptSet, RunRules
 from echo_queue.records import PromptRow
 from echo_queue.submission import shards
 from learner.recovery import checkpoint
-from tests.faults.crash_points.crashing_run import Committer, Site, until
+from tests.faults.crash_points.crashing_run import Committer, Site
 from tests.faults.crash_points.fork_server import Life
 from tests.faults.history import served_versions
 from tests.seed import session_seed
+from tests.waiting import wait_until
 
 PROMPTS = 24
 KILLS = 8
@@ -74,9 +75,9 @@ def test_whatever_is_killed_only_published_weights_generate(
             time.sleep(chance.uniform(0.0, 1.5))
             lives[chance.choice(sorted(lives))].end()
         all_live()
-        until(lambda: len(learner.trained) == PROMPTS, "all groups", told, DEADLINE_S)
+        wait_until(lambda: len(learner.trained) == PROMPTS, "all groups", DEADLINE_S, told)
         queue.finish(learner.lineage)
-        until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told)
+        wait_until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told=told)
     seen = served_versions.read(config.run.dir)
     assert list((config.run.dir / "part_cache").iterdir()) == [], (
         "each worker removes its own part cache, and those of the dead"

@@ -30,10 +30,11 @@ from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.proxy import http1, proxy, resp
 from tests.faults.proxy.proxy import Choose, Proxy, Randomly
-from tests.learner.stage import MadeUpWorker, make_base, wait_until
+from tests.learner.stage import MadeUpWorker, make_base
 from tests.queue.clients import Clients
 from tests.seed import session_seed
 from tests.submission.conftest import Site
+from tests.waiting import wait_until
 
 RUN, BUCKET, PASSWORD = "proxied", "proxied", "secret"
 KEYS = StoreKeys("A" * 20, "b" * 40)

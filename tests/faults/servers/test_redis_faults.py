@@ -19,6 +19,7 @@ from redis.retry import Retry
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
 from echo_queue.errors import ServiceError
+from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.queue import Outcome
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
@@ -27,11 +28,14 @@ from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 from tests.servers.redis import KINDS, start_redis
 from tests.services.conftest import small_disk  # noqa: F401
+from tests.waiting import wait_until
 
 REWRITES = 5
 BALLAST_KEYS, KEY_DELAY_US = 2_000, 100
 """A rewrite takes the product of both."""
 DEADLINE_S = 30.0
+TIRELESS = RestartBackoff(first_pause_s=0.05, longest_pause_s=0.2, settled_s=10.0, most_ends=10_000)
+"""Starts servers again for as long as a slow machine takes to free the disk."""
 
 
 @pytest.fixture(params=KINDS)
@@ -45,13 +49,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
 def queue_at(server: RedisServer, deadline_s: float = DEADLINE_S) -> Clients:
     client = redis.Redis(port=server.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=10.0)
     return Clients(client, "run", deadline_s=deadline_s)
-
-
-def wait_until(seen: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not seen():
-        assert time.monotonic() < give_up, f"never came: {what}"
-        time.sleep(0.005)
 
 
 class Worker(threading.Thread):
@@ -160,7 +157,7 @@ def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
     configure: Callable[..., Config],
 ) -> None:
     config = configure(small_disk / "run")
-    services = Services(config)
+    services = Services(config, TIRELESS)
     services.start()
     ended = threading.Event()
 

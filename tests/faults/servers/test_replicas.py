@@ -26,10 +26,11 @@ from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.servers.replicated import Replicated
-from tests.learner.stage import MadeUpWorker, make_base, wait_until
+from tests.learner.stage import MadeUpWorker, make_base
 from tests.queue.clients import Clients
 from tests.queue.scene import RULES, Scene, group_of
 from tests.servers.redis import KINDS
+from tests.waiting import wait_until
 
 ONE = Replicas(1, wait_ms=100)
 CHUNKS = Chunk(0, 0, 16), Chunk(1, 16, 12), Chunk(2, 28, 32)

@@ -3,7 +3,7 @@
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -13,6 +13,7 @@ from echo_queue.weights import Announcement, Part
 from learner.publication.announcer import Announcer
 from tests.queue.clients import Clients
 from tests.queue.scene import Scene
+from tests.waiting import wait_until
 
 WAIT_S = 10.0
 
@@ -20,13 +21,6 @@ WAIT_S = 10.0
 def announcement(place: int, number: int = 7) -> Announcement:
     part = Part(f"part {place}", 1, 1, ("ab" * 32,))
     return Announcement("run", Version(1, number), None, None, place, part)
-
-
-def until(true: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < give_up, f"{what} never came"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ def announcer(queue: Clients) -> Iterator[Announcer]:
 def test_workers_see_what_is_announced_in_its_order(queue: Clients, announcer: Announcer) -> None:
     for place in range(9):
         announcer.announce(announcement(place), f"document {place}".encode())
-    until(lambda: (found := queue.latest_weights().announced) and found.last == 8, "the last of them")
+    wait_until(lambda: (found := queue.latest_weights().announced) and found.last == 8, "the last of them")
     found = queue.latest_weights().announced
     assert found and list(queue.announced_parts(found, 0).values()) == [
         f"document {place}".encode() for place in range(9)
@@ -57,7 +51,7 @@ def test_after_one_that_was_not_taken_its_route_is_given_up_and_the_next_is_not(
     announcer.announce(announcement(0), bytes(1 << 20))
     announcer.announce(announcement(1), b"after a gap")
     announcer.announce(announcement(0, number=8), b"the next")
-    until(lambda: queue.latest_weights().announced, "the next route")
+    wait_until(lambda: queue.latest_weights().announced, "the next route")
     found = queue.latest_weights().announced
     assert found and queue.announced_parts(found, 0) == {0: b"the next"}
 
@@ -69,7 +63,7 @@ def test_a_learner_that_was_taken_over_announces_nothing(
     with caplog.at_level(logging.INFO):
         for place in range(3):
             announcer.announce(announcement(place), b"document")
-        until(lambda: caplog.records, "a word about it")
+        wait_until(lambda: caplog.records, "a word about it")
         time.sleep(0.2)
     assert queue.latest_weights().announced is None
     assert [record.levelname for record in caplog.records] == ["INFO"], "publishing itself will say it louder"
@@ -84,7 +78,7 @@ def test_a_redis_that_is_away_holds_up_nobody(caplog: pytest.LogCaptureFixture) 
         for place in range(1000):
             announcer.announce(announcement(place), b"document")
         assert not caplog.records, "the first try is still under way"
-        until(lambda: caplog.records, "the end of the first try")
+        wait_until(lambda: caplog.records, "the end of the first try")
         announcer.close()
         announcer.join(WAIT_S)
     assert not announcer.is_alive() and len(caplog.records) == 1, "one try for all of the route"

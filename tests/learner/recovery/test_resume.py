@@ -15,8 +15,9 @@ from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.recovery.rewind import choices, rewind
 from learner.train import open_loop, train
-from tests.learner.stage import Stage, wait_until
+from tests.learner.stage import Stage
 from tests.queue.scene import Scene
+from tests.waiting import wait_until
 
 PROMPTS = 42
 IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))

@@ -4,13 +4,13 @@ import logging
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from echo_queue.config import Preemption
+from tests.waiting import wait_until
 from tests.workers.preemption.servers import (
     DEADLINE_S,
     AzureInstance,
@@ -232,7 +232,7 @@ def test_a_file_may_ask_for_rest_first(leaving: Shutdown, tmp_path: Path) -> Non
     notice = tmp_path / "notice"
     notice.write_text("rest\n")
     watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
-    _until(lambda: leaving.resting)
+    wait_until(lambda: leaving.resting, "the rest")
     assert not leaving.is_set()
     notice.write_text("25")
     assert leaving.wait(DEADLINE_S)
@@ -242,7 +242,7 @@ def test_a_path_that_is_no_file_is_no_notice(
     leaving: Shutdown, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch(Preemption(watch="file", file=tmp_path, poll_s=POLL_S), leaving)
-    _until(lambda: "cannot be read" in caplog.text)
+    wait_until(lambda: "cannot be read" in caplog.text, "the warning")
     assert not leaving.is_set()
 
 
@@ -259,7 +259,7 @@ def handlers() -> Iterator[None]:
 def test_signals_make_a_worker_rest_and_leave(leaving: Shutdown) -> None:
     watch(Preemption(watch="signal"), leaving)
     os.kill(os.getpid(), signal.SIGUSR1)
-    _until(lambda: leaving.resting)
+    wait_until(lambda: leaving.resting, "the rest")
     assert not leaving.is_set()
     os.kill(os.getpid(), signal.SIGUSR2)
     assert leaving.wait(DEADLINE_S) and leaving.why == "SIGUSR2"
@@ -268,10 +268,3 @@ def test_signals_make_a_worker_rest_and_leave(leaving: Shutdown) -> None:
 def test_without_a_watch_nobody_is_asked(leaving: Shutdown) -> None:
     watch(Preemption(), leaving)
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
-
-
-def _until(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < give_up, "it never came"
-        time.sleep(0.01)

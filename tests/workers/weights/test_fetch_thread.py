@@ -1,8 +1,7 @@
 """What is decoded while it comes: one thread, whatever is asked for how often, and nothing of a path leaves before."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
+from tests.waiting import wait_until
 from tests.workers.weights.scene import cargo, part_of
 from workers.weights.cache.fetch_thread import FetchThread, PendingPart
 from workers.weights.cache.part_cache import PartCache
@@ -56,7 +56,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     yield scene
     for may in scene.may:
         may.set()
-    until(lambda: not running())
+    wait_until(lambda: not running(), "the fetch's end")
     scene.part_cache.close()
 
 
@@ -64,28 +64,21 @@ def running() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "fetch"]
 
 
-def until(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < give_up, "it did not come true"
-        time.sleep(0.01)
-
-
 def test_who_tries_again_and_again_joins_what_is_on_its_way(scene: Scene) -> None:
     tries = [scene.start(0, 1) for _ in range(20)]
-    until(lambda: scene.fetched == [0])
+    wait_until(lambda: scene.fetched == [0], "the first fetch")
     assert len(running()) == 1
     for number in (0, 1):
         scene.may[number].set()
     for parts in tries:
         assert [part.memory() for part in parts] == scene.datas[:2]
-    until(lambda: not running())
+    wait_until(lambda: not running(), "the fetch's end")
     assert scene.fetched == [0, 1]
 
 
 def test_of_several_paths_only_the_last_waits_and_one_thread_fetches(scene: Scene) -> None:
     first, after = scene.start(0, 1)
-    until(lambda: scene.fetched == [0])
+    wait_until(lambda: scene.fetched == [0], "the first fetch")
     (superseded,), last = scene.start(2), scene.start(0)
     assert len(running()) == 1
     with pytest.raises(ServiceError, match="another path was requested"):
@@ -94,7 +87,7 @@ def test_of_several_paths_only_the_last_waits_and_one_thread_fetches(scene: Scen
     assert first.memory() == last[0].memory() == scene.datas[0]
     with pytest.raises(ServiceError, match="another path was requested"):
         after.memory()
-    until(lambda: not running())
+    wait_until(lambda: not running(), "the fetch's end")
     assert scene.fetched == [0, 0] and len(scene.threads) == 1
 
 
@@ -106,7 +99,7 @@ def test_what_failed_is_told_and_begun_anew(scene: Scene) -> None:
     for _ in range(3):
         with pytest.raises(ServiceError, match="nobody has it"):
             fetch_thread.start(scene.routes[:1], WAIT_S)[scene.routes[0].parts[0].key].memory()
-        until(lambda: not running())
+        wait_until(lambda: not running(), "the fetch's end")
     assert scene.part_cache.bytes == SIZE
     scene.part_cache.most_bytes = SIZE
     scene.part_cache.open(scene.routes[1].parts[0])

@@ -6,8 +6,8 @@ import pytest
 
 from echo_queue.errors import ServiceError
 from echo_queue.weights.manifest import Route
+from tests.waiting import wait_until
 from tests.workers.weights.scene import CHUNK, DEADLINE_S, Member, Region, cargo, route_of
-from tests.workers.weights.test_fetch_thread import until
 from workers.weights.cache.download import RouteDownload
 from workers.weights.peers.server import ANNOUNCED_WAIT_S
 
@@ -20,7 +20,10 @@ def prefetched(member: Member, route: Route, parts: int) -> RouteDownload:
 
 
 def here(member: Member, route: Route, parts: int) -> None:
-    until(lambda: all((file := member.part_cache.find(p.key)) and file.whole for p in route.parts[:parts]))
+    wait_until(
+        lambda: all((file := member.part_cache.find(p.key)) and file.whole for p in route.parts[:parts]),
+        f"{parts} parts",
+    )
 
 
 def test_what_is_fetched_goes_on_from_what_was_prefetched(region: Region) -> None:

@@ -23,6 +23,7 @@ from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, Route, WeightPublisher, read_manifest
 from tests.servers.s3 import BUCKET
+from tests.waiting import wait_until
 from tests.weights.scene import OTHER, SIGNER, VERIFIER, history, weight_publisher
 from tests.workers.publications import holds
 from tests.workers.weights.conftest import Site
@@ -119,7 +120,7 @@ class Scene:
         return readers
 
     def arrived(self, reader: Reader, version: Version) -> None:
-        until(lambda: reader.version == version, f"version {version}")
+        wait_until(lambda: reader.version == version, f"version {version}")
         assert holds(reader.stage.tensors, self.manifest())
 
     def manifest(self) -> Manifest:
@@ -149,13 +150,6 @@ def scene(region: Region) -> Iterator[Scene]:
         yield Scene(region, ends)
 
 
-def until(true: Callable[[], bool], what: str) -> None:
-    give_up = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < give_up, f"{what} never came"
-        time.sleep(0.01)
-
-
 def has(reader: Reader, route: Route) -> bool:
     return all((file := reader.part_cache.find(part.key)) is not None and file.whole for part in route.parts)
 
@@ -167,17 +161,17 @@ def fetched(reader: Reader) -> int:
 def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(scene: Scene) -> None:
     (reader,) = scene.begin("a")
     before = scene.manifest().route.size
-    until(lambda: fetched(reader) >= before, "the count of what is staged already")
+    wait_until(lambda: fetched(reader) >= before, "the count of what is staged already")
     scene.learner.begin(1, scene.versions[1], until=manifests)
     stored = stored_parts(scene, 1)
     route = scene.announced()
     assert sorted(part.key for part in route.parts) == stored
     assert len(route.parts) > 1
-    until(lambda: has(reader, route), "all parts")
+    wait_until(lambda: has(reader, route), "all parts")
     assert reader.version == Version(1, 0) and holds(reader.stage.tensors, scene.manifest())
     scene.learner.go_on()
     scene.arrived(reader, Version(1, 1))
-    until(lambda: fetched(reader) - before >= route.size, "the count of the last bytes")
+    wait_until(lambda: fetched(reader) - before >= route.size, "the count of the last bytes")
     assert fetched(reader) - before == route.size == scene.manifest().route.size, "each byte once"
 
 
@@ -199,7 +193,7 @@ def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) 
     stored_parts(scene, 1)
     route = scene.announced()
     for reader in readers:
-        until(lambda reader=reader: has(reader, route), "all parts")  # type: ignore[misc]
+        wait_until(lambda reader=reader: has(reader, route), "all parts")  # type: ignore[misc]
     scene.learner.go_on()
     for reader in readers:
         scene.arrived(reader, Version(1, 1))
@@ -217,18 +211,20 @@ def test_a_difference_given_up_makes_room_for_the_anchor(scene: Scene) -> None:
     anchor = scene.manifest().route
     reader.part_cache.most_bytes = anchor.size + anchor.size // 4
     scene.learner.begin(1, noise[1], until=from_the("/from-", 4))  # before it finds that the difference is too large
-    until(lambda: "from" in str(reader.prefetcher._route) and fetched(reader) > anchor.size, "parts of the difference")
+    wait_until(
+        lambda: "from" in str(reader.prefetcher._route) and fetched(reader) > anchor.size, "parts of the difference"
+    )
     scene.learner.go_on()
     scene.arrived(reader, Version(1, 1))
     assert scene.manifest().route.base is None
-    until(lambda: not any("from-" in key for key in reader.part_cache._parts), "the difference's end")
+    wait_until(lambda: not any("from-" in key for key in reader.part_cache._parts), "the difference's end")
 
 
 def test_a_manifest_with_other_parts_is_what_counts(scene: Scene) -> None:
     (reader,) = scene.begin("a")
     lie = forged_part(scene)
     scene.announce(lie)
-    until(lambda: has(reader, route_with(lie)), "what was announced")
+    wait_until(lambda: has(reader, route_with(lie)), "what was announced")
     scene.learner.publish(1, scene.versions[1])
     scene.arrived(reader, Version(1, 1))
     assert reader.part_cache.find(lie.part.key) is None, "its room is free again"
@@ -266,7 +262,7 @@ def test_a_lie_is_ignored_with_one_warning(scene: Scene, lie: str, caplog: pytes
         for _ in range(3):
             LIES[lie](scene, told)
             time.sleep(0.1)
-        until(lambda: any("is not prefetched" in record.message for record in caplog.records), "a warning")
+        wait_until(lambda: any("is not prefetched" in record.message for record in caplog.records), "a warning")
         scene.region.queue.client.hset(scene.region.queue.keys.coming, "last", 0)
         time.sleep(0.3)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
@@ -290,8 +286,8 @@ def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
     scene.arrived(reader, Version(1, 0))
     told = forged_part(scene)
     scene.announce(told)
-    until(lambda: has(reader, route_with(told)), "what was announced")
-    until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
+    wait_until(lambda: has(reader, route_with(told)), "what was announced")
+    wait_until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
     took = fetched(reader)
     time.sleep(0.5)
     assert fetched(reader) == took, "it is not begun again"
@@ -304,9 +300,9 @@ def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene, monkeypatch
     scene.arrived(reader, Version(1, 0))
     told = forged_part(scene)
     scene.announce(told)
-    until(lambda: has(reader, route_with(told)), "what was announced")
+    wait_until(lambda: has(reader, route_with(told)), "what was announced")
     reader.exchange.close()
-    until(lambda: not [one for one in threading.enumerate() if one.name == "prefetch"], "the thread's end")
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name == "prefetch"], "the thread's end")
 
 
 # Killed for real ------------------------------------------------------------------------------------------------------
@@ -350,11 +346,11 @@ def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(site: Site
         assert learner.wait(WAIT_S) == failpoints.CRASHED
     route = scene.announced()
     assert len(route.parts) == 2
-    until(lambda: has(reader, route), "two parts")
+    wait_until(lambda: has(reader, route), "two parts")
     assert reader.version == Version(1, 0)
     again = Learner(scene.region)
     assert again.lineage == 2
-    until(lambda: not any(reader.part_cache.find(part.key) for part in route.parts), "their end")
+    wait_until(lambda: not any(reader.part_cache.find(part.key) for part in route.parts), "their end")
     again.publish(0, scene.versions[0])
     again.publish(1, scene.versions[1])
     scene.arrived(reader, Version(2, 1))
@@ -383,6 +379,6 @@ def test_a_prefetching_worker_that_is_killed_is_left_by_those_behind_it(site: Si
         route = scene.manifest().route
         assert route.version == Version(1, 0)
         stored_parts(scene, 1)
-        until(lambda: has(reader, scene.announced()), "all parts")
+        wait_until(lambda: has(reader, scene.announced()), "all parts")
         scene.learner.go_on()
         scene.arrived(reader, Version(1, 1))

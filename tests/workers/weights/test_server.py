@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
 from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.peers import server as serving
@@ -276,7 +277,7 @@ def test_beyond_so_many_streams_the_answer_is_503_and_when_to_come_again(tmp_pat
             assert status(connection) == 200
         for connection in busy:
             connection.close()
-        assert eventually(lambda: _free(shop))
+        wait_until(lambda: _free(shop), "a free place")
     finally:
         shop.close()
 
@@ -285,15 +286,6 @@ def _free(shop: Shop) -> bool:
     with shop.call() as connection:
         connection.sendall(shop.ask())
         return status(connection) == 200
-
-
-def eventually(true: "object", deadline_s: float = 5.0) -> bool:
-    give_up = time.monotonic() + deadline_s
-    while time.monotonic() < give_up:
-        if true():  # type: ignore[operator]
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def test_a_stream_ends_when_nobody_fetches_the_rest_any_more(shop: Shop) -> None:

@@ -19,10 +19,10 @@ from echo_queue.errors import DeadlineError, ServiceError
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.reader import Damaged
 from tests.servers.s3 import BUCKET
+from tests.waiting import wait_until
 from tests.workers.weights.conftest import Site
 from tests.workers.weights.scene import CHUNK, DEADLINE_S, SECRET, Member, Region, cargo
 from tests.workers.weights.test_exchange import corrupted, says, whole
-from tests.workers.weights.test_fetch_thread import until
 from workers.weights import transport as transports
 from workers.weights.transport import WeightTransport, open_transport
 
@@ -146,7 +146,7 @@ def test_a_fetch_goes_on_from_what_was_prefetched(region: Region, kind: str) -> 
     route, transport = region.publish(*datas), region.member("a", transport=kind).exchange
     prefetch = transport.prefetch(route.name, route.parts[:1], DEADLINE_S)
     prefetch.add(route.parts[:2])
-    until(lambda: transport.fetched["store"] == sum(part.size for part in route.parts[:2]))
+    wait_until(lambda: transport.fetched["store"] == sum(part.size for part in route.parts[:2]), "two parts")
     assert fetched(transport, route) == datas
     assert transport.fetched["store"] == route.size and prefetch.over.wait(DEADLINE_S)
 
@@ -155,7 +155,7 @@ def test_what_is_prefetched_and_dropped_takes_no_room(region: Region, kind: str)
     datas = cargo(8, parts=2)
     route, member = region.publish(*datas), region.member("a", transport=kind)
     prefetch = member.exchange.prefetch(route.name, route.parts, DEADLINE_S)
-    until(lambda: sum(member.exchange.fetched.values()) == route.size)
+    wait_until(lambda: sum(member.exchange.fetched.values()) == route.size, "the whole route")
     member.exchange.drop_prefetched()
     assert prefetch.over.is_set() and member.part_cache.bytes == 0
     assert fetched(member.exchange, route) == datas

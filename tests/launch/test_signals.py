@@ -1,0 +1,42 @@
+"""Signals that ask a role to end, at the worst instant."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from echo_queue.launch.signals import ENDING, dispatch_signals, set_on_signals
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """The handlers of before are there again after the test."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_either_signal_sets_the_event(number: signal.Signals) -> None:
+    stop = threading.Event()
+    set_on_signals(stop)
+    os.kill(os.getpid(), number)
+    assert stop.wait(DEADLINE_S)
+
+
+def test_an_action_may_need_a_lock_that_the_main_thread_holds() -> None:
+    lock, ran = threading.Lock(), threading.Event()
+
+    def act() -> None:
+        assert lock.acquire(timeout=DEADLINE_S)
+        ran.set()
+
+    dispatch_signals({signal.SIGTERM: act})
+    with lock:
+        signal.raise_signal(signal.SIGTERM)
+    assert ran.wait(DEADLINE_S)
