@@ -29,7 +29,6 @@ from blake3 import blake3
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
@@ -40,7 +39,10 @@ from echo_queue.weights.delta import Settings, apply, encode
 from echo_queue.weights.delta.codes import Codes, flat, on_host
 from learner import base_model
 from learner.base_model.task import task_of, warmup_examples
-from learner.model.policy import Policy, load_model
+from learner.batch.micro_batches import micro_batches
+from learner.batch.prepare import PromptSamples, SampleRow, Update
+from learner.model.loading import load_model
+from learner.model.policy import Policy
 
 BUILD = Path("build/delta").absolute()
 QUICKSTART = Path("configs/quickstart.toml")
@@ -340,37 +342,33 @@ def train(dtype: str, lr: float, files: list[Path]) -> None:
     environment = {"ECHO_QUEUE_RUN__DIR": str(BUILD), "ECHO_QUEUE_MODEL__DTYPE": dtype}
     settings = load(QUICKSTART, environment)
     folder = base_model.make(settings, say=lambda _: None)
-    model = load_model(settings)
-    model.set_attn_implementation("sdpa")  # plain rows, without packed prompts
-    policy = Policy(model, settings.learner, getattr(torch, dtype))
-    batches = examples(settings, folder)
+    policy = Policy(load_model(settings, torch.device("cpu")), settings.learner, getattr(torch, dtype))
+    updates = examples(settings, folder)
     for number in range(1, FIRST + SKIP + 1):
-        tokens, targets = next(batches)
-        logits = policy.model(tokens).logits[:, :-1].float()
-        cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100).backward()
-        policy.collect()
+        update = next(updates)
+        for batch in micro_batches(update, settings.learner.micro_tokens, policy.packing):
+            (-policy.score(batch, 1.0).logprobs.sum() / update.tokens).backward()
         policy.step(lr)
         for file in files:
             if file.stem.endswith(f"-{number}"):
-                save_file({name: tensor.clone() for name, tensor in policy.weights().items()}, file)
+                save_file(policy.snapshot(), file)
 
 
-def examples(settings: configuration.Config, folder: Path) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields batches of prompts with their right answers, [N, L]; only the answers' tokens are targets."""
+def examples(settings: configuration.Config, folder: Path) -> Iterator[Update]:
+    """Yields batches of prompts with their right answers; only the answers' tokens are targets."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+
+    def ids(text: str) -> NDArray[np.int32]:
+        return np.array(tokenizer(text)["input_ids"], np.int32)
+
     pairs = warmup_examples(task_of(settings), BATCH * (FIRST + SKIP))
     for start in range(0, len(pairs), BATCH):
-        rows = [
-            (tokenizer(pair.prompt)["input_ids"], tokenizer(pair.answer)["input_ids"])
-            for pair in pairs[start : start + BATCH]
-        ]
-        length = max(len(prompt) + len(answer) for prompt, answer in rows)
-        tokens = torch.zeros(len(rows), length, dtype=torch.long)
-        targets = torch.full((len(rows), length), -100)
-        for row, (prompt, answer) in enumerate(rows):
-            tokens[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-            targets[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
-        yield tokens, targets
+        samples = []
+        for pair in pairs[start : start + BATCH]:
+            answer = ids(pair.answer)
+            row = SampleRow(answer, np.zeros(len(answer), np.float32), np.ones(len(answer), np.bool_), 0.0)
+            samples.append(PromptSamples(ids(pair.prompt), (row,)))
+        yield Update(tuple(samples), sum(len(sample.rows[0].tokens) for sample in samples), 0)
 
 
 if __name__ == "__main__":

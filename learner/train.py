@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer
 
 from echo_queue import failpoints
 from echo_queue.config import Config
@@ -32,7 +32,10 @@ from echo_queue.reporting.samples import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
 from learner.collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
-from learner.model.policy import Policy, load_model
+from learner.model import device
+from learner.model.loading import load_model
+from learner.model.policy import Policy
+from learner.model.scorer import Scorer
 from learner.publication import announcer, signing_key
 from learner.publication.publish_thread import publication_period
 from learner.publication.weight_broadcast import WeightBroadcast, open_broadcast
@@ -88,7 +91,7 @@ class TrainingLoop:
         monitor: Monitor,
         *,
         policy: Policy,
-        reference: PreTrainedModel | None,
+        reference: Scorer | None,
         newest: CheckpointManifest | None,
         window: float,
         broadcast: WeightBroadcast,
@@ -164,7 +167,7 @@ class TrainingLoop:
         self.handed_over = self.version
         version = Version(self.lineage, self.version)
         self.collector.handed_out(version)
-        self.broadcast.hand_over(version, self.policy.weights())
+        self.broadcast.hand_over(version, self.policy.snapshot())
 
     def _record(self, groups: Sequence[Group], result: UpdateResult, seconds: Seconds) -> None:
         """Writes the update to `metrics.jsonl` and the log, and keeps its groups for people to inspect."""
@@ -222,8 +225,9 @@ class TrainingLoop:
 def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoop:
     """Resumes the run at its newest checkpoint: from then on every older learner of the run is fenced."""
     monitor = Monitor(caller)
-    policy = Policy(load_model(config), config.learner, getattr(torch, config.model.dtype))
-    reference = load_model(config).requires_grad_(False) if config.learner.kl else None
+    where, dtype = device.choose(config.learner.device), getattr(torch, config.model.dtype)
+    policy = Policy(load_model(config, where), config.learner, dtype)
+    reference = Scorer(load_model(config, where, dtype).requires_grad_(False)) if config.learner.kl else None
     restored = _restore(store, policy)
     window = restored.window if restored else monitor.status().window
     signer = signing_key.signer(config)
@@ -265,7 +269,7 @@ def export(policy: Policy, base: str, folder: Path) -> None:
     """Writes the model with its tokenizer as a Hugging Face folder, which is whole or does not exist."""
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    failpoints.step("write model", lambda: policy.model.save_pretrained(temporary))
+    failpoints.step("write model", lambda: policy.save_pretrained(temporary))
     failpoints.step("write tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(temporary))
     if folder.exists():
         failpoints.step("remove model", lambda: shutil.rmtree(folder))

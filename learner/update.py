@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from echo_queue import config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
-from learner.batch import MicroBatch, micro_batches, prepare
+from learner.batch.micro_batches import MicroBatch, micro_batches
+from learner.batch.prepare import prepare
 from learner.losses.objective import token_losses
 from learner.losses.token_sums import TokenSums
-from learner.model.forward import score
 from learner.model.policy import Policy
+from learner.model.scorer import Scorer
 
 
 @dataclass(frozen=True)
@@ -45,36 +45,39 @@ def learn(
     settings: config.Learner,
     temperature: float,
     *,
-    reference: PreTrainedModel | None = None,
+    reference: Scorer | None = None,
 ) -> UpdateResult:
     """Trains version `number`. Raises `EchoQueueError`, with nothing changed, if the gradient is not finite."""
     update = prepare(groups, settings.advantage, settings.zero_variance)
-    sums, lr = TokenSums(), learning_rate(settings, number)
-    for batch in micro_batches(update, settings.micro_tokens):
-        loss, batch_sums = _loss(policy.model, batch, settings, temperature, reference)
+    lr = learning_rate(settings, number)
+    sums = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device)
+    for batch in micro_batches(update, settings.micro_tokens, policy.packing):
+        loss, terms = _loss(policy, batch.to(policy.device), settings, temperature, reference)
         (loss / update.tokens).backward()
-        policy.collect()
-        sums += batch_sums
+        sums += terms
     norm = policy.step(lr) if update.tokens else 0.0
     if not math.isfinite(norm):
         fix = "lower learner.lr or learner.grad_clip; a restart continues from the newest checkpoint"
         raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", fix))
-    return UpdateResult(sums, norm, lr, update.zero_variance_groups)
+    return UpdateResult(TokenSums(update.tokens, *sums.tolist()), norm, lr, update.zero_variance_groups)
 
 
 def _loss(
-    model: PreTrainedModel,
+    policy: Policy,
     batch: MicroBatch,
     settings: config.Learner,
     temperature: float,
-    reference: PreTrainedModel | None,
-) -> tuple[Tensor, TokenSums]:
-    """Returns the summed loss of a micro-batch, and the sums that it reports."""
-    logprobs, entropy = score(model, batch, temperature)
+    reference: Scorer | None,
+) -> tuple[Tensor, Tensor]:
+    """Returns the summed loss of a micro-batch, and the sums that it reports, in the order of `TokenSums`.
+
+    Both stay on the device: a figure that is read waits for every kernel before it.
+    """
+    logprobs, entropy = policy.score(batch, temperature)
     reference_logprobs = None
     if reference is not None:
         with torch.no_grad():
-            reference_logprobs = score(reference, batch, temperature).logprobs
+            reference_logprobs = reference(batch, temperature).logprobs
     losses, clipped, kl = token_losses(logprobs, batch.behaviour, batch.advantages, reference_logprobs, settings)
-    report = torch.stack([losses, clipped.float(), batch.behaviour - logprobs, kl, entropy]).detach().double().sum(1)
-    return losses.sum(), TokenSums(len(losses), *report.tolist())
+    terms = torch.stack([losses, clipped.float(), batch.behaviour - logprobs, kl, entropy])
+    return losses.sum(), terms.detach().double().sum(1)

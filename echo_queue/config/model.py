@@ -287,6 +287,13 @@ class Learner(Section):
     """Largest number of padded tokens per forward pass."""
     threads: Positive = 1
     """CPU threads of the learner. In `sync` mode it has all of them."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the learner. `auto` takes a GPU if there is one."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """What each layer computes again for the gradient, to save memory: nothing, all but the results of matrix products
+    and attention, or everything."""
+    compile: bool = False
+    """Compiles each layer with `torch.compile`; the first updates take minutes longer."""
     checkpoint_updates: Positive = 20
     """Number of updates between two checkpoints. A restart repeats at most this many updates."""
     keep_checkpoints: Positive = 2

@@ -1,11 +1,15 @@
 """The figures that an update reports about its tokens."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
 class TokenSums:
-    """The figures that an update reports about its tokens, as sums that add over micro-batches."""
+    """The figures that an update reports about its tokens, as sums over them. `tokens` counts those that were drawn."""
+
+    TERMS: ClassVar[int] = 5
+    """Number of sums beside `tokens`."""
 
     tokens: int = 0
     loss: float = 0.0
@@ -14,16 +18,6 @@ class TokenSums:
     """Sum of behaviour minus learner log-probabilities."""
     kl_reference: float = 0.0
     entropy: float = 0.0
-
-    def __add__(self, other: "TokenSums") -> "TokenSums":
-        return TokenSums(
-            self.tokens + other.tokens,
-            self.loss + other.loss,
-            self.clipped + other.clipped,
-            self.kl_behaviour + other.kl_behaviour,
-            self.kl_reference + other.kl_reference,
-            self.entropy + other.entropy,
-        )
 
     def mean(self, total: float) -> float:
         """Returns the sum `total` per token; 0 for an update without tokens."""

@@ -1,8 +1,8 @@
-"""The model that is trained: its weights as published, float32 masters and AdamW.
+"""The model that is trained: float32 parameters, AdamW, and the weights that are published.
 
-- In float32, the model's parameters are the masters. In bfloat16, forward, backward and publication use bfloat16
-  weights; the gradient is summed and the optimizer steps in float32 masters, which are rounded back after each step.
-  Workers and learner thus compute with the same numbers, and small steps are not lost.
+- The parameters are the masters: gradient and optimizer step are in float32, so small steps are not lost. The model
+  computes in `dtype`, with the parameters rounded to it, and is published so: workers and learner compute with the same
+  numbers.
 - `tensors` and `restore` carry everything that the next step depends on: training continues bit for bit.
 """
 
@@ -12,25 +12,37 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import ModuleList
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
-from learner.model.forward import prepare_model
+from learner.batch.micro_batches import MicroBatch
+from learner.batch.packing import Packing
+from learner.model.activations import checkpoint_layers
+from learner.model.attention import packing_for
+from learner.model.head import Scored
+from learner.model.scorer import Scorer
+from learner.model.sharding import local, placed_like, shard, whole
 
 MASTER, MOMENTS, RNG = "master/", ("step", "exp_avg", "exp_avg_sq"), "rng"
 
 
 class Policy:
-    """A model with its optimizer. `model` must be in float32; `dtype` is the type it computes and is published in."""
+    """A model with its optimizer. `model`: in float32, from `learner.model.loading`; `dtype`: what it computes in."""
 
     def __init__(self, model: PreTrainedModel, settings: config.Learner, dtype: torch.dtype = torch.float32) -> None:
-        self.masters = {
-            name: Parameter(parameter.detach().clone()) if dtype != torch.float32 else parameter
-            for name, parameter in model.named_parameters()
-        }
-        self.model = model.to(dtype)  # type: ignore[arg-type]
+        self.model, self.dtype, self.device = model, dtype, model.device
+        self.packing: type[Packing] = packing_for(self.device, dtype)
+        self._scorer = Scorer(model)
+        layers = _layers(model)
+        checkpoint_layers(layers, settings.activation_checkpointing)
+        if settings.compile:
+            for layer in layers:
+                layer.compile()
+        if dtype != torch.float32:
+            shard(self._scorer, layers, dtype, self.device)
+        self.masters = dict(model.named_parameters())
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": [p for p in self.masters.values() if p.ndim >= 2], "weight_decay": settings.weight_decay},
@@ -44,46 +56,48 @@ class Policy:
 
     @property
     def vocabulary(self) -> int:
-        return int(self.model.get_input_embeddings().weight.shape[0])
+        return int(self.model.config.get_text_config().vocab_size)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Returns the parameters to publish, by name, tied ones once. They change with the next step."""
-        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+    def score(self, batch: MicroBatch, temperature: float) -> Scored:
+        """Returns the scores of a micro-batch on this policy's device, with gradient (`Scorer`)."""
+        scored: Scored = self._scorer(batch, temperature)
+        return scored
 
-    def collect(self) -> None:
-        """Adds the last backward pass's gradient to the update's. Call it after every micro-batch."""
-        for (_, parameter), master in zip(self.model.named_parameters(), self.masters.values(), strict=True):
-            if parameter is not master and parameter.grad is not None:
-                gradient = parameter.grad.float()
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-                parameter.grad = None
+    def snapshot(self) -> dict[str, Tensor]:
+        """Returns a copy of the weights to publish, by name, tied ones once."""
+        return {name: local(master.detach()).to(self.dtype, copy=True) for name, master in self.masters.items()}
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Writes the weights as they are published, with their configuration, as a Hugging Face model."""
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(self.model.config, dtype=self.dtype)
+        empty.save_pretrained(folder, state_dict=self.snapshot())
 
     def step(self, lr: float) -> float:
-        """Takes one AdamW step with the collected gradient, its norm clipped. Returns the norm before clipping.
+        """Takes one AdamW step with the gradient that has come together, its norm clipped. Returns the norm before.
 
         No step is taken if the norm is not finite.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.values(), self._clip))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.masters.values(), self._clip)))
         if not math.isfinite(norm):
             return norm
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self._round()
         return norm
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns masters, optimizer moments and the random state, by name."""
-        found = {MASTER + name: master.detach() for name, master in self.masters.items()}
+        found = {MASTER + name: local(master.detach()) for name, master in self.masters.items()}
         for name, master in self.masters.items():
-            found |= {f"{moment}/{name}": tensor for moment, tensor in self.optimizer.state[master].items()}
+            found |= {f"{moment}/{name}": local(tensor) for moment, tensor in self.optimizer.state[master].items()}
         return found | {RNG: torch.get_rng_state()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restores what `tensors` returned. Raises `ConfigError` if the tensors belong to another model."""
         shapes = {name.removeprefix(MASTER): t.shape for name, t in tensors.items() if name.startswith(MASTER)}
-        if shapes != {name: master.shape for name, master in self.masters.items()}:
+        if shapes != {name: local(master).shape for name, master in self.masters.items()}:
             raise ConfigError(
                 Problem(
                     "model.base",
@@ -93,29 +107,15 @@ class Policy:
             )
         with torch.no_grad():
             for name, master in self.masters.items():
-                master.copy_(tensors[MASTER + name])
-                moments = {moment: tensors[f"{moment}/{name}"] for moment in MOMENTS if f"{moment}/{name}" in tensors}
-                if moments:
-                    self.optimizer.state[master] = moments
+                local(master).copy_(tensors[MASTER + name])
+                keys = {moment: f"{moment}/{name}" for moment in MOMENTS if f"{moment}/{name}" in tensors}
+                if keys:
+                    state = {moment: placed_like(tensors[key], master) for moment, key in keys.items()}
+                    self.optimizer.state[master] = state
         torch.set_rng_state(tensors[RNG])
-        self._round()
-
-    def _round(self) -> None:
-        with torch.no_grad():
-            for (_, parameter), master in zip(self.model.named_parameters(), self.masters.values(), strict=True):
-                if parameter is not master:
-                    parameter.copy_(master)
 
 
-def load_model(settings: config.Config) -> PreTrainedModel:
-    """Loads the base model in float32, prepared for `forward.score`. Raises `ConfigError` if it cannot be loaded."""
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(settings.base_model, dtype=torch.float32)
-    except (OSError, ValueError) as error:
-        missing = settings.model.base == "init" and not (Path(settings.base_model) / "config.json").exists()
-        what = "has not been made yet" if missing else f"cannot be loaded: {str(error).splitlines()[0]}"
-        fix = (
-            "run `echo-queue init-model` first" if missing else "name a folder or hub model that transformers can load"
-        )
-        raise ConfigError(Problem("model.base", f"{settings.base_model} {what}", fix)) from None
-    return prepare_model(model.eval())
+def _layers(model: PreTrainedModel) -> ModuleList:
+    layers = model.base_model.layers
+    assert isinstance(layers, ModuleList)
+    return layers

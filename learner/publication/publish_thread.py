@@ -1,6 +1,6 @@
 """Publishes weights while training goes on, and measures how long they take to arrive.
 
-- `hand_over` copies the weights before it returns, so that the next update cannot change them.
+- The weights that `hand_over` is given are a copy (`Policy.snapshot`), which no later update changes.
 - One version is published at a time. Of the versions handed over meanwhile, the newest waits and older ones are left
   out. The learner is never held up: admission itself waits for the publications it needs.
 - A version has arrived once every living worker's heartbeat names it or a newer one; the time since the end of its
@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import Status
 from echo_queue.records import Version
+from learner.model.device import ready, side_stream
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +41,13 @@ def publication_period(t_bcast_s: float, t_train_s: float, s: int) -> int:
 
 
 class Snapshot(NamedTuple):
-    """A version with a copy of its weights. `updated_s`: when its update ended (monotonic clock)."""
+    """A version with its weights. `updated_s`: when its update ended (monotonic clock)."""
 
     version: Version
     weights: Mapping[str, Tensor]
     updated_s: float
+    ready: "torch.cuda.Event | None" = None
+    """When the weights on a GPU may be read"""
 
 
 class PublishThread(threading.Thread):
@@ -66,8 +70,8 @@ class PublishThread(threading.Thread):
         self._closed = False
 
     def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> None:
-        """Publishes a copy of `weights` in the background, as soon as no other version is being published."""
-        snapshot = Snapshot(version, {name: tensor.clone() for name, tensor in weights.items()}, time.monotonic())
+        """Publishes `weights` in the background, as soon as no other version is being published."""
+        snapshot = Snapshot(version, weights, time.monotonic(), ready(weights))
         with self._changed:
             self.check()
             self._waiting = snapshot
@@ -102,10 +106,11 @@ class PublishThread(threading.Thread):
     def run(self) -> None:
         while snapshot := self._next():
             try:
-                self._publish(snapshot.version, snapshot.weights)
-                self._start_measuring(snapshot)
-                self._end_publication()
-                self._further(snapshot.version, self._hurried)
+                with side_stream(snapshot.ready):
+                    self._publish(snapshot.version, snapshot.weights)
+                    self._start_measuring(snapshot)
+                    self._end_publication()
+                    self._further(snapshot.version, self._hurried)
             except BaseException as error:
                 self._failure = error
                 self._end_publication()

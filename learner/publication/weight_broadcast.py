@@ -56,7 +56,10 @@ class WeightBroadcast:
         self._announcer.start()
 
     def hand_over(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
-        """Publishes a copy of `tensors` in the background. Raises the error of an earlier publication, if any."""
+        """Publishes `tensors`, a copy that no update changes, in the background.
+
+        Raises the error of an earlier publication, if any.
+        """
         self._thread.hand_over(version, tensors)
 
     def wait(self) -> None:

@@ -2,7 +2,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo_queue.records import Sample
-from learner.batch import micro_batches, prepare
+from learner.batch.micro_batches import micro_batches
+from learner.batch.prepare import prepare
+from learner.model.attention.rectangles import Rectangles
 from tests.learner.synthetic import group, with_observed
 
 SHAPE = st.tuples(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=2, max_size=5))
@@ -17,11 +19,11 @@ def test_each_token_is_in_one_micro_batch_and_none_is_too_large(
     groups = [
         group(n, prompt, lengths, [1.0] + [0.0] * (len(lengths) - 1)) for n, (prompt, lengths) in enumerate(shapes)
     ]
-    batches = list(micro_batches(prepare(groups, "std", "skip"), micro_tokens))
+    batches = list(micro_batches(prepare(groups, "std", "skip"), micro_tokens, Rectangles))
     for batch in batches:
         padded = batch.packing.prompts.numel() + batch.packing.queries.numel()
         assert padded <= micro_tokens or len(batch.packing.queries) == 1
-        assert len(batch.tokens) == batch.packing.shared + len(batch.targets)
+        assert len(batch.tokens) == len(batch.packing.prompt_positions) + len(batch.targets)
     behaviour = sorted(float(value) for batch in batches for value in batch.behaviour)
     expected = sorted(float(value) for item in groups for sample in item.samples for value in sample.logprobs)
     assert behaviour == expected
@@ -38,7 +40,7 @@ def test_a_group_without_differences_is_skipped_or_kept_in_the_token_count() -> 
 def test_what_was_observed_is_read_but_is_no_target_and_does_not_count() -> None:
     item = with_observed(group(7, prompt=3, lengths=(5, 2), rewards=(1, 0)), [(1, 3)], [])
     update = prepare([item], "mean", "skip")
-    (batch,) = micro_batches(update, 100)
+    (batch,) = micro_batches(update, 100, Rectangles)
     first, second = item.samples
     assert update.tokens == 5
     assert batch.targets.tolist() == [*first.tokens[[0, 3, 4]], *second.tokens]
@@ -50,7 +52,7 @@ def test_what_was_observed_is_read_but_is_no_target_and_does_not_count() -> None
 
 def test_samples_carry_their_own_behaviour_log_probabilities_and_advantages() -> None:
     item = group(7, prompt=3, lengths=(2, 1), rewards=(1, 0))
-    (batch,) = micro_batches(prepare([item], "mean", "skip"), 100)
+    (batch,) = micro_batches(prepare([item], "mean", "skip"), 100, Rectangles)
     first, second = item.samples
     assert batch.targets.tolist() == [*first.tokens, *second.tokens]
     assert batch.behaviour.tolist() == [*first.logprobs, *second.logprobs]

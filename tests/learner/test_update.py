@@ -7,8 +7,10 @@ from transformers import PreTrainedModel
 from echo_queue.config import Learner
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Group, Sample, Span
-from learner.model.forward import prepare_model
+from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
+from learner.model.scorer import Scorer
+from learner.model.sharding import local
 from learner.update import learn, learning_rate
 from tests.learner.synthetic import group, tiny_model
 
@@ -18,7 +20,7 @@ SAMPLES = 16
 
 
 def make_policy(seed: int = 0, dtype: torch.dtype = torch.float32, **settings: float) -> Policy:
-    return Policy(prepare_model(tiny_model(seed)), SETTINGS.model_copy(update=settings), dtype)
+    return Policy(for_scorer(tiny_model(seed)), SETTINGS.model_copy(update=settings), dtype)
 
 
 def rollouts(model: PreTrainedModel, draw: torch.Generator, version: int) -> list[Group]:
@@ -51,7 +53,7 @@ def train(policy: Policy, updates: int, age: int) -> list[float]:
     waiting: list[list[Group]] = []
     engine = tiny_model()
     for version in range(updates + age):
-        engine.load_state_dict({name: weight.float() for name, weight in policy.weights().items()}, strict=False)
+        engine.load_state_dict({name: weight.float() for name, weight in policy.snapshot().items()}, strict=False)
         waiting.append(rollouts(engine, draw, version))
         if version < age:
             continue
@@ -91,15 +93,15 @@ def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
 
 def test_bfloat16_publishes_the_rounded_masters_and_keeps_steps_too_small_to_round() -> None:
     policy = make_policy(dtype=torch.bfloat16)
-    before = {name: master.detach().clone() for name, master in policy.masters.items()}
-    weights = {name: weight.clone() for name, weight in policy.weights().items()}
+    before = {name: local(master.detach()).clone() for name, master in policy.masters.items()}
+    weights = {name: weight.clone() for name, weight in policy.snapshot().items()}
     learn(policy, [group(0)], 1, Learner(lr=1e-6), 1.0)
-    assert {weight.dtype for weight in policy.weights().values()} == {torch.bfloat16}
+    assert {weight.dtype for weight in policy.snapshot().values()} == {torch.bfloat16}
     name = "model.layers.0.mlp.up_proj.weight"
-    assert (policy.masters[name] != before[name]).float().mean() > 0.9
-    assert (policy.weights()[name] != weights[name]).float().mean() < 0.1
-    for key, weight in policy.weights().items():
-        assert torch.equal(weight, policy.masters[key].bfloat16())
+    assert (local(policy.masters[name]) != before[name]).float().mean() > 0.9
+    assert (policy.snapshot()[name] != weights[name]).float().mean() < 0.1
+    for key, weight in policy.snapshot().items():
+        assert torch.equal(weight, local(policy.masters[key]).bfloat16())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -139,7 +141,7 @@ def test_the_learning_rate_warms_up_and_stays() -> None:
 def test_the_kl_term_holds_the_policy_near_its_reference() -> None:
     drift = []
     for weight in (0.0, 5.0):
-        policy, reference = make_policy(), prepare_model(tiny_model()).requires_grad_(False)
+        policy, reference = make_policy(), Scorer(for_scorer(tiny_model()).requires_grad_(False))
         settings = SETTINGS.model_copy(update={"kl": weight})
         for number in range(1, 12):
             learned = learn(policy, [group(0)], number, settings, 1.0, reference=reference)

@@ -42,7 +42,7 @@ def started(publish: Publish) -> PublishThread:
     return publisher
 
 
-def test_training_goes_on_while_a_copy_is_published_and_the_newest_follows() -> None:
+def test_training_goes_on_while_a_version_is_published_and_the_newest_follows() -> None:
     seen: list[tuple[int, float]] = []
     partial_payloads, may_go = threading.Event(), threading.Event()
 
@@ -51,13 +51,11 @@ def test_training_goes_on_while_a_copy_is_published_and_the_newest_follows() -> 
         may_go.wait(10)
         seen.append((version.number, float(weights["weight"].sum())))
 
-    weights = {"weight": torch.zeros(3)}
     publisher = started(publish)
-    publisher.hand_over(Version(1, 1), weights)
+    publisher.hand_over(Version(1, 1), {"weight": torch.zeros(3)})
     partial_payloads.wait(10)
     for number in (2, 3):
-        weights["weight"] += 1
-        publisher.hand_over(Version(1, number), weights)
+        publisher.hand_over(Version(1, number), {"weight": torch.full((3,), number - 1.0)})
     assert seen == []
     may_go.set()
     publisher.wait()

@@ -1,23 +1,16 @@
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
-    Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
-import learner.model.forward
-from echo_queue.errors import ConfigError
 from echo_queue.records import Group
-from learner.batch import micro_batches, prepare
-from learner.model.forward import prepare_model, score
+from learner.batch.micro_batches import micro_batches
+from learner.batch.prepare import prepare
+from learner.model.attention.rectangles import Rectangles
+from learner.model.loading import prepare as for_scorer
+from learner.model.scorer import LOGITS_AT_ONCE, Scorer
 from tests.learner.synthetic import group, tiny_model, with_observed
 
 UNEVEN = [
@@ -52,8 +45,8 @@ def shared(model: PreTrainedModel, groups: list[Group], temperature: float, micr
     """Sum of logprob × advantage over the update, as the learner computes it."""
     update = prepare(groups, "std", "keep")
     sums = [
-        (score(model, batch, temperature).logprobs * batch.advantages).sum()
-        for batch in micro_batches(update, micro_tokens)
+        (Scorer(model)(batch, temperature).logprobs * batch.advantages).sum()
+        for batch in micro_batches(update, micro_tokens, Rectangles)
     ]
     return torch.stack(sums).sum() / update.tokens
 
@@ -79,7 +72,7 @@ def test_shared_prompts_give_the_gradients_of_a_plain_forward_pass(
 ) -> None:
     """Of one whose loss leaves out what was observed."""
     expected = gradients(model := tiny_model(), plain_sum(model, groups, temperature))
-    model = prepare_model(tiny_model())
+    model = for_scorer(tiny_model())
     found = gradients(model, shared(model, groups, temperature, micro_tokens))
     assert found.keys() == expected.keys()
     for name in expected:
@@ -89,9 +82,9 @@ def test_shared_prompts_give_the_gradients_of_a_plain_forward_pass(
 @pytest.mark.parametrize("groups", [UNEVEN, TURNS], ids=["one turn", "turns"])
 def test_every_token_drawn_gets_the_log_probability_of_a_plain_forward_pass(groups: list[Group]) -> None:
     expected = torch.cat(list(plain(tiny_model(), groups, 0.9).values())).sort().values
-    model = prepare_model(tiny_model())
-    batches = micro_batches(prepare(groups, "std", "keep"), 10_000)
-    found = torch.cat([score(model, batch, 0.9).logprobs for batch in batches]).sort().values
+    model = for_scorer(tiny_model())
+    batches = micro_batches(prepare(groups, "std", "keep"), 10_000, Rectangles)
+    found = torch.cat([Scorer(model)(batch, 0.9).logprobs for batch in batches]).sort().values
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -99,44 +92,22 @@ def test_prompts_of_a_single_token_need_nothing_shared() -> None:
     groups = [group(3, prompt=1), group(4, prompt=1)]
     model = tiny_model()
     expected = plain_sum(model, groups, 1.0)
-    torch.testing.assert_close(shared(prepare_model(tiny_model()), groups, 1.0, 1000), expected)
+    torch.testing.assert_close(shared(for_scorer(tiny_model()), groups, 1.0, 1000), expected)
 
 
 def test_a_head_computed_in_pieces_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = prepare_model(tiny_model())
+    model = for_scorer(tiny_model())
     whole = gradients(model, shared(model, UNEVEN, 1.0, 10_000))
-    monkeypatch.setattr(learner.model.forward, "LOGITS_AT_ONCE", 300)
+    monkeypatch.setitem(LOGITS_AT_ONCE, "cpu", 300)
     pieces = gradients(model, shared(model, UNEVEN, 1.0, 10_000))
     for name in whole:
         torch.testing.assert_close(pieces[name], whole[name], atol=1e-6, rtol=1e-4)
 
 
 def test_entropy_is_that_of_the_sampling_distribution() -> None:
-    model = prepare_model(tiny_model())
+    model = for_scorer(tiny_model())
     item = group(5, prompt=3, lengths=(1, 1), rewards=(0, 1))
-    (batch,) = micro_batches(prepare([item], "mean", "skip"), 100)
+    (batch,) = micro_batches(prepare([item], "mean", "skip"), 100, Rectangles)
     logits = tiny_model()(torch.from_numpy(item.prompt).long()[None]).logits
     expected = torch.distributions.Categorical(logits=logits[0, -1] / 2.0).entropy()
-    torch.testing.assert_close(score(model, batch, 2.0).entropy, expected.expand(2), atol=1e-5, rtol=0)
-
-
-SMALL: dict[str, Any] = {
-    "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48,
-}  # fmt: skip
-
-
-def test_llama_is_taken_too() -> None:
-    prepare_model(LlamaForCausalLM(LlamaConfig(**SMALL)).eval())
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL)),
-        lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL, use_sliding_window=True, sliding_window=4, max_window_layers=0)),
-    ],
-)
-def test_an_architecture_that_would_come_out_wrong_is_refused(model: object) -> None:
-    with pytest.raises(ConfigError, match="full attention"):
-        prepare_model(model())  # type: ignore[operator]
+    torch.testing.assert_close(Scorer(model)(batch, 2.0).entropy, expected.expand(2), atol=1e-5, rtol=0)

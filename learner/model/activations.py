@@ -1,0 +1,36 @@
+"""Activation checkpointing: a layer keeps little of its forward pass and computes the rest again for the gradient."""
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+Kept = Literal["none", "selective", "full"]
+
+EXPENSIVE = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.torch_attn._varlen_attn.default,
+}
+"""What "selective" keeps: the results of matrix products and of attention. All else is cheap to compute again."""
+
+
+def checkpoint_layers(layers: torch.nn.ModuleList, kind: Kept) -> None:
+    """Makes each layer keep only its input ("full"), or that and what is expensive ("selective")."""
+    if kind == "none":
+        return
+    context: dict[str, Any] = {"context_fn": _contexts} if kind == "selective" else {}
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **context)
+
+
+def _contexts() -> Any:
+    return create_selective_checkpoint_contexts(_choose)
+
+
+def _choose(_context: Any, operation: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation in EXPENSIVE else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,93 @@
+"""Attention over padded rectangles, by `scaled_dot_product_attention`: for CPUs, and the reference for other kinds.
+
+Only attention needs rectangles; the indices cut them out of the packed tokens and put the results back. Padding points
+at token 0 and is masked.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from learner.batch.packing import Counts, Lengths, moved
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Rectangles:
+    """Indices of the L packed tokens: N prompts of at most P shared tokens, R samples of at most T; K tokens of these.
+
+    The samples' K tokens follow the prompts' shared tokens.
+    """
+
+    prompts: Tensor
+    """[N, P] indices into L, padded on the right"""
+    prompt_positions: Tensor
+    """[L − K] flat indices into [N, P] of the tokens, in their packed order"""
+    queries: Tensor
+    """[R, T] indices into L"""
+    keys: Tensor
+    """[R, P + T] indices into L: a sample's prompt, then the sample itself"""
+    mask: Tensor
+    """[R, 1, T, P + T] true where a query may attend"""
+    sample_positions: Tensor
+    """[K] flat indices into [R, T]"""
+
+    @staticmethod
+    def size(lengths: Lengths) -> int:
+        """Returns the padded tokens: N · P + R · T."""
+        padded = len(lengths.prompts) * lengths.prompts.max() + len(lengths.samples) * lengths.samples.max()
+        return int(padded)
+
+    @classmethod
+    def of(cls, lengths: Lengths) -> Self:
+        prompts, in_prompt = _rectangle(lengths.prompts, first=0)
+        samples, in_sample = _rectangle(lengths.samples, first=int(lengths.prompts.sum()))
+        visible = np.concatenate([in_prompt[lengths.prompt_of], in_sample], axis=1)
+        causal = np.arange(-prompts.shape[1], samples.shape[1]) <= np.arange(samples.shape[1])[:, None]
+        return cls(
+            prompts=torch.from_numpy(prompts),
+            prompt_positions=torch.from_numpy(np.flatnonzero(in_prompt)),
+            queries=torch.from_numpy(samples),
+            keys=torch.from_numpy(np.concatenate([prompts[lengths.prompt_of], samples], axis=1)),
+            mask=torch.from_numpy(visible[:, None, None, :] & causal),
+            sample_positions=torch.from_numpy(np.flatnonzero(in_sample)),
+        )
+
+    def to(self, device: torch.device) -> Self:
+        return type(self)(**{field.name: moved(getattr(self, field.name), device) for field in fields(self)})
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+        def attend(queries: Tensor, keys: Tensor, positions: Tensor, **mask: Any) -> Tensor:
+            rectangles = _rows(query, queries), _rows(key, keys), _rows(value, keys)
+            output = F.scaled_dot_product_attention(*rectangles, **mask, scale=scale, enable_gqa=True)
+            return _packed(output, positions)
+
+        prompts = attend(self.prompts, self.prompts, self.prompt_positions, is_causal=True)
+        samples = attend(self.queries, self.keys, self.sample_positions, attn_mask=self.mask)
+        packed: Tensor = torch.cat([prompts, samples]).unflatten(1, query.shape[1:])
+        return packed
+
+
+def _rows(states: Tensor, indices: Tensor) -> Tensor:
+    """Cuts rows out of packed states: states [L, H, D], indices [R, T] → [R, H, T, D]."""
+    chosen = states.flatten(1).index_select(0, indices.flatten())
+    return chosen.view(*indices.shape, *states.shape[1:]).transpose(1, 2)
+
+
+def _packed(rows: Tensor, positions: Tensor) -> Tensor:
+    """Puts rows [R, H, T, D] back in the packed order: [L, H · D]."""
+    return rows.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, positions)
+
+
+def _rectangle(lengths: Counts, first: int) -> tuple[Counts, Mask]:
+    """Returns sequences that lie end to end from `first` as rows: their indices (0 in padding), and which are real."""
+    width = np.arange(lengths.max())
+    starts = first + np.cumsum(lengths) - lengths
+    real = width < lengths[:, None]
+    return np.where(real, starts[:, None] + width, 0), real

@@ -1,0 +1,45 @@
+"""The device of the learner."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from echo_queue.errors import ConfigError, Problem
+
+
+def choose(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """Returns the configured device; `auto` takes a GPU if there is one. Raises `ConfigError` if it is missing."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        what = f'is "cuda", but torch {torch.__version__} ({built}) finds no GPU on this machine'
+        raise ConfigError(Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"'))
+    return torch.device("cuda", 0) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+
+
+def ready(tensors: Mapping[str, Tensor]) -> "torch.cuda.Event | None":
+    """Returns the event after which GPU tensors, which this thread's stream computes, may be read; None for a CPU's."""
+    if not any(tensor.is_cuda for tensor in tensors.values()):
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+@contextmanager
+def side_stream(after: "torch.cuda.Event | None") -> Iterator[None]:
+    """Runs GPU work of this thread beside that of others: on a stream of its own, and only `after` that event.
+
+    All of it has ended at the end of the block, so that memory it used may be used again. Without an event, nothing is
+    done.
+    """
+    if after is None:
+        yield
+        return
+    stream = torch.cuda.Stream()
+    stream.wait_event(after)
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()

@@ -1,0 +1,75 @@
+"""Log-probabilities and entropies at the output embeddings, in pieces if their logits would be large.
+
+A piece keeps log Z, one number per token, and computes its logits a second time for the gradient: the memory is that of
+one piece, and neither the softmax nor the entropy is computed twice.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Scored(NamedTuple):
+    """Scores of the tokens that the model drew, [K] float32: log-probability, and the distribution's entropy (without
+    gradient)."""
+
+    logprobs: Tensor
+    entropy: Tensor
+
+
+def token_scores(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, logits_at_once: int) -> Scored:
+    """Returns log softmax(hidden · weightᵀ / temperature) at the targets; hidden [K, H], weight [V, H], targets [K].
+
+    `logits_at_once`: how many logits may lie in memory at once, in float32; at least one row is computed.
+    """
+    rows = max(1, logits_at_once // weight.shape[0])
+    if len(hidden) <= rows:
+        logprobs = torch.log_softmax(F.linear(hidden, weight).float() / temperature, dim=-1)
+        with torch.no_grad():
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+        # A copy, since FSDP puts its hook on the result, which must not be a view.
+        return Scored(logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1).clone(), entropy)
+    return Scored(*_PiecewiseScores.apply(hidden, weight, targets, temperature, rows))  # type: ignore[no-untyped-call]
+
+
+class _PiecewiseScores(torch.autograd.Function):
+    """`token_scores` of many tokens, `rows` at a time."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes all by position
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, rows: int
+    ) -> tuple[Tensor, Tensor]:
+        log_z = torch.empty(len(hidden), device=hidden.device)
+        logprobs, entropy = torch.empty_like(log_z), torch.empty_like(log_z)
+        for piece in _pieces(len(hidden), rows):
+            logits = F.linear(hidden[piece], weight).float().div_(temperature)
+            log_z[piece] = torch.logsumexp(logits, -1)
+            logits.sub_(log_z[piece].unsqueeze(-1))
+            logprobs[piece] = logits.gather(-1, targets[piece].unsqueeze(-1)).squeeze(-1)
+            entropy[piece] = -logits.exp().mul_(logits).sum(-1)
+        ctx.save_for_backward(hidden, weight, targets, log_z)
+        ctx.temperature, ctx.rows = temperature, rows
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """∂ logprob / ∂ logits = (onehot(target) − softmax) / temperature, times the gradient of each logprob."""
+        hidden, weight, targets, log_z = ctx.saved_tensors
+        scaled = (gradients[0] / ctx.temperature).unsqueeze(-1)
+        of_hidden = torch.empty_like(hidden)
+        of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        for piece in _pieces(len(hidden), ctx.rows):
+            of_logits = F.linear(hidden[piece], weight).float().div_(ctx.temperature)
+            of_logits.sub_(log_z[piece].unsqueeze(-1)).exp_().mul_(-scaled[piece])
+            of_logits.scatter_add_(-1, targets[piece].unsqueeze(-1), scaled[piece])
+            rounded = of_logits.to(hidden.dtype)
+            of_hidden[piece] = rounded @ weight
+            of_weight += rounded.t() @ hidden[piece]
+        return of_hidden, of_weight.to(weight.dtype), None, None, None
+
+
+def _pieces(count: int, rows: int) -> list[slice]:
+    return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]

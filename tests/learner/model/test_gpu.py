@@ -1,0 +1,54 @@
+"""What only a GPU can show of the model: flash attention, and a policy whose results are those of a CPU."""
+
+import pytest
+import torch
+
+from echo_queue.config import Learner
+from learner.batch.packing import Lengths
+from learner.model import device
+from learner.model.attention.rectangles import Rectangles
+from learner.model.attention.varlen import VariableLength
+from learner.model.loading import prepare as for_scorer
+from learner.model.policy import Policy
+from learner.update import learn
+from tests.learner.model.test_attention import CASES
+from tests.learner.synthetic import group, tiny_model
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_flash_attention_gives_the_results_and_gradients_of_rectangles(case: Lengths) -> None:
+    count = int(case.prompts.sum() + case.samples.sum())
+    results = []
+    for kind in (VariableLength, Rectangles):
+        draw = torch.Generator(GPU).manual_seed(0)
+        states = [
+            torch.randn(count, heads, 64, generator=draw, device=GPU, dtype=torch.bfloat16).requires_grad_()
+            for heads in (8, 2, 2)
+        ]
+        output = kind.of(case).to(GPU).attend(states[0], states[1], states[2], 0.125)
+        output.float().square().sum().backward()
+        results.append([output, *(state.grad for state in states)])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["none", "selective", "full"])
+def test_an_update_gives_what_it_gives_on_a_cpu(dtype: torch.dtype, kind: str) -> None:
+    settings = Learner(activation_checkpointing=kind)  # type: ignore[arg-type]
+    results = []
+    for where in (torch.device("cpu"), GPU):
+        policy = Policy(for_scorer(tiny_model()).to(where), settings, dtype)
+        learned = learn(policy, [group(0), group(1)], 1, settings, 1.0)
+        results.append((learned.grad_norm, learned.sums.loss, learned.sums.entropy))
+    assert results[1] == pytest.approx(results[0], rel=1e-3 if dtype == torch.float32 else 0.05)
+
+
+def test_a_snapshot_on_a_gpu_is_read_beside_the_next_kernels() -> None:
+    weights = {"w": torch.ones(1 << 20, device=GPU) * 3}
+    event = device.ready(weights)
+    with device.side_stream(event):
+        assert float(weights["w"].sum()) == 3 * (1 << 20)
