@@ -9,7 +9,7 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller
 from echo_queue.queue.events import Events
 from echo_queue.queue.payloads import Payloads
-from echo_queue.queue.published import TrustedWeights
+from echo_queue.queue.published_weights import TrustedWeights
 from echo_queue.queue.types import Heartbeat, Lease, Outcome
 from echo_queue.records import Group, PartialGroup, Version
 

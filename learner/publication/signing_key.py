@@ -18,6 +18,6 @@ def signer(settings: config.Config) -> Signer:
     return Signer.kept_at(settings.run.dir / "keys" / KEY_NAME)
 
 
-def trust(signer: Signer) -> RunKeys:
+def run_keys(signer: Signer) -> RunKeys:
     """The run keys that the learner publishes for its workers."""
     return RunKeys(signer.public_key, token_secret=signer.secret("tokens"), chunk_key=signer.secret("chunks"))

@@ -103,7 +103,7 @@ def open_broadcast(
         signer,
         config.weights,
         config.run.dir / "bases",
-        chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
+        chunk_key=signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None,
         announce=announcer.announce,
     )
     return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, announcer=announcer)

@@ -14,7 +14,7 @@ from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.recovery.rewind import choices, rewind
-from learner.train import open_loop, train
+from learner.training_loop import open_loop, train
 from tests.learner.stage import Stage
 from tests.queue.scene import Scene
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
 from learner import train as train_module
 from learner.recovery import checkpoint
-from learner.train import export, open_loop, train
+from learner.training_loop import export, open_loop, train
 from tests.learner.stage import Stage
 from tests.learner.synthetic import VOCABULARY
 from tests.waiting import wait_until
