@@ -54,7 +54,10 @@ class Operator(RunState, Admission):
         return Reclaimed(*self._caller.call("reclaim", limit))
 
     def bury(self, task_id: str, reason: str) -> bool:
-        """Moves a task to dead, by an operator. False if it is dead already, not open, or in the learner's hands."""
+        """Moves a task to dead, for an operator.
+
+        Returns False if it is dead already, not open, or in the learner's hands.
+        """
         moved, *refs = self._caller.call("bury", task_id, reason)
         self._payloads.discard(filter(None, refs))
         return bool(moved)

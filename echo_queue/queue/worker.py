@@ -71,7 +71,7 @@ class WorkerQueue(TrustedWeights, Events):
     def fail(self, worker: str, task_id: str, reason: str) -> bool:
         """Gives up one attempt at a task, which the next sweep counts. The last 8 KB of `reason` are kept.
 
-        False if `worker` no longer holds the task.
+        Returns False if `worker` no longer holds the task.
         """
         return bool(self._caller.call("fail", worker, task_id, reason))
 

@@ -95,7 +95,7 @@ class WeightBroadcast:
 def open_broadcast(
     config: Config, store: ObjectStore, queue: LearnerQueue, announcements: LearnerQueue, signer: Signer
 ) -> WeightBroadcast:
-    """The broadcast of the run that `config` describes. `announcements`: the same queue, with a short deadline."""
+    """Returns the broadcast of the configured run. `announcements`: the same queue, with a short deadline."""
     announcer = Announcer(announcements)
     weight_publisher = weights.WeightPublisher(
         store,

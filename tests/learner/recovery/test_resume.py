@@ -25,8 +25,8 @@ IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
 
 def trained_once(stage: Stage, config: Config) -> bool:
     audit = stage.queue(config).audit()
-    submission_status = sorted(checkpoint.trained_ids(stage.store(config)))
-    return audit.ok and audit.trained == PROMPTS and submission_status == IDS
+    trained = sorted(checkpoint.trained_ids(stage.store(config)))
+    return audit.ok and audit.trained == PROMPTS and trained == IDS
 
 
 def a_run_that_ended(stage: Stage) -> Config:
