@@ -14,7 +14,7 @@ ALLOWED = {
     "learner/training_loop.py:TrainingLoop._finish": "likewise",
     "workers/completer.py:GroupCompleter._next": "its own thread, idle until something is handed over",
     "workers/shutdown.py:ShutdownThread.run": "a thread that is idle until the worker is asked to leave",
-    "workers/shutdown.py:_run_actions": "a thread that is idle until a signal comes",
+    "echo_queue/launch/signals.py:_run_actions": "a thread that is idle until a signal comes",
     "workers/environments/child.py:serve": "the scorer's child: idle between questions, and killed with its parent",
     "workers/environments/pipe.py:Pipe._exactly": "its socket has the caller's timeout",
     "workers/environments/verifiers.py:Conversation._run_to_turn": "in the scorer's child, which its parent limits",
