@@ -16,7 +16,7 @@ from transformers import (
 import learner.model.forward
 from echo_queue.errors import ConfigError
 from echo_queue.records import Group
-from learner.batch import micro_batches, prepare
+from learner.micro_batches import micro_batches, prepare
 from learner.model.forward import prepare_model, score
 from tests.learner.synthetic import group, tiny_model, with_observed
 

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo_queue.records import Sample
-from learner.batch import micro_batches, prepare
+from learner.micro_batches import micro_batches, prepare
 from tests.learner.synthetic import group, with_observed
 
 SHAPE = st.tuples(st.integers(1, 30), st.lists(st.integers(1, 40), min_size=2, max_size=5))
