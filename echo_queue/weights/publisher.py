@@ -67,7 +67,7 @@ class Publication:
     tensors: "Mapping[str, Tensor]"
 
     def like(self, tensors: "Mapping[str, Tensor]", aliases: Mapping[str, str]) -> bool:
-        """Whether a delta may lead from this version to `tensors`: names, types and shapes are the same."""
+        """Returns whether a delta may lead from this version to `tensors`: names, types and shapes are the same."""
         mine = {info.name: (info.dtype, info.shape) for info in self.infos}
         theirs = {info.name: (info.dtype, info.shape) for info in described(tensors, dict.fromkeys(tensors, ()))}
         return mine == theirs and self.aliases == aliases

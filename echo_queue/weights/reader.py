@@ -184,7 +184,7 @@ def fetch_parts(store: ObjectStore, route: Route) -> Iterator[tuple[Part, memory
 
 
 def intact(part: Part, index: int, chunk: bytes | memoryview) -> bool:
-    """Whether these bytes are chunk `index` of the part."""
+    """Returns whether these bytes are chunk `index` of the part."""
     return len(chunk) == part.length(index) and digest(chunk) == part.chunks[index]
 
 

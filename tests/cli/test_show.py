@@ -15,7 +15,7 @@ from echo_queue.cli.show import _queued
 from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
-from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.reporting.trained_groups import TrainedGroups
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
 from tests.queue.clients import Clients

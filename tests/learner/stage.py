@@ -25,7 +25,7 @@ from tests.queue.clients import Clients
 DEADLINE_S = 180.0
 PER_LEASE = 4
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["learner.train"])
+PROCESSES.set_forkserver_preload(["learner.training_loop"])
 
 
 class Stage:
@@ -89,7 +89,7 @@ class Stage:
 
 def learn(config: Config) -> None:
     """What `python -m learner` does, but for reading the configuration."""
-    from learner.train import train
+    from learner.training_loop import train
 
     logging.basicConfig(level=logging.INFO, format="learner: %(message)s")
     leaving = threading.Event()

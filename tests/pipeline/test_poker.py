@@ -11,7 +11,7 @@ import pytest
 
 from echo_queue.cli.show import tokenizer_of
 from echo_queue.cli.transcript import Transcript, transcript
-from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.reporting.trained_groups import TrainedGroups
 from echo_queue.submission.sources.poker import Hand
 from echo_queue.submission.sources.poker.deals import PokerSource
 from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once, assert_no_lag

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, PromptSet, RunRules, staleness
+from echo_queue.queue import Chunk, PromptSet, RunRules, staleness_rules
 from echo_queue.records import PromptShard, Version
 from tests.queue.admission_rules import within_bound, within_window
 from tests.queue.clients import Clients
@@ -80,7 +80,7 @@ def test_the_server_admits_what_the_pure_rule_admits(queue: Clients, data: st.Da
     scene.submit("a", 60)
     tagged, expected = [task.min_pv for task in scene.lease(1000, version=Version(0, 0))], []
     for untrained in range(60):
-        oldest = staleness.min_pv(v, untrained, batch, s)
+        oldest = staleness_rules.min_pv(v, untrained, batch, s)
         paced = within_window(untrained, batch, window) if pace else True
         if not (within_bound(oldest, published) and paced):
             break

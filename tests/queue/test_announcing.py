@@ -4,7 +4,7 @@ import pytest
 
 from echo_queue.errors import FencedError
 from echo_queue.queue import Announced
-from echo_queue.queue.published import ANNOUNCED_KEPT
+from echo_queue.queue.published_weights import ANNOUNCED_KEPT
 from echo_queue.records import Published, Version
 from tests.queue.clients import Clients
 from tests.queue.scene import Scene

@@ -17,7 +17,7 @@ STILL_S = 90.0
 
 
 def said(queue: Clients) -> tuple[str, ...]:
-    return diagnosis.who(diagnosis.look(queue), STILL_S)
+    return diagnosis.causes(diagnosis.snapshot(queue), STILL_S)
 
 
 def alive(scene: Scene, *names: str, state: str = "idle", version: Version | None = None) -> None:
@@ -169,8 +169,8 @@ def test_redis_itself_may_be_what_is_missing(tmp_path: Path) -> None:
         queue = Clients(client, "gone", deadline_s=0.2)
         server.stop()
         with pytest.raises(ServiceError):
-            diagnosis.look(queue)
-    assert diagnosis.who(None, STILL_S) == ("Redis does not answer",)
+            diagnosis.snapshot(queue)
+    assert diagnosis.causes(None, STILL_S) == ("Redis does not answer",)
 
 
 def test_an_idle_worker_says_what_its_lease_tells(queue: Clients) -> None:

@@ -81,7 +81,7 @@ class Stage:
     def learner_begins(self) -> None:
         """A new lineage."""
         self.lineage = self.queue.resume().lineage
-        trust = signing_key.trust(self.signer)
+        trust = signing_key.run_keys(self.signer)
         self.queue.publish_keys(self.lineage, trust)
         chunk_key = trust.chunk_key if self.config.weights.encrypt else None
         folder = self.config.run.dir / "bases"

@@ -199,7 +199,7 @@ class Committer(Other):
         self._verifier = SignatureVerifier(signer.public_key)
         self._weight_publisher = WeightPublisher(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
-            chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
+            chunk_key=signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None,
             announce=self._announce,
         )
         self.trained: list[str] = []
@@ -208,7 +208,7 @@ class Committer(Other):
         self._most = most
         self._saved: CheckpointManifest | None = None
         self.lineage = queue.resume().lineage
-        queue.publish_keys(self.lineage, signing_key.trust(signer))
+        queue.publish_keys(self.lineage, signing_key.run_keys(signer))
         self._version = 0
         self._publish()
         for _ in range(ahead):

@@ -44,12 +44,12 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         CONNECT,
     ),
     "learner": (
-        *(f"learner/{name}.py" for name in ("train", "collector", "housekeeper")),
+        *(f"learner/{name}.py" for name in ("training_loop", "batch_collector", "housekeeper")),
         *(f"learner/recovery/{name}.py" for name in ("resume", "checkpoint")),
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",
-        "echo_queue/reporting/samples.py",
+        "echo_queue/reporting/trained_groups.py",
         CONNECT,
     ),
     "operator": (
@@ -90,7 +90,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "delete": (STATE,),
     },
     "learner/recovery/rewind.py": {"exists": (STATE,)},
-    "learner/train.py": {"exists": BASE[1:], "upload_folder": BASE},
+    "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
     "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},

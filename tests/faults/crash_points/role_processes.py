@@ -27,7 +27,7 @@ from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
 from learner.base_model import make
 from learner.recovery import rewind
-from learner.train import train
+from learner.training_loop import train
 from tests.faults.crash_points.forked_process import Forked
 from tests.faults.history import served_versions
 from workers import leaser

@@ -13,7 +13,7 @@ from functools import cache
 from tests.faults.crash_points.points import PACKAGES, files, receiver, tree_of
 
 ALLOWED: Mapping[str, str] = {
-    "echo_queue/queue/library.py:load": "called at the door `install`, and inside the retry loop",
+    "echo_queue/queue/library/__init__.py:load": "called at the door `install`, and inside the retry loop",
     "echo_queue/connections/connect.py:_open_redis": "a ping, which changes nothing",
     "echo_queue/services/redis_server.py:RedisServer._probe": "a ping, which changes nothing",
     "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
@@ -59,7 +59,7 @@ ALLOWED: Mapping[str, str] = {
     "workers/weights/cache/sources.py:StoreSource.chunks": "writes into a part cache that ends with the process",
     "learner/base_model/__init__.py:make": "the folder of its partial rollouts, removed at the end",
     "learner/base_model/build.py:build": "its partial rollout, at the door `build base`",
-    "learner/train.py:export": "removes an old partial rollout, which nobody reads",
+    "learner/training_loop.py:export": "removes an old partial rollout, which nobody reads",
 }
 """File and function (or class) → why what it does outside of a door does not matter."""
 

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
-from echo_queue.queue.entries import entry_of
+from echo_queue.queue.payload_fields import entry_fields
 from echo_queue.queue.payloads import Payloads, partials_folder, reference
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import (
@@ -87,7 +87,7 @@ def take_group(data: bytes) -> None:
     with suppress(CodecError):
         group = decode(data, CAP_BYTES)
         assert encode(group) == data, "what was accepted is not what we would write"
-        entry_of(group)
+        entry_fields(group)
         validation.check_versions(group, NEWEST)
         validation.check(group, LIMITS)
         for sample in group.samples:
@@ -201,7 +201,7 @@ class HeldPayloads:
 
 
 def entry_words() -> list[bytes]:
-    told = entry_of(small_group())
+    told = entry_fields(small_group())
     ref = reference("set/0/1", b"x")
     return [
         b"\0".join(f"{name}\0{value}".encode() for name, value in (told | more).items()) for more in ({}, {"ref": ref})

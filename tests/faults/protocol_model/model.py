@@ -1,7 +1,7 @@
 """The protocol in small: 2 tasks, 2 workers, 1 learner, and one thing that goes wrong. `model_search` visits it all.
 
 - A state is a value, a step leads to the next. The moves are those of `echo_queue/queue/library`, the learner's
-  phases those of `learner/train.py` and `learner/recovery/resume.py`; each phase is a place where it may die.
+  phases those of `learner/training_loop.py` and `learner/recovery/resume.py`; each phase is a place where it may die.
 - What may go wrong, once: a worker dies; the learner dies, is taken over while it hangs, or loses its newest
   checkpoint with it; an operator rewinds; Redis dies with a reply on its way, or forgets a move that it acknowledged.
   That a lease expires under a worker which completes all the same is no fault here: it may always happen.

@@ -27,7 +27,7 @@ from echo_queue.storage import object_store as store_module
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission import submit
 from learner.recovery import checkpoint
-from learner.train import train
+from learner.training_loop import train
 from tests.faults.proxy import http1, proxy, resp
 from tests.faults.proxy.proxy import Choose, Proxy, Randomly
 from tests.learner.stage import MadeUpWorker, make_base

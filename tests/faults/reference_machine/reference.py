@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from echo_queue.queue import PromptSet, RunRules, staleness
+from echo_queue.queue import PromptSet, RunRules, staleness_rules
 from echo_queue.records import Version
 
 FENCED, SET_BACK = "fenced", "set back"
@@ -442,7 +442,7 @@ class Reference:
 
     def abandoned(self, version: Version) -> bool:
         """Today's weights do not descend from these."""
-        return staleness.abandoned(version, self.forks)
+        return staleness_rules.abandoned(version, self.forks)
 
     def is_open(self, task: str) -> bool:
         return any(task in place for place in (self.tasks, self.retry, self.replay, self.dead))

@@ -24,7 +24,7 @@ from echo_queue.reporting import metrics
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
-from learner.train import train
+from learner.training_loop import train
 from tests.faults.servers.replicated import Replicated
 from tests.learner.stage import MadeUpWorker, make_base
 from tests.queue.clients import Clients

@@ -68,7 +68,7 @@ def warm_up() -> None:
 
     import echo_queue.submission.celery.app
     import learner.__main__
-    import learner.train
+    import learner.training_loop
     import workers.worker
 
     del celery, kombu, transformers, echo_queue.submission.celery.app, learner, workers

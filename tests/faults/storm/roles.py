@@ -19,7 +19,7 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.problems import print_problems
+from echo_queue.launch.problem_output import print_problems
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
 from tests.faults.history import served_versions, stamps

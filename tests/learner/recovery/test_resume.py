@@ -14,7 +14,7 @@ from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.recovery.rewind import choices, rewind
-from learner.train import open_loop, train
+from learner.training_loop import open_loop, train
 from tests.learner.stage import Stage
 from tests.queue.scene import Scene
 from tests.waiting import wait_until
@@ -25,8 +25,8 @@ IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
 
 def trained_once(stage: Stage, config: Config) -> bool:
     audit = stage.queue(config).audit()
-    submission_status = sorted(checkpoint.trained_ids(stage.store(config)))
-    return audit.ok and audit.trained == PROMPTS and submission_status == IDS
+    trained = sorted(checkpoint.trained_ids(stage.store(config)))
+    return audit.ok and audit.trained == PROMPTS and trained == IDS
 
 
 def a_run_that_ended(stage: Stage) -> Config:

@@ -314,7 +314,7 @@ def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin
     run.signer = own
     run.learner_begins()
     pinned = pin(run.config, queue, STAYING)
-    assert pinned is not None and pinned.keys == signing_key.trust(own)
+    assert pinned is not None and pinned.keys == signing_key.run_keys(own)
 
 
 def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(stage: Begin) -> None:

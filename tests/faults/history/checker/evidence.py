@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from echo_queue.queue import Audit, staleness
+from echo_queue.queue import Audit, staleness_rules
 from echo_queue.records import Version
 from tests.faults.history.facts import Generated
 from tests.faults.history.recorder import Event
@@ -103,7 +103,9 @@ class Evidence:
 
     def abandoned(self, version: Version, lineage: int) -> bool:
         """Whether the weights of that lineage do not descend from `version`."""
-        return staleness.abandoned(version, {line: began for line, began in self.forks.items() if line <= lineage})
+        return staleness_rules.abandoned(
+            version, {line: began for line, began in self.forks.items() if line <= lineage}
+        )
 
     def attempts(self, *steps: str) -> Iterator[Event]:
         return (event for event in self.events if event.step in steps and not event.answered)

@@ -10,7 +10,7 @@ UNCHECKED_WORDS = ("attempt", "reward")
 """Fields of a replay entry that may differ from its content: the attempt is the task's, the mean reward for people."""
 
 
-def entry_of(group: Group) -> dict[str, str]:
+def entry_fields(group: Group) -> dict[str, str]:
     """Returns the plain fields of a group's replay entry, computed from its content."""
     values = {
         "id": group.task,
@@ -29,7 +29,7 @@ def entry_of(group: Group) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def told_of(partials: PartialGroup) -> tuple[str, int, int, int, int]:
+def progress_fields(partials: PartialGroup) -> tuple[str, int, int, int, int]:
     """Returns the values of `PROGRESS_WORDS` for a task's partial rollouts."""
     tokens = partial_codec.tokens(partials)
     oldest, newest = partial_codec.versions(partials) if tokens else (0, 0)

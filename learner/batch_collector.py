@@ -1,8 +1,9 @@
 """Collects the groups of the next update.
 
 - Groups that the learner had in hand before a restart come first, in their old order, and never later than S allows.
-- A group that `echo_queue.records.validation` refuses is never trained: the queue buries it with the reason and its
-  sender. Many such groups in a row from one worker are an error with the worker's name.
+- All groups that come here may be trained. The queue client rejects bad ones: `drain` and `pending` have each group
+  checked by `echo_queue/queue/payloads.py`, with the rules of `echo_queue/records/validation.py`, and bury a bad one
+  with the reason and its sender. The collector ends the run, with the worker's name, if many in a row are bad.
 - Waiting ends at a deadline with an error that says which role is missing.
 """
 
@@ -32,10 +33,10 @@ class Batch(NamedTuple):
 
 
 class BatchCollector:
-    """Collects for the learner that begins at `version` of its lineage, which `queue` has resumed.
+    """Collects the groups of each update. The learner begins at `version` of the lineage that `queue` has resumed.
 
-    `validator`: the one by which `queue` reads groups; it learns here which weights workers may have. `check` is called
-    while waiting and may raise.
+    `validator`: the one with which `queue` checks the groups that it reads; `handed_out` tells it which weights workers
+    may have. `check` is called while waiting and may raise.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class BatchCollector:
         version: Version,
         check: Callable[[], None],
     ) -> None:
-        self._vetting, self._monitor, self._queue = validator, monitor, queue
+        self._validator, self._monitor, self._queue = validator, monitor, queue
         self.handed_out(version)
         self.pending = deque(queue.pending())
         self._check = check
@@ -58,8 +59,8 @@ class BatchCollector:
         self._cursor = "0-0"
 
     def handed_out(self, version: Version) -> None:
-        """Workers may generate with these weights from now on."""
-        self._vetting.newest = version
+        """Notes that workers may generate with these weights from now on."""
+        self._validator.newest = version
 
     def gather(self, version: int, stop: threading.Event) -> Batch:
         """Returns B groups for the update after `version`; fewer only if they are the last ones or `stop` is set."""
@@ -67,7 +68,7 @@ class BatchCollector:
         last_group_s, short_since, ready = time.monotonic(), None, 0
         while len(groups) < self._size and not stop.is_set():
             self._check()
-            self._vetting.complain()
+            self._validator.complain()
             drained = self._queue.drain(self._size - len(groups))
             groups += drained.groups
             ready, now = drained.ready, time.monotonic()
@@ -87,5 +88,5 @@ class BatchCollector:
 
     def _give_up(self, have: int) -> None:
         what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"
-        missing = "; ".join(diagnosis.who(diagnosis.look(self._monitor), self._deadline_s))
+        missing = "; ".join(diagnosis.causes(diagnosis.snapshot(self._monitor), self._deadline_s))
         raise DeadlineError(Problem("learner", f"{what}: {missing}", "see docs/operations.md; a restart continues"))

@@ -13,9 +13,9 @@ from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
 from echo_queue.queue import Chunk, PromptSet
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
-from learner import train as train_module
+from learner import training_loop
 from learner.recovery import checkpoint
-from learner.train import export, open_loop, train
+from learner.training_loop import export, open_loop, train
 from tests.learner.stage import Stage
 from tests.learner.synthetic import VOCABULARY
 from tests.waiting import wait_until
@@ -48,7 +48,7 @@ def test_what_comes_while_the_model_is_written_is_trained_as_well(
             queue.submit("more", 0, PromptShard("nowhere", 0, 5))
         export(*words)
 
-    monkeypatch.setattr(train_module, "export", exporting)
+    monkeypatch.setattr(training_loop, "export", exporting)
     train(config, threading.Event())
     assert (queue.audit().trained, queue.status().finished) == (13, True)
 

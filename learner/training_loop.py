@@ -24,13 +24,13 @@ from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules, staleness
+from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules, staleness_rules
 from echo_queue.records import BASE, Group, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.reporting.metrics import MetricsLog
-from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.reporting.trained_groups import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
-from learner.collector import Batch, BatchCollector
+from learner.batch_collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
 from learner.model import device
 from learner.model.loading import load_model
@@ -147,7 +147,7 @@ class TrainingLoop:
     def _update(self, groups: Sequence[Group]) -> UpdateResult:
         """Trains the next version. Raises `EchoQueueError` if the queue returned a group beyond S."""
         for group in groups:
-            if not staleness.admissible(self.version, group.oldest, self.config.staleness.s):
+            if not staleness_rules.admissible(self.version, group.oldest, self.config.staleness.s):
                 what = f"{group.task} has lag {self.version - group.oldest}, more than S = {self.config.staleness.s}"
                 raise EchoQueueError(Problem("learner", what, "the queue broke its rules: please report this"))
         settings, temperature = self.config.learner, self.config.rollout.temperature
@@ -159,7 +159,7 @@ class TrainingLoop:
         self.trained += [group.task for group in batch.groups]
         self.t_train_s += (t_train_s - self.t_train_s) * (SMOOTHING if self.t_train_s else 1.0)
         size, widest = self.config.learner.batch_groups, self.config.staleness.s + 1
-        self.window = staleness.pace(self.window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
+        self.window = staleness_rules.pace(self.window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
         self.queue.advance(self.version, len(batch.groups), self.window)
 
     def _hand_over(self) -> None:
@@ -235,7 +235,7 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
     validator = GroupValidator(GroupLimits.of(config, policy.vocabulary), BASE, patience)
     queue = LearnerQueue(caller, Payloads.of(config, store, validator=validator))
     lineage, newest = resume(queue, store, restored)
-    queue.publish_keys(signing_key.trust(signer))
+    queue.publish_keys(signing_key.run_keys(signer))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
     broadcast = open_broadcast(config, store, queue, announcements, signer)
     version = Version(lineage, newest.version if newest else 0)

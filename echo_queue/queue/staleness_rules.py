@@ -1,7 +1,9 @@
-"""Staleness as pure functions: when a group is due, which versions may generate it, and how wide the window is.
+"""The rules of staleness as pure functions: when a group is due, which versions may generate it, and the window.
 
-The queue's Lua library decides the same on the server, and its tests compare it with these functions. Versions and lags
-count optimizer updates; windows count batches.
+The server enforces the bound S in Lua (`library/`): `admit` of `backlog.lua`, `lease` and `complete` of `worker.lua`,
+`drain`, `pending` and `advance` of `learner.lua`. Tests compare these moves with the functions here. The learner checks
+each group once more (`admissible`) and sets the window (`pace`). Versions and lags count optimizer updates; windows
+count batches.
 """
 
 import math

@@ -7,7 +7,7 @@ import pytest
 from echo_queue.config import Config
 from echo_queue.records import Group, Version
 from echo_queue.records.group_codec import CodecError, encode
-from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.reporting.trained_groups import TrainedGroups
 from tests.learner.synthetic import group
 
 
