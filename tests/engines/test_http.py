@@ -23,11 +23,11 @@ from tests.engines.conftest import BASE, MAX_PROMPT, Opener
 from tests.engines.models import LONGEST, open_model, parameters, save_model
 from tests.engines.serving import FITTING, PLAIN, Servers, VllmServer
 from workers.engines import Engine, Sampling
+from workers.engines.http.checkpoint_files import CheckpointFiles
 from workers.engines.http.engine import HttpEngine
-from workers.engines.http.files import CheckpointFiles
 from workers.engines.http.sample import seed_at
 from workers.engines.http.server import Server
-from workers.engines.http.weights import ServerAccess
+from workers.engines.http.server_weights import ServerAccess
 
 LIMIT = LONGEST - MAX_PROMPT
 ON_HTTP = pytest.mark.parametrize("opener", ["http"], indirect=True)

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import orjson
 
 from workers.preemption.metadata import MetadataServer
-from workers.preemption.watcher import Notice, NoticeSourceAway, seconds_until
+from workers.preemption.notice_source import Notice, NoticeSourceAway, seconds_until
 
 log = logging.getLogger(__name__)
 

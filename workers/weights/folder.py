@@ -18,9 +18,9 @@ from typing import BinaryIO
 
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part
+from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
 from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.cache.sources import BadSource, RouteSources, Source, SourceFailed, StoreSource
-from workers.weights.cache.transport import CachingTransport, open_part_cache
 from workers.weights.transport import Site
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class ClaimingStore(StoreSource):
             yield 0
 
 
-class FolderSources(RouteSources):
+class FolderRouteSources(RouteSources):
     """The folder where it has a part, else the store."""
 
     def __init__(self, route: str, store: Source, shared: SharedFolder, deadline_s: float, closed: Event) -> None:
@@ -146,4 +146,4 @@ class FolderTransport(CachingTransport):
         self._shared, self._store = shared, ClaimingStore(store, shared, patience_s, self._closed)
 
     def _sources(self, route: str, deadline_s: float, restart: bool) -> RouteSources:
-        return FolderSources(route, self._store, self._shared, deadline_s, self._closed)
+        return FolderRouteSources(route, self._store, self._shared, deadline_s, self._closed)

@@ -21,7 +21,7 @@ from workers.weights.staging import Stage
 from workers.weights.swap import WeightSwap
 from workers.weights.transport import Site, WeightTransport, open_transport
 from workers.weights.updater import WeightUpdater
-from workers.weights.watcher import WeightWatcher
+from workers.weights.weight_watcher import WeightWatcher
 
 
 class WeightSync:

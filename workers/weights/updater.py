@@ -11,7 +11,7 @@ from collections.abc import Callable
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Published, Version
 from workers.weights.swap import FailedSwap, WeightSwap
-from workers.weights.watcher import Staged, WeightWatcher
+from workers.weights.weight_watcher import Staged, WeightWatcher
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
 from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
-from workers.weights.watcher import WeightWatcher
+from workers.weights.weight_watcher import WeightWatcher
 
 
 class Reader:

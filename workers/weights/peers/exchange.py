@@ -13,13 +13,14 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Joined, Peer, PeerDirectory, Upstream
 from echo_queue.queue.types import Complaint
 from echo_queue.storage.object_store import ObjectStore
+from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.sources import StoreSource, worker_leaving
-from workers.weights.cache.transport import CachingTransport, open_part_cache
-from workers.weights.peers.access import PeerAuth
+from workers.weights.peers.peer_auth import PeerAuth
+from workers.weights.peers.peer_history import PeerHistory
 from workers.weights.peers.peer_source import PeerSource
+from workers.weights.peers.route_sources import PeerRouteSources
 from workers.weights.peers.server import PeerServer
-from workers.weights.peers.source_selector import PeerHistory, SourceSelector
 from workers.weights.transport import Site
 
 log = logging.getLogger(__name__)
@@ -82,14 +83,14 @@ class PeerExchange(CachingTransport):
 
     # Sources ----------------------------------------------------------------------------------------------------------
 
-    def _sources(self, route: str, deadline_s: float, restart: bool) -> SourceSelector:
+    def _sources(self, route: str, deadline_s: float, restart: bool) -> PeerRouteSources:
         joined = self._join(route, self._history.avoided(), restart) if self._tokens is not None else None
         give_up = time.monotonic() + HOLD_S
         while joined is not None and joined.hold and time.monotonic() < give_up:
             if self._closed.wait(HOLD_PAUSE_S):
                 raise worker_leaving(route)
             joined = self._join(route, self._history.avoided())
-        return SourceSelector(
+        return PeerRouteSources(
             route,
             self._store,
             self._history,

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from echo_queue.queue import Upstream
 from workers.weights.cache.part_cache import PartFile
 from workers.weights.cache.sources import BadSource, SourceFailed
-from workers.weights.peers.access import PeerAuth
 from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
+from workers.weights.peers.peer_auth import PeerAuth
 
 PEER = "peer"
 CONNECT_S = 2.0

@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from echo_queue.errors import ServiceError
 from workers.weights.cache.part_cache import PartCache, PartFile
-from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
+from workers.weights.peers.peer_auth import PeerAuth, Refused
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.weights.peers.access import LIFE_S, SKEW_S, PeerAuth, Refused
+from workers.weights.peers.peer_auth import LIFE_S, SKEW_S, PeerAuth, Refused
 
 PATH = "/parts/weights/0001/00000007/full/a.part?from=0"
 

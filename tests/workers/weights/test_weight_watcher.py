@@ -18,13 +18,13 @@ from learner.publication import signing_key
 from tests.queue.clients import Clients
 from tests.workers.publications import holds
 from tests.workers.stage import Stage, tensors_of
+from workers.weights.cache.caching_transport import CachingTransport, FetchedRoute
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.sources import RouteSources
-from workers.weights.cache.transport import CachingTransport, FetchedRoute
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import KeyChanged, pin
 from workers.weights.staging import Stage as HostCopy
-from workers.weights.watcher import Staged, WeightWatcher
+from workers.weights.weight_watcher import Staged, WeightWatcher
 
 torch.set_num_threads(1)
 Begin = Callable[..., Stage]

@@ -22,7 +22,7 @@ from tests.workers.preemption.servers import (
 )
 from workers.preemption import metadata, watch
 from workers.preemption.azure import Azure
-from workers.preemption.watcher import Notice
+from workers.preemption.notice_source import Notice
 from workers.shutdown import Shutdown
 
 POLL_S = 0.02
