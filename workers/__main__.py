@@ -26,26 +26,26 @@ def main() -> int:
     arguments = parser.parse_args()
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", arguments.name)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
-    leaving = Shutdown()
-    on_signals(leaving)
+    shutdown = Shutdown()
+    on_signals(shutdown)
     try:
-        start(load(arguments.config), name, leaving)
+        start(load(arguments.config), name, shutdown)
     except EchoQueueError as error:
         print_problems(error.problems)
         return 2
     return 0
 
 
-def start(config: Config, name: str, leaving: Shutdown) -> None:
-    """Runs a worker until the run is finished or `leaving` is set. Raises `EchoQueueError`."""
+def start(config: Config, name: str, shutdown: Shutdown) -> None:
+    """Runs a worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`."""
     from workers.environments.scorer import Scorer
 
-    watch(config.rollout.preemption, leaving)
+    watch(config.rollout.preemption, shutdown)
     scorer = Scorer(config.environment)  # it comes up while torch is imported
     try:
         from workers.worker import work
 
-        work(config, name, scorer, leaving)
+        work(config, name, scorer, shutdown)
     finally:
         scorer.close()
 

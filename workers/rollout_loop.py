@@ -34,7 +34,7 @@ FINISH_SHARE = 0.4
 
 
 class RolloutLoop:
-    """The loop. Once `leaving` is set, `run` returns soon."""
+    """The loop. Once `shutdown` is set, `run` returns soon."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class RolloutLoop:
         completer: GroupCompleter,
         lease_keeper: LeaseKeeper,
         weights: WeightSync,
-        leaving: Shutdown,
+        shutdown: Shutdown,
     ) -> None:
         self._config = config
         self._engine = engine
@@ -57,7 +57,7 @@ class RolloutLoop:
         self._completer = completer
         self._lease_keeper = lease_keeper
         self._weights = weights
-        self._leaving = leaving
+        self._shutdown = shutdown
         self._in_flight = config.rollout.mode == "in-flight"
         self._most = most_groups(config)
         self._generating: dict[str, Assignment] = {}
@@ -73,7 +73,7 @@ class RolloutLoop:
         self._leaser.start()
         self._completer.start()
         try:
-            while not self._leaving.is_set() and not self._leaser.finished:
+            while not self._shutdown.is_set() and not self._leaser.finished:
                 self._turn()
         except EchoQueueError:
             self._leaser.close()
@@ -98,8 +98,8 @@ class RolloutLoop:
             self._step()
         else:
             self._lease_keeper.state = "scoring" if self._completer.waiting else "idle"
-            if self._leaving.resting and not self._held:
-                self._leaving.leave("nothing is left to do, and nothing more is leased")
+            if self._shutdown.resting and not self._held:
+                self._shutdown.leave("nothing is left to do, and nothing more is leased")
             self._leaser.wake.wait(POLL_S)
             self._leaser.wake.clear()
 
@@ -107,7 +107,7 @@ class RolloutLoop:
         """How many groups more may be leased; 0 while it is not worth it, or others come first."""
         busy = self._pending or self._completer.waiting > self._most * self._config.rollout.group_size
         drains = self._weights.waiting and not self._in_flight
-        if busy or drains or self._leaving.resting:
+        if busy or drains or self._shutdown.resting:
             return 0
         room = self._most - len(self._generating)
         return room if room * ROOM_SHARE >= self._most or not self._generating else 0
@@ -197,7 +197,7 @@ class RolloutLoop:
         """Graceful exit: finishes scoring, stores partials, and hands back the remaining tasks."""
         self._leaser.close()
         self._note(grown_s=0.0)  # stored by the lease keeper while the environment takes its time
-        self._completer.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
+        self._completer.close(FINISH_SHARE * self._shutdown.time_s(self._config.rollout.grace_s))
         self._note(grown_s=0.0)
         self._lease_keeper.close()
         self._lease_keeper.store_partials()

@@ -47,7 +47,7 @@ class Stage:
         self.lineage = 0
         self.signer = Signer.generate()
         self._weight_publisher: WeightPublisher | None = None
-        self._leaving = Shutdown()
+        self._shutdown = Shutdown()
         self._threads: list[threading.Thread] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.errors: list[BaseException] = []
@@ -140,7 +140,7 @@ class Stage:
         def run() -> None:
             scorer = Scorer(self.config.environment)
             try:
-                work(self.config, name, scorer, self._leaving, make_engine)
+                work(self.config, name, scorer, self._shutdown, make_engine)
             except BaseException as error:
                 self.errors.append(error)
             finally:
@@ -156,7 +156,7 @@ class Stage:
         return self._processes[-1]
 
     def end(self) -> None:
-        self._leaving.set()
+        self._shutdown.set()
         for process in self._processes:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)

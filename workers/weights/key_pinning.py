@@ -39,11 +39,11 @@ class PinnedKey:
             raise _changed(now.public_key, self.keys.public_key, "the one when this worker joined")
 
 
-def pin(config: Config, queue: TrustedWeights, leaving: threading.Event) -> PinnedKey | None:
-    """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
+def pin(config: Config, queue: TrustedWeights, shutdown: threading.Event) -> PinnedKey | None:
+    """Waits for the learner to name its key; None once `shutdown`. Raises `DeadlineError`, or `KeyChanged`."""
     deadline_s = config.queue.stall_deadline_s
     give_up = time.monotonic() + deadline_s
-    while not leaving.is_set():
+    while not shutdown.is_set():
         keys = queue.run_keys()
         if keys is not None:
             expected = config.weights.public_key or keys.public_key
@@ -53,7 +53,7 @@ def pin(config: Config, queue: TrustedWeights, leaving: threading.Event) -> Pinn
         if time.monotonic() > give_up:
             what = f"the learner named none within {deadline_s:.0f} s"
             raise DeadlineError(Problem("key of the weights", what, "start the learner"))
-        leaving.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))
+        shutdown.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))
     return None
 
 

@@ -36,7 +36,7 @@ class WeightSync:
         transport: WeightTransport,
         *,
         deadline_s: float,
-        leaving: threading.Event,
+        shutdown: threading.Event,
     ) -> None:
         stage = Stage()
         fetcher = VersionFetcher(store, pinned, stage, transport, deadline_s, base=engine.weight)
@@ -47,7 +47,7 @@ class WeightSync:
         self._watcher = WeightWatcher(queue, fetcher, engine.version, prefetcher.update)
         self._swap = WeightSwap(engine)
         self._deadline_s = deadline_s
-        self._leaving = leaving
+        self._shutdown = shutdown
 
     @classmethod
     def open(
@@ -59,14 +59,14 @@ class WeightSync:
         *,
         worker: str,
         engine: Engine,
-        leaving: threading.Event,
+        shutdown: threading.Event,
     ) -> Self | None:
-        """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
-        pinned = pin(config, TrustedWeights(caller), leaving)
-        if pinned is None or leaving.is_set():
+        """Waits for the learner to name its key; None once `shutdown`. Raises `DeadlineError`, or `KeyChanged`."""
+        pinned = pin(config, TrustedWeights(caller), shutdown)
+        if pinned is None or shutdown.is_set():
             return None
         transport = open_transport(Site(config, caller, store, worker, pinned.keys.token_secret))
-        return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, leaving=leaving)
+        return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, shutdown=shutdown)
 
     def start(self, *, on_swap: Callable[[Published, float], object], on_quarantine: Callable[[], object]) -> None:
         """Begins to stage what is published.
@@ -79,7 +79,7 @@ class WeightSync:
             self._watcher,
             self._swap,
             self._deadline_s,
-            self._leaving,
+            self._shutdown,
             on_swap=on_swap,
             on_quarantine=on_quarantine,
         )

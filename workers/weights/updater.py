@@ -28,7 +28,7 @@ class WeightUpdater:
         watcher: WeightWatcher,
         swap: WeightSwap,
         deadline_s: float,
-        leaving: threading.Event,
+        shutdown: threading.Event,
         *,
         on_swap: Callable[[Published, float], object],
         on_quarantine: Callable[[], object],
@@ -36,7 +36,7 @@ class WeightUpdater:
         self._watcher = watcher
         self._swap = swap
         self._deadline_s = deadline_s
-        self._leaving = leaving
+        self._shutdown = shutdown
         self._on_swap = on_swap
         self._on_quarantine = on_quarantine
 
@@ -46,7 +46,7 @@ class WeightUpdater:
 
     def refresh(self, needed: Version) -> None:
         """Loads weights that are `needed` or newer. Raises `DeadlineError`."""
-        self._load(self._watcher.wait_for(needed, self._deadline_s, self._leaving))
+        self._load(self._watcher.wait_for(needed, self._deadline_s, self._shutdown))
 
     def _load(self, staged: Staged | None) -> None:
         """Loads staged weights. After a failed swap the engine is loaded from an anchor, or the error is raised."""
@@ -60,7 +60,7 @@ class WeightUpdater:
             self._rebuild(staged.version, error)
 
     def _rebuild(self, needed: Version, first: FailedSwap) -> None:
-        rebuilt = self._watcher.rebuild(needed, self._deadline_s, self._leaving)
+        rebuilt = self._watcher.rebuild(needed, self._deadline_s, self._shutdown)
         if rebuilt is None:
             return
         try:

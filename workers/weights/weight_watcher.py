@@ -121,8 +121,8 @@ class WeightWatcher(threading.Thread):
             return None
         return Staged(fetched.published, fetched.manifest, self._stage.tensors, self._stage.release)
 
-    def wait_for(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
-        """The first weights staged that are `needed` or newer; None once `leaving`. Raises `DeadlineError`.
+    def wait_for(self, needed: Version, deadline_s: float, shutdown: threading.Event) -> Staged | None:
+        """The first weights staged that are `needed` or newer; None once `shutdown`. Raises `DeadlineError`.
 
         Newer is also any version of a later lineage: a learner that restarted may have gone back to a lower number.
         """
@@ -130,7 +130,7 @@ class WeightWatcher(threading.Thread):
         with self._changed:
             self._needed = needed
             try:
-                while not leaving.is_set():
+                while not shutdown.is_set():
                     self.check()
                     if self._fits(needed) and (staged := self.take()):
                         return staged
@@ -141,18 +141,18 @@ class WeightWatcher(threading.Thread):
                 self._needed = None
         return None
 
-    def rebuild(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
+    def rebuild(self, needed: Version, deadline_s: float, shutdown: threading.Event) -> Staged | None:
         """Forgets the staged weights and waits for `needed` or newer, built from an anchor. Otherwise as `wait_for`."""
         give_up = time.monotonic() + deadline_s
-        if not self._stage.wait_turn(lambda: not leaving.is_set() and time.monotonic() < give_up):
-            if not leaving.is_set():
+        if not self._stage.wait_turn(lambda: not shutdown.is_set() and time.monotonic() < give_up):
+            if not shutdown.is_set():
                 self._give_up(needed, deadline_s)
             return None
         with self._changed:
             self._stage.forget()
             self._staged = self._have = None
         self._stage.release()
-        return self.wait_for(needed, deadline_s, leaving)
+        return self.wait_for(needed, deadline_s, shutdown)
 
     def close(self) -> None:
         self._closed = True

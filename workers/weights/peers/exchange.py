@@ -114,7 +114,7 @@ class PeerExchange(CachingTransport):
             settings.upload_usd_per_gb,
         )
         joined = self._directory.join(itself, route, avoided, restart=restart)
-        if self._leaving and itself.leaf != "leaving":  # it was asked to leave in between
+        if self._retired and itself.leaf != "leaving":  # it was asked to leave in between
             self.retire()
         if self._tokens is not None:
             self._tokens.tune(joined.now_s)
@@ -122,7 +122,7 @@ class PeerExchange(CachingTransport):
 
     def _leaf(self) -> str:
         """Returns the reason, known to this worker, why no peer should be sent to it; empty if there is none."""
-        if self._leaving:
+        if self._retired:
             return "leaving"
         if not self.address:
             return "unreachable"
