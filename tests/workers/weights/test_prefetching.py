@@ -29,7 +29,7 @@ from tests.workers.publications import holds
 from tests.workers.weights.conftest import Site
 from tests.workers.weights.reader import Reader
 from tests.workers.weights.scene import Region, cargo, part_of
-from workers.weights.cache import transport
+from workers.weights.cache import caching_transport
 
 WAIT_S = 20.0
 ROOT = Path(__file__).parents[3]
@@ -294,7 +294,7 @@ def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
 
 
 def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "LINGER_S", 600.0)  # longer than any test may take
+    monkeypatch.setattr(caching_transport, "LINGER_S", 600.0)  # longer than any test may take
     scene.learner.publish(0, scene.versions[0])
     reader = scene.reader("a", prefetch_s=600.0)
     scene.arrived(reader, Version(1, 0))
