@@ -1,7 +1,7 @@
-"""Decides how this worker takes new weights, and what happens when a swap fails.
+"""Loads staged weights into the engine, and decides what happens when a swap fails.
 
 - An engine that may hold parts of two versions is quarantined: the worker generates nothing and holds no lease until
-  weights were loaded again from an anchor; if that fails as well, it is one clear error.
+  weights have been loaded again from an anchor. If that fails as well, the worker ends with both errors in one.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class WeightUpdater:
     """Loads staged weights into the engine, in the caller's thread.
 
-    `on_swap` is called with the weights that were loaded, and the seconds for which generation stood. `on_quarantine`
+    `on_swap` is called with the weights that were loaded, and the seconds for which generation paused. `on_quarantine`
     is called when a swap has failed: the groups being generated must be given up.
     """
 
@@ -41,11 +41,11 @@ class WeightUpdater:
         self._on_quarantine = on_quarantine
 
     def take(self) -> None:
-        """Loads the newest weights, if they are staged; never waits."""
+        """Loads the newest weights if they are staged; never waits."""
         self._load(self._watcher.take())
 
     def refresh(self, needed: Version) -> None:
-        """Loads weights that are `needed` or newer. Raises `DeadlineError`."""
+        """Loads weights that are `needed` or newer, waiting until they are staged. Raises `DeadlineError`."""
         self._load(self._watcher.wait_for(needed, self._deadline_s, self._shutdown))
 
     def _load(self, staged: Staged | None) -> None:

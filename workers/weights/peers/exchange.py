@@ -1,4 +1,4 @@
-"""Fetches routes from peers, or from the store, while a server passes on the chunks that are here already.
+"""The transport "peers": fetches routes from peers or the store, while a server passes on the chunks that have arrived.
 
 All known parts of a route have their room before the queue sends peers to this worker.
 """
@@ -114,7 +114,7 @@ class PeerExchange(CachingTransport):
             settings.upload_usd_per_gb,
         )
         joined = self._directory.join(itself, route, avoided, restart=restart)
-        if self._retired and itself.leaf != "leaving":  # it was asked to leave in between
+        if self._retired and itself.leaf != "leaving":  # `retire` was called during the join
             self.retire()
         if self._tokens is not None:
             self._tokens.tune(joined.now_s)

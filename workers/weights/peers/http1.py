@@ -6,7 +6,7 @@
 - Every request carries `Authorization: <token>` (`peer_auth`). Answers: 200 with Content-Length and X-Landed, 400, 401,
   404, 503 with Retry-After. Connections are kept; requests have no body.
 - Sockets stay blocking, with the kernel's own timeouts: a chunk is received or sent in one call, without the GIL, so
-  that generation in the same process is not disturbed, nor disturbs.
+  that transfers and generation in the same process do not disturb one another.
 """
 
 import os
@@ -219,7 +219,7 @@ class Wire:
             start += sent
 
     def ended(self) -> bool:
-        """Whether the other side has closed the connection; never waits."""
+        """Returns whether the other side has closed the connection; never waits."""
         try:
             return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:

@@ -1,9 +1,9 @@
-"""Another worker as a source: it is asked for a part over HTTP, and lands chunks in order.
+"""A peer as a source: another worker, which is asked for a part over HTTP and sends its chunks in order.
 
 - No peer is trusted: a chunk counts when `PartFile.write` has compared it, and any other input (a wrong length, fewer
-  bytes, no HTTP) ends the read with a `SourceFailed` that says why.
-- A peer that is silent is asked on another connection how far it is: one that answers is waiting itself, and may go on
-  waiting; one that does not is dead, and has cost one deadline.
+  bytes, no HTTP) ends the read with a `SourceFailed` that gives the reason.
+- A silent peer is asked on another connection how far it is. One that answers is waiting itself, and may go on waiting;
+  one that does not answer is dead, and has cost one deadline.
 """
 
 import socket
@@ -33,7 +33,7 @@ class BusyPeer(SourceFailed):
 
 
 class PeerSource:
-    """One upstream as `worker` sees it. Connections are kept; for any number of threads."""
+    """One upstream of the worker `worker`. It keeps its connections; any thread may use it."""
 
     kind = PEER
 
@@ -82,7 +82,7 @@ class PeerSource:
             self._idle.pop().close()
 
     def _receive(self, wire: Wire, file: PartFile, index: int, rest: memoryview) -> Iterator[int]:
-        """Fills `rest`. A peer that has the chunk must deliver it within a deadline; one that waits may wait."""
+        """Fills `rest`. A peer that has the chunk must deliver it within a deadline; one that waits for it may wait."""
         half_s = self._deadline_s / 2
         overdue_s = 0.0
         while (got := wire.receive(rest, half_s)) < len(rest):

@@ -1,9 +1,11 @@
-"""Keeps what is known of the sources of one route, and does what `source_choice` decides: the queue's chain of peers
-first, the store last.
+"""The sources of one route where workers feed one another: the peers in the queue's order, then the store.
 
-- A peer that dies, is silent, busy or lies is left for the next one, for this route; one that served a bad chunk is
-  never asked again, and is reported; so is one that cannot be reached, which is not asked for a while.
-- How far others are is asked in a thread of its own, so that bytes go on coming meanwhile.
+The clocks, counters and threads are here; `source_choice` decides from values alone what is done.
+
+- A peer that dies, is silent, stays busy or lies is dropped for this route, and the next one is read. A peer that has
+  served a bad chunk is never asked again, and is reported. A peer that cannot be reached is reported too, and is not
+  asked for a while.
+- A thread of its own asks other sources how far they are, so that bytes go on coming meanwhile.
 """
 
 import logging
@@ -41,12 +43,15 @@ from workers.weights.peers.source_choice import (
 log = logging.getLogger(__name__)
 
 SHUN_S = 60.0
-"""A peer that could not be reached is not asked again for so long."""
+"""The time for which a peer that could not be reached is not asked again."""
 
 
 @dataclass
 class RunningProbe:
-    """A probe of `source`. `rate_before`: bytes/s of the source before it; `since_s`, `bytes`: of its second half."""
+    """A probe of `source`. `rate_before`: the rate in bytes/s of the source before it.
+
+    `since_s` is the time at which the second half of its chunks began, and `bytes` counts the bytes since then.
+    """
 
     source: Source
     rate_before: float
@@ -67,7 +72,8 @@ class RunningProbe:
 class PeerRouteSources(RouteSources):
     """The sources of one route, for the threads of one download.
 
-    `joined`: what the queue answered; None: the store alone.
+    `joined`: the queue's answer, which names the peers; None: only the store is read. `join` asks the queue again, for
+    other peers than those given; `make` makes the source of a peer; `complain` reports a peer to the queue.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class PeerRouteSources(RouteSources):
         if joined is not None:
             self._take(joined)
 
-    # What a download asks and tells -----------------------------------------------------------------------------------
+    # Calls of a download ----------------------------------------------------------------------------------------------
 
     def current(self, file: PartFile) -> Source:
         with self._lock:
@@ -148,7 +154,7 @@ class PeerRouteSources(RouteSources):
         if whole:
             self._history.learn(self._rate.best(time.monotonic()))
 
-    # What is known ----------------------------------------------------------------------------------------------------
+    # State ------------------------------------------------------------------------------------------------------------
 
     def _first(self) -> Source:
         if self._probe is not None:
@@ -161,7 +167,7 @@ class PeerRouteSources(RouteSources):
         if length:
             self._fed_s, self._store_failures = now, 0
             self._busy_tries, self._busy_s = 0, 0.0
-        else:  # a source that waits for its own is not slow: patience, not a rate, says when it is enough
+        else:  # a source that waits for its own source is not slow: patience_s limits it, not a rate
             self._look_again_from(now)
         if self._probe is not None and source is self._probe.source:
             self._probe.count(length, now)
@@ -198,10 +204,10 @@ class PeerRouteSources(RouteSources):
         self._usual = joined.rate or self._history.rate
         self._peers = [self._make(upstream) for upstream in joined.upstreams]
 
-    # What is done -----------------------------------------------------------------------------------------------------
+    # Actions ----------------------------------------------------------------------------------------------------------
 
     def _act(self, choice: Choice, source: Source, file: PartFile, rate: float) -> None:
-        """`source` was read, and gave `rate` bytes/s since the last look."""
+        """Carries out a choice made after a read of `source`, whose rate was `rate` bytes/s since the last check."""
         match choice:
             case Ask():
                 self._asking = True
@@ -240,9 +246,9 @@ class PeerRouteSources(RouteSources):
         if isinstance(choice, Retry):
             self._busy_tries += 1
             self._busy_s += choice.pause_s
-            self._look_again_from(time.monotonic() + choice.pause_s)  # a pause is no slowness
+            self._look_again_from(time.monotonic() + choice.pause_s)  # the pause does not count as slowness
             return choice.pause_s
-        log.info("left a peer for the next: %s", why)
+        log.info("dropped a peer, reading the next source: %s", why)
         self._peers.remove(peer)
         self._dropped.add(peer.name)
         self._busy_tries, self._busy_s = 0, 0.0
@@ -256,33 +262,36 @@ class PeerRouteSources(RouteSources):
             self._complain(peer.name, "unreachable")
         return 0.0
 
-    # The asking thread ------------------------------------------------------------------------------------------------
+    # Probe thread -----------------------------------------------------------------------------------------------------
 
     def _ask(self, source: Source, file: PartFile, rate: float) -> None:
+        """Probe thread: looks for a better source than `source`, once."""
         try:
             if isinstance(source, PeerSource):
                 self._ask_peers(source, file, rate)
             else:
-                self._ask_for_peers(file)
+                self._ask_for_peers()
         except (DeadlineError, ServiceError) as error:
             log.debug("too late to look for a better source: %s", error)
         finally:
             self._asking = False
 
-    def _ask_for_peers(self, file: PartFile) -> None:
+    def _ask_for_peers(self) -> None:
+        """Probe thread: asks the queue whether peers can serve the route that is read from the store."""
         assert self._join is not None, "there are no peers to ask for"
         with self._lock:
             avoided = self._history.avoided() | self._dropped
         try:
             joined = self._join(avoided)
         except ServiceError as error:
-            log.debug("the store is read further: %s", error)
+            log.debug("the store is still read: %s", error)
             return
         with self._lock:
             if self._first() is self._store:
                 self._take(joined)
 
     def _ask_peers(self, source: PeerSource, file: PartFile, rate: float) -> None:
+        """Probe thread: asks all peers of the route how far they are, and acts on their answers."""
         with self._lock:
             asked = [source, *self._peers[1:]]
         answers = Answers(rate, file.next, {peer.name: peer.landed(file) for peer in asked})
