@@ -1,6 +1,6 @@
-"""`python -m workers CONFIG [--name NAME]`: one rollout worker, until the run is finished.
+"""`python -m workers CONFIG [--name NAME]` runs one rollout worker until the run is finished.
 
-SIGTERM, Ctrl-C or a spot notice: it stores how far its samples are, hands its tasks back, and exits with 0.
+On SIGTERM, Ctrl-C or a spot notice the worker stores its partial rollouts, hands its tasks back, and exits with 0.
 """
 
 import argparse
@@ -20,7 +20,10 @@ from workers.shutdown import Shutdown, on_signals
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="workers", description="Rolls out: leases, generates, scores, completes.")
+    parser = argparse.ArgumentParser(
+        prog="workers",
+        description="A rollout worker: leases tasks, generates and scores their samples, and completes their groups.",
+    )
     parser.add_argument("config", type=Path, help="the run's TOML file")
     parser.add_argument("--name", default=f"{socket.gethostname()}-{os.getpid()}", help="default: host and process id")
     arguments = parser.parse_args()
@@ -41,7 +44,7 @@ def start(config: Config, name: str, shutdown: Shutdown) -> None:
     from workers.environments.scorer import Scorer
 
     watch(config.rollout.preemption, shutdown)
-    scorer = Scorer(config.environment)  # it comes up while torch is imported
+    scorer = Scorer(config.environment)  # its process starts while torch is imported
     try:
         from workers.worker import work
 

@@ -29,7 +29,7 @@ def work(
     shutdown: Shutdown,
     make_engine: engines.Maker = engines.create,
 ) -> None:
-    """Runs until the run is finished or `shutdown` is set."""
+    """Runs a rollout worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`."""
     torch.set_num_threads(config.worker_threads)
     store = connect_store(config, "worker")
     # An outage of a service is waited out as long as another role's silence.
