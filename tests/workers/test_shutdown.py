@@ -1,4 +1,4 @@
-"""How a worker hears that it must go, and what happens if its main thread does not."""
+"""The shutdown: how a worker learns that it must leave, and what ends it if its main thread hangs."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ DEADLINE_S = 120.0
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Those of before are there again after the test."""
+    """Restores the signal handlers after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in before.items():

@@ -31,7 +31,7 @@ SERVERS = {"aws": Ec2, "gcp": lambda: ComputeEngine(longest_s=0.1), "azure": lam
 
 @pytest.fixture
 def shutdown() -> Iterator[Shutdown]:
-    """Nobody watches for it any longer after the test."""
+    """Makes a shutdown, which is set after the test so that no watcher stays behind."""
     one = Shutdown()
     yield one
     one.set()
@@ -248,7 +248,7 @@ def test_a_path_that_is_no_file_is_no_notice(
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Those of before are there again after the test."""
+    """Restores the signal handlers after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
     yield
     for number, handler in before.items():

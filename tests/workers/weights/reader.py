@@ -26,7 +26,7 @@ from workers.weights.weight_watcher import WeightWatcher
 
 
 class Reader:
-    """`member` fetches and serves; a thread stages what is published, and prefetches what is announced."""
+    """A worker's weights: `member` fetches and serves; a watcher stages versions and prefetches announced parts."""
 
     def __init__(
         self, member: Member, queue: Clients, store: ObjectStore, key: str, prefetch_s: float = DEADLINE_S

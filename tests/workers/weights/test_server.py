@@ -61,7 +61,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def heard(connection: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """Reads until the server closes the connection."""
     said = b""
     with suppress(ConnectionResetError):
         while data := connection.recv(1 << 16):

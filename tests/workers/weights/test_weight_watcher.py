@@ -1,4 +1,4 @@
-"""The watcher between a real queue and a real store: it stages what is published, and never what is not whole."""
+"""The watcher between a real queue and a real store: it stages published versions, and only whole ones."""
 
 import threading
 import time
@@ -33,7 +33,7 @@ NO_SHUTDOWN = threading.Event()
 
 
 class FromStore(CachingTransport):
-    """The store alone, read at once; `asked` are the routes it was asked for."""
+    """A transport that reads the store alone, at once; `asked` are the routes that were fetched."""
 
     def __init__(self, store: ObjectStore, part_cache: PartCache) -> None:
         super().__init__(part_cache)
@@ -84,7 +84,7 @@ def changed(tensors: dict[str, Tensor], number: int) -> dict[str, Tensor]:
 
 
 def seconds_of_a_take(watcher: WeightWatcher) -> float:
-    """Of one that gives nothing; the shortest of a few counts, as the machine itself may stand still."""
+    """Returns the seconds of a `take` without weights, the shortest of a few, because the machine may pause."""
     began = time.monotonic()
     assert watcher.take() is None
     return time.monotonic() - began
