@@ -72,5 +72,5 @@ def test_clocks_that_differ_are_set_by_redis_own() -> None:
 
 
 def test_an_empty_secret_is_no_secret() -> None:
-    with pytest.raises(ValueError, match="everybody"):
+    with pytest.raises(ValueError, match="every reader"):
         PeerAuth(b"")

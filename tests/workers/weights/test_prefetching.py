@@ -39,10 +39,13 @@ class HeldStore(ObjectStore):
     """The store as a learner sees it, in which some objects are held up before they are stored."""
 
     waits: Callable[[str], bool]
+    held: threading.Event
+    """Set while an object is held up."""
     open: threading.Event
 
     def put(self, key: str, data: Any, once: bool = False) -> bool:
         if self.waits(key):
+            self.held.set()
             assert self.open.wait(WAIT_S)
         return super().put(key, data, once)
 
@@ -55,7 +58,8 @@ class Learner:
         self.lineage = region.queue.resume().lineage
         self.held_store = copy(region.store)
         self.held_store.__class__ = HeldStore
-        self.held_store.open, self.held_store.waits = threading.Event(), lambda key: False
+        self.held_store.open, self.held_store.held = threading.Event(), threading.Event()
+        self.held_store.waits = lambda key: False
         self.weight_publisher: WeightPublisher = weight_publisher(self.held_store, announce=self._announce, **settings)
         self._threads: list[threading.Thread] = []
 
@@ -67,6 +71,7 @@ class Learner:
     def begin(self, number: int, tensors: dict[str, torch.Tensor], until: Callable[[str], bool]) -> None:
         """Publishes in the background, up to the first object for which `until` returns True."""
         self.held_store.waits = until
+        self.held_store.held.clear()
         self.held_store.open.clear()
         self._threads.append(threading.Thread(target=self.publish, args=(number, tensors)))
         self._threads[-1].start()
@@ -176,14 +181,9 @@ def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(s
 
 
 def stored_parts(scene: Scene, number: int) -> list[str]:
-    """Returns a version's parts in the store, once no more have come for a moment."""
-    known: list[str] = []
-    while True:
-        found = [one.key for one in scene.region.store.list(f"weights/0001/{number:08d}/")]
-        if found and found == known:
-            return found
-        known = found
-        time.sleep(0.5)
+    """Returns a version's parts in the store, once the learner waits with the manifest that follows them."""
+    assert scene.learner.held_store.held.wait(WAIT_S)
+    return [one.key for one in scene.region.store.list(f"weights/0001/{number:08d}/")]
 
 
 def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) -> None:
