@@ -1,4 +1,4 @@
-"""The trial of a server before its first sample.
+"""Tries a server out before its first sample, to see whether it fits the run.
 
 The settings that the server reports are checked first. Then it is given weights that no run would serve, each of them
 negated, and its log-probabilities of a few tokens must equal those of a plain forward pass. This shows that the server

@@ -1,4 +1,4 @@
-"""The server's weights: the checkpoint that it was told to load, and the check whether it did."""
+"""The weights of a server: writes the checkpoint that it loads, and checks that it has loaded it."""
 
 import logging
 from collections.abc import Mapping

@@ -129,7 +129,7 @@ class PeerSource:
 
     def _good(self, answer: Answer) -> Answer:
         if answer.status == 503:
-            raise BusyPeer(f"{self.name} feeds as many as it can", answer.retry_s)
+            raise BusyPeer(f"{self.name} serves as many peers as it can", answer.retry_s)
         if answer.status != 200:
             raise SourceFailed(f"{self.name} answered {answer.status}")
         return answer
