@@ -13,14 +13,14 @@ from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.signatures import SignatureVerifier
+from workers.weights.cache.caching_transport import FetchedRoute
 from workers.weights.cache.part_cache import PartCache
-from workers.weights.cache.transport import FetchedRoute
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
 from workers.weights.peers.exchange import PeerExchange
 from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
-from workers.weights.watcher import WeightWatcher
+from workers.weights.weight_watcher import WeightWatcher
 
 SECRET = b"laboratory"
 CACHE_BYTES = 8 << 30

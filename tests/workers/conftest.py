@@ -15,7 +15,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stage(tmp_path: Path, folder: Path) -> Iterator[Callable[..., Stage]]:
-    """Sets the stage for workers; nothing of it runs after the test."""
+    """Sets the stage for workers, and ends everything on it after the test."""
     set_up: list[Stage] = []
 
     def begin(model_folder: Path = folder, /, **settings: object) -> Stage:

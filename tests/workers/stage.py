@@ -47,7 +47,7 @@ class Stage:
         self.lineage = 0
         self.signer = Signer.generate()
         self._weight_publisher: WeightPublisher | None = None
-        self._leaving = Shutdown()
+        self._shutdown = Shutdown()
         self._threads: list[threading.Thread] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.errors: list[BaseException] = []
@@ -55,7 +55,7 @@ class Stage:
     # The other roles --------------------------------------------------------------------------------------------------
 
     def begin(self, prompts: list[str | list[Message]], tensors: dict[str, Tensor] | None, **columns: Any) -> None:
-        """Submits `prompts`; a learner comes up, which publishes `tensors` (if given) as version 0."""
+        """Submits `prompts`, and begins a lineage that publishes `tensors`, if given, as version 0."""
         self.configure()
         self.submit(prompts, **columns)
         self.learner_begins()
@@ -79,7 +79,7 @@ class Stage:
         submitter.submit("p", 0, shards.write(self.store, "p", 0, 0, rows))
 
     def learner_begins(self) -> None:
-        """A new lineage."""
+        """Begins a new lineage."""
         self.lineage = self.queue.resume().lineage
         trust = signing_key.run_keys(self.signer)
         self.queue.publish_keys(self.lineage, trust)
@@ -99,7 +99,7 @@ class Stage:
         return published
 
     def drain(self, groups: int) -> list[Group]:
-        """The next `groups` groups, committed; lets leases expire as the learner's housekeeper would."""
+        """Drains and commits the next `groups` groups; lets leases expire as the learner's housekeeper would."""
         drained: list[Group] = []
 
         def more() -> bool:
@@ -112,7 +112,7 @@ class Stage:
         return drained
 
     def died(self, tasks: int) -> list[str]:
-        """The reasons of the first `tasks` dead ones."""
+        """Waits for `tasks` dead tasks; returns their reasons."""
 
         def all_dead() -> bool:
             self.queue.reclaim()
@@ -135,12 +135,12 @@ class Stage:
     # Workers ----------------------------------------------------------------------------------------------------------
 
     def worker(self, name: str = "w1", make_engine: engines.Maker = engines.create) -> threading.Thread:
-        """A worker in this process."""
+        """Starts a worker in a thread of this process."""
 
         def run() -> None:
             scorer = Scorer(self.config.environment)
             try:
-                work(self.config, name, scorer, self._leaving, make_engine)
+                work(self.config, name, scorer, self._shutdown, make_engine)
             except BaseException as error:
                 self.errors.append(error)
             finally:
@@ -156,7 +156,7 @@ class Stage:
         return self._processes[-1]
 
     def end(self) -> None:
-        self._leaving.set()
+        self._shutdown.set()
         for process in self._processes:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
@@ -167,14 +167,14 @@ class Stage:
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:
-    """What a learner publishes of the model in `folder`."""
+    """Returns the tensors that a learner publishes of the model in `folder`."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 @torch.inference_mode()
 def assert_generated_by(folder: Path, group: Group, temperature: float) -> None:
-    """The group's log-probabilities are those of the model in `folder`, to 1e-4."""
+    """Asserts that the group's log-probabilities are those of the model in `folder`, to 1e-4."""
     model = AutoModelForCausalLM.from_pretrained(folder)
     for sample in group.samples:
         ids = torch.tensor([*group.prompt.tolist(), *sample.tokens.tolist()]).unsqueeze(0)

@@ -174,7 +174,7 @@ def test_what_is_no_environment_stops_the_worker() -> None:
 
 
 class Bomb:
-    """Unpickled, it makes a file."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

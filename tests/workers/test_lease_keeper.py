@@ -1,4 +1,4 @@
-"""The heart of a worker between a real queue and a real engine."""
+"""The lease keeper between a real queue and a real engine."""
 
 from collections.abc import Callable
 from itertools import pairwise

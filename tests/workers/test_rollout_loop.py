@@ -232,7 +232,7 @@ def generating(run: Stage) -> bool:
 
 
 def stored(run: Stage) -> dict[str, PartialGroup]:
-    """What the next worker would go on from; the tasks are handed back."""
+    """Returns the partial rollouts that the next worker would continue; the tasks are handed back."""
     run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
     probe = Clients.connected_as(run.config, "worker", run.store)
     lease = probe.lease("probe", Version(run.lineage, 0), 9)

@@ -19,8 +19,9 @@ from typing import Any
 from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Reply, ScoringRequest, Turn, create
 from workers.environments.pipe import Pipe
+from workers.environments.protocol import Reply, ScoringRequest, Turn
+from workers.environments.registry import create
 from workers.environments.sessions import Sessions
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -38,7 +38,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/launch/supervisor.py:lock": "waits for the lock; what is noted in it passes a door",
     "echo_queue/launch/supervisor.py:_process_lives": "asks whether a process lives",
     "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
-    "workers/engines/http/files.py:CheckpointFiles": "read at the door `load weights`; the next one removes it",
+    "workers/engines/http/checkpoint_files.py:CheckpointFiles": "read at `load weights`; the next one removes it",
     "workers/engines/http/streams.py:Streams": "asks the server, which keeps nothing",
     "workers/engines/vllm/setup.py:_configuration": "a configuration in memory",
     "workers/environments/child.py:serve": "the scorer has no state; its answers are heard at the door `hear scorer`",

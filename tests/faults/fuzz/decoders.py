@@ -48,8 +48,8 @@ from learner.recovery import checkpoint
 from tests.faults.fuzz import delta_shards
 from workers.environments import child
 from workers.weights.peers import http1
-from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled
+from workers.weights.peers.peer_auth import PeerAuth, Refused
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from echo_queue.weights import Manifest, Route
 from echo_queue.weights.tensors import matches
-from workers.weights.cache.transport import FetchedRoute
+from workers.weights.cache.caching_transport import FetchedRoute
 from workers.weights.peers.exchange import PeerExchange
 from workers.weights.swap import WeightSwap
 

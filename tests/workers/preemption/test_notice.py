@@ -1,4 +1,4 @@
-"""What becomes of a worker, a real process, whose metadata server gives it notice."""
+"""A worker, as a real process, whose metadata server gives it notice."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2]:
-    """Whom each worker asks that is started during the test."""
+    """The metadata server that each worker of the test asks."""
     with serving(Ec2()) as one:
         monkeypatch.setenv(f"{VARIABLE}WATCH", "aws")
         monkeypatch.setenv(f"{VARIABLE}ENDPOINT", one.url)

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def slow_down(store: ObjectStore, pause_s: float) -> None:
-    """Every piece from the store takes so much longer."""
+    """Makes every piece from the store take `pause_s` longer."""
     stream = store.stream
 
     def slowly(*place: Any) -> Iterator[bytes]:
@@ -54,7 +54,7 @@ def slow_down(store: ObjectStore, pause_s: float) -> None:
 
 
 def watch(member: Member, route: Route) -> None:
-    """Says how far the route is; in a thread of its own."""
+    """Thread: reports how far the route is."""
     for words, chunks in (("begun", 1), ("half", sum(len(part.chunks) for part in route.parts) / 2)):
         while sum(file.next for part in route.parts if (file := member.part_cache.find(part.key))) < chunks:
             time.sleep(0.01)
@@ -62,7 +62,7 @@ def watch(member: Member, route: Route) -> None:
 
 
 def say(line: str) -> None:
-    """In one write: two threads speak."""
+    """Prints a line in one write, because two threads print."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 

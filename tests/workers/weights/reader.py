@@ -22,11 +22,11 @@ from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
 from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
-from workers.weights.watcher import WeightWatcher
+from workers.weights.weight_watcher import WeightWatcher
 
 
 class Reader:
-    """`member` fetches and serves; a thread stages what is published, and prefetches what is announced."""
+    """A worker's weights: `member` fetches and serves; a watcher stages versions and prefetches announced parts."""
 
     def __init__(
         self, member: Member, queue: Clients, store: ObjectStore, key: str, prefetch_s: float = DEADLINE_S

@@ -1,4 +1,4 @@
-"""Workers as far as weights are concerned, around a real Redis and a real store; and servers that only look so."""
+"""The weight transports of workers, around a real Redis and a real store, and servers that misbehave as peers."""
 
 import os
 import socket
@@ -39,12 +39,12 @@ def route_of(*datas: bytes, chunk_bytes: int = CHUNK) -> Route:
 
 
 def cargo(chunks: int, parts: int = 1) -> list[bytes]:
-    """Random parts; the last chunk of each is shorter."""
+    """Makes random parts; the last chunk of each is shorter."""
     return [os.urandom(chunks * CHUNK - 100) for _ in range(parts)]
 
 
 class Member:
-    """A worker that fetches and serves; it has sent one heartbeat, for long."""
+    """A worker that fetches and serves; its one heartbeat is valid for the whole test."""
 
     def __init__(self, region: "Region", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class Member:
         self.part_cache = PartCache(region.folder / name, 1 << 30)
         weights = Weights(**chosen)
         self.exchange: Any
-        """Its transport."""
+        """The worker's transport."""
         if weights.transport == "folder":
             shared = SharedFolder(region.folder.parent / "shared", weights.folder_max_bytes)
             self.exchange = FolderTransport(shared, region.store, self.part_cache, weights.chunk_deadline_s)
@@ -61,7 +61,7 @@ class Member:
             self.exchange = PeerExchange(region.queue, region.store, self.part_cache, name, weights, secret=secret)
 
     def fetch(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
-        """Bytes from the store and from peers."""
+        """Fetches a route; returns the bytes from the store and from peers."""
         fetched = self.exchange.fetch_route(route, deadline_s)
         return fetched.store_bytes, fetched.peer_bytes
 
@@ -92,7 +92,7 @@ class Region:
         return self._members[-1]
 
     def liar(self, name: str, route: Route, converse: "Conversation") -> "Liar":
-        """Something in the chain that talks as it likes."""
+        """Adds a server to the chain that answers as `converse` does."""
         liar = Liar(converse)
         self._liars.append(liar)
         self.heartbeat(name)
@@ -108,13 +108,13 @@ class Region:
 
 
 Conversation = Callable[[socket.socket, bytes], None]
-"""Gets a connection and the head of the request that came; the connection is closed afterwards."""
+"""Answers a request, given the connection and the request's head; the connection is closed afterwards."""
 
 
 class Liar:
     def __init__(self, converse: Conversation) -> None:
         self.asked: list[bytes] = []
-        """Heads of all requests."""
+        """The heads of all requests."""
         self._converse = converse
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(0.2)

@@ -1,4 +1,4 @@
-"""Routes through a region of real workers: read from the store once, and never wrong, whoever is in the chain."""
+"""Routes through a region of real workers: read from the store once, and never wrong, whatever peers do."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ REPORTED = b"bad"
 
 
 def together(route: Route, members: Sequence[Member]) -> dict[str, tuple[int, int]]:
-    """All fetch at the same time, joining in this order; bytes from the store and from peers by name."""
+    """Lets all members fetch at once, joining in this order; returns bytes from store and peers by name."""
     took: dict[str, tuple[int, int]] = {}
 
     def go(member: Member) -> None:
@@ -272,7 +272,7 @@ def silent(connection: socket.socket, head: bytes) -> None:
 
 
 def trickling(route: Route, data: bytes) -> Conversation:
-    """A byte now and then, and quick answers to who asks whether it lives."""
+    """Makes a peer that sends a byte now and then, and answers quickly when it is asked how far it is."""
 
     def converse(connection: socket.socket, head: bytes) -> None:
         connection.sendall(answer_head(200, len(data), x_landed=len(route.parts[0].chunks)))
@@ -320,7 +320,7 @@ LIES = {
 
 
 def asked_for_a_part(liar: Liar) -> int:
-    """How often; each time costs one deadline at most."""
+    """Counts the requests for a part, each of which costs one deadline at most."""
     return sum(parse_request(head).method == "GET" for head in liar.asked)
 
 

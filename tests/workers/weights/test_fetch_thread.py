@@ -1,4 +1,4 @@
-"""What is decoded while it comes: one thread, whatever is asked for how often, and nothing of a path leaves before."""
+"""The fetch thread: one for all requests, and all parts of a path are held until the last one is whole."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SIZE = len(cargo(2)[0])
 
 
 class Scene:
-    """Routes of one part each, numbered; each comes once it may."""
+    """Numbered routes of one part each; each is fetched once the test allows it."""
 
     def __init__(self, folder: Path) -> None:
         self.part_cache = PartCache(folder / "w1", 3 * SIZE)

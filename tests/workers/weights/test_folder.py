@@ -1,4 +1,4 @@
-"""The shared folder: what killed, hung and careless workers leave there costs reads of the store, never weights."""
+"""The shared folder: the remains of killed, hung and careless workers cost reads of the store, never weights."""
 
 import fcntl
 import os

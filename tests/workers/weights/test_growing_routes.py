@@ -13,7 +13,7 @@ from workers.weights.peers.server import ANNOUNCED_WAIT_S
 
 
 def prefetched(member: Member, route: Route, parts: int) -> RouteDownload:
-    """The first `parts` of a route."""
+    """Returns the first `parts` parts of a route."""
     download = member.exchange.prefetch(route.name, route.parts[:parts], DEADLINE_S)
     assert download is not None
     return download
@@ -86,7 +86,7 @@ def test_of_a_route_that_came_out_otherwise_the_same_parts_stay(region: Region) 
 
 
 def test_what_cannot_be_finished_is_fetched_again(region: Region) -> None:
-    """The prefetching failed, as its part was not there yet; now it is."""
+    """A part whose prefetch failed because it was not stored yet is fetched once it is."""
     datas = cargo(4, parts=2)
     route, member = route_of(*datas), region.member("a")
     download = prefetched(member, route, 1)

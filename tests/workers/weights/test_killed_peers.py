@@ -1,4 +1,4 @@
-"""Relays that die, freeze or crawl in the middle of a transfer, as processes of their own; those behind them go on."""
+"""Peers that die, freeze or crawl in the middle of a transfer, as processes; the workers behind them go on."""
 
 import signal
 import subprocess
@@ -26,9 +26,9 @@ CHUNK_DEADLINE_S = 1.0
 RATE_MBIT = 16.0
 CHUNKS, PARTS = 120, 2
 FAIR_S = 8 * CHUNKS * PARTS * CHUNK / (RATE_MBIT * 1e6)
-"""What the transfer takes behind one uplink of that rate."""
+"""The seconds that the transfer takes behind one uplink of that rate."""
 SLACK_S = 3.0
-"""For a machine that has other things to do."""
+"""The allowance for a machine that is busy with other processes."""
 
 
 class Node:
@@ -50,7 +50,7 @@ class Node:
         )
 
     def says(self, word: str) -> list[str]:
-        """What follows `word` in the first line that begins with it."""
+        """Returns the words after `word` in the first line that begins with it."""
         assert self.process.stdout is not None
         while line := self.process.stdout.readline().split():
             if line[0] == word:
@@ -149,7 +149,7 @@ def test_when_the_head_dies_its_follower_goes_on_with_the_store_and_stays_the_on
 
 
 def test_a_relay_that_crawls_is_left_for_one_that_is_further(region: Region, start: Start) -> None:
-    """Its own line is slow, so what is behind it sees no fault of anybody, only that others are further."""
+    """The peer's own line is slow: the workers behind it see no failure, only that others are further."""
     datas = cargo(CHUNKS, PARTS)
     route = region.publish(*datas)
     region.member("a", upload_mbit=4 * RATE_MBIT).fetch(route)

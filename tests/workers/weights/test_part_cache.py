@@ -1,4 +1,4 @@
-"""The part cache: only what was verified, only as much as it may be, and nothing left of the dead."""
+"""The part cache: only verified chunks, within its limit, and nothing left of dead workers."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def part_cache(tmp_path: Path) -> PartCache:
 
 
 def numbered(part: Part, number: int) -> Part:
-    """The same in another route."""
+    """Returns the same part in another route."""
     key = part.key.replace("00000007", f"{number:08}")
     return Part(key, part.size, part.chunk_bytes, part.chunks)
 

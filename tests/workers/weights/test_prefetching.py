@@ -1,4 +1,4 @@
-"""Prefetching, with real publishers and stores: early, shared, never trusted too much, and gone when in vain."""
+"""Prefetching, with real publishers and stores: early, shared, never trusted too much, and dropped when in vain."""
 
 import itertools
 import logging
@@ -29,7 +29,7 @@ from tests.workers.publications import holds
 from tests.workers.weights.conftest import Site
 from tests.workers.weights.reader import Reader
 from tests.workers.weights.scene import Region, cargo, part_of
-from workers.weights.cache import transport
+from workers.weights.cache import caching_transport
 
 WAIT_S = 20.0
 ROOT = Path(__file__).parents[3]
@@ -39,23 +39,27 @@ class HeldStore(ObjectStore):
     """The store as a learner sees it, in which some objects are held up before they are stored."""
 
     waits: Callable[[str], bool]
+    held: threading.Event
+    """Set while an object is held up."""
     open: threading.Event
 
     def put(self, key: str, data: Any, once: bool = False) -> bool:
         if self.waits(key):
+            self.held.set()
             assert self.open.wait(WAIT_S)
         return super().put(key, data, once)
 
 
 class Learner:
-    """Publishes versions of one lineage; its store stops it where it is told to."""
+    """Publishes versions of one lineage; its store stops it where the test wants."""
 
     def __init__(self, region: Region, **settings: Any) -> None:
         self.queue, self.store = region.queue, region.store
         self.lineage = region.queue.resume().lineage
         self.held_store = copy(region.store)
         self.held_store.__class__ = HeldStore
-        self.held_store.open, self.held_store.waits = threading.Event(), lambda key: False
+        self.held_store.open, self.held_store.held = threading.Event(), threading.Event()
+        self.held_store.waits = lambda key: False
         self.weight_publisher: WeightPublisher = weight_publisher(self.held_store, announce=self._announce, **settings)
         self._threads: list[threading.Thread] = []
 
@@ -65,8 +69,9 @@ class Learner:
         return published
 
     def begin(self, number: int, tensors: dict[str, torch.Tensor], until: Callable[[str], bool]) -> None:
-        """Publishes in the background, as far as the first object of which `until` is true."""
+        """Publishes in the background, up to the first object for which `until` returns True."""
         self.held_store.waits = until
+        self.held_store.held.clear()
         self.held_store.open.clear()
         self._threads.append(threading.Thread(target=self.publish, args=(number, tensors)))
         self._threads[-1].start()
@@ -93,7 +98,7 @@ def manifests(key: str) -> bool:
 
 
 def from_the(words: str, number: int) -> Callable[[str], bool]:
-    """True of the object of that number, counted from 1, of those whose key has `words`, and of those after it."""
+    """Returns a condition that holds from the `number`-th object on, counted from 1, whose key has `words`."""
     count = itertools.count(1)
     return lambda key: words in key and next(count) >= number
 
@@ -112,7 +117,7 @@ class Scene:
         return reader
 
     def begin(self, *names: str) -> list[Reader]:
-        """Version 0 is published and staged by these readers."""
+        """Publishes version 0, which these readers stage."""
         self.learner.publish(0, self.versions[0])
         readers = [self.reader(name) for name in names]
         for reader in readers:
@@ -129,7 +134,7 @@ class Scene:
         return read_manifest(self.region.store, published, VERIFIER)
 
     def announced(self) -> Route:
-        """What stands in Redis, as a route; its root is not known yet."""
+        """Returns the announcements in Redis as a route, whose root is not known yet."""
         announced = self.region.queue.latest_weights().announced
         assert announced is not None
         documents = self.region.queue.announced_parts(announced, 0).values()
@@ -138,7 +143,7 @@ class Scene:
         return Route(told[0].run, told[0].version, told[0].base, "", told[0].base_root, parts)
 
     def announce(self, announcement: Announcement, route: str = "", signer: Any = SIGNER, cut: int = 0) -> None:
-        """By hand, under `route`, if that is another name than its own."""
+        """Announces a part by hand, under the name `route` if that is given."""
         document = signer.sign(announcement.encode())
         version, route = announcement.version, route or announcement.route
         self.region.queue.announce(1, version, route, 0, document[: len(document) - cut])
@@ -176,14 +181,9 @@ def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(s
 
 
 def stored_parts(scene: Scene, number: int) -> list[str]:
-    """A version's parts in the store, once nothing more has come for a moment."""
-    known: list[str] = []
-    while True:
-        found = [one.key for one in scene.region.store.list(f"weights/0001/{number:08d}/")]
-        if found and found == known:
-            return found
-        known = found
-        time.sleep(0.5)
+    """Returns a version's parts in the store, once the learner waits with the manifest that follows them."""
+    assert scene.learner.held_store.held.wait(WAIT_S)
+    return [one.key for one in scene.region.store.list(f"weights/0001/{number:08d}/")]
 
 
 def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) -> None:
@@ -203,7 +203,7 @@ def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) 
 
 
 def test_a_difference_given_up_makes_room_for_the_anchor(scene: Scene) -> None:
-    """Both together do not fit into this part cache."""
+    """Two routes that do not fit into this part cache together."""
     noise = [{f"w{place}": torch.randn(9_000) for place in range(6)} for _ in range(2)]
     scene.learner.publish(0, noise[0])
     reader = scene.reader("a")
@@ -235,7 +235,7 @@ def route_with(announcement: Announcement) -> Route:
 
 
 def forged_part(scene: Scene) -> Announcement:
-    """An announcement of version 1 that fits in all but what the part is; the part is in the store."""
+    """Returns an announcement of version 1 with another part than the learner's, which is in the store."""
     (data,) = cargo(3)
     root = scene.manifest().root
     part, version, base = part_of(data), Version(1, 1), Version(1, 0)
@@ -280,7 +280,7 @@ def test_what_is_not_for_this_worker_is_neither_read_nor_a_lie(scene: Scene, cap
 
 
 def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
-    """A learner that hangs: nobody resumes, and the pointer does not move."""
+    """A learner hangs: no other resumes, and the pointer does not move."""
     scene.learner.publish(0, scene.versions[0])
     reader = scene.reader("a", prefetch_s=1.0)
     scene.arrived(reader, Version(1, 0))
@@ -294,7 +294,7 @@ def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
 
 
 def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "LINGER_S", 600.0)  # longer than any test may take
+    monkeypatch.setattr(caching_transport, "LINGER_S", 600.0)  # longer than any test may take
     scene.learner.publish(0, scene.versions[0])
     reader = scene.reader("a", prefetch_s=600.0)
     scene.arrived(reader, Version(1, 0))

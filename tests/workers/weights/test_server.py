@@ -14,8 +14,8 @@ from tests.waiting import wait_until
 from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
 from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.peers import server as serving
-from workers.weights.peers.access import PeerAuth
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
+from workers.weights.peers.peer_auth import PeerAuth
 from workers.weights.peers.server import CONNECTIONS, PeerServer
 
 NAME = "w1"
@@ -61,7 +61,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def heard(connection: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """Reads until the server closes the connection."""
     said = b""
     with suppress(ConnectionResetError):
         while data := connection.recv(1 << 16):

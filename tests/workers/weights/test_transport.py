@@ -1,4 +1,4 @@
-"""What every transport promises, however parts come: the published bytes or an error, each byte of the store once."""
+"""The promises of every transport: the published bytes or an error, and each byte of the store read once."""
 
 import signal
 import subprocess
@@ -35,7 +35,7 @@ def fetched(transport: WeightTransport, route: Route, *, early: bool = False) ->
 
 
 def others(transport: WeightTransport) -> int:
-    """Bytes that did not come from the store."""
+    """Returns the bytes that did not come from the store."""
     return sum(transport.fetched.values()) - transport.fetched.get("store", 0)
 
 
@@ -54,7 +54,7 @@ def held_store(region: Region, monkeypatch: pytest.MonkeyPatch) -> tuple[threadi
 
 
 def damage(region: Region, kind: str, route: Route, data: bytes) -> None:
-    """Whoever is asked before the store has another byte in the middle of the first part."""
+    """Changes a byte in the middle of the first part at every source that is read before the store."""
     if kind == "peers":
         region.liar("liar", route, says(whole(route, corrupted(data, 5))))
     else:

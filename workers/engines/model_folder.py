@@ -1,4 +1,4 @@
-"""The model folder that every engine opens, and the check whether tensors may become the model's weights."""
+"""Opens the model folder that every engine begins with, and checks whether tensors fit the model."""
 
 from collections.abc import Iterator, Mapping
 

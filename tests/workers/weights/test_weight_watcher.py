@@ -1,4 +1,4 @@
-"""The watcher between a real queue and a real store: it stages what is published, and never what is not whole."""
+"""The watcher between a real queue and a real store: it stages published versions, and only whole ones."""
 
 import threading
 import time
@@ -18,22 +18,22 @@ from learner.publication import signing_key
 from tests.queue.clients import Clients
 from tests.workers.publications import holds
 from tests.workers.stage import Stage, tensors_of
+from workers.weights.cache.caching_transport import CachingTransport, FetchedRoute
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.sources import RouteSources
-from workers.weights.cache.transport import CachingTransport, FetchedRoute
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import KeyChanged, pin
 from workers.weights.staging import Stage as HostCopy
-from workers.weights.watcher import Staged, WeightWatcher
+from workers.weights.weight_watcher import Staged, WeightWatcher
 
 torch.set_num_threads(1)
 Begin = Callable[..., Stage]
 DEADLINE_S = 20.0
-STAYING = threading.Event()
+NO_SHUTDOWN = threading.Event()
 
 
 class FromStore(CachingTransport):
-    """The store alone, read at once; `asked` are the routes it was asked for."""
+    """A transport that reads the store alone, at once; `asked` are the routes that were fetched."""
 
     def __init__(self, store: ObjectStore, part_cache: PartCache) -> None:
         super().__init__(part_cache)
@@ -63,7 +63,7 @@ class Following:
         self.transport = FromStore(run.store, self.part_cache)
         self.copy = HostCopy()
         queue = Clients.connected_as(run.config, "worker")
-        pinned = pin(run.config, queue, STAYING)
+        pinned = pin(run.config, queue, NO_SHUTDOWN)
         assert pinned is not None
         self.fetcher = VersionFetcher(run.store, pinned, self.copy, self.transport, DEADLINE_S, base=base)
         self.watcher = WeightWatcher(queue, self.fetcher, Version(0, 0))
@@ -84,14 +84,14 @@ def changed(tensors: dict[str, Tensor], number: int) -> dict[str, Tensor]:
 
 
 def seconds_of_a_take(watcher: WeightWatcher) -> float:
-    """Of one that gives nothing; the shortest of a few counts, as the machine itself may stand still."""
+    """Returns the seconds of a `take` without weights, the shortest of a few, because the machine may pause."""
     began = time.monotonic()
     assert watcher.take() is None
     return time.monotonic() - began
 
 
 def awaited(watcher: WeightWatcher, version: Version) -> Staged:
-    staged = watcher.wait_for(version, DEADLINE_S, STAYING)
+    staged = watcher.wait_for(version, DEADLINE_S, NO_SHUTDOWN)
     assert staged is not None
     return staged
 
@@ -106,7 +106,7 @@ def test_a_wait_for_weights_ends_with_what_it_waited_for_and_why(stage: Begin, f
     following = Following(run, tmp_path)
     following.transport.before = away
     with following as watcher, pytest.raises(DeadlineError, match=r"version 1\.0 or newer .*no route to the store"):
-        watcher.wait_for(Version(1, 0), deadline_s=1.0, leaving=STAYING)
+        watcher.wait_for(Version(1, 0), deadline_s=1.0, shutdown=NO_SHUTDOWN)
 
 
 def test_a_restarted_learners_weights_end_a_wait_for_its_forerunners(
@@ -266,7 +266,7 @@ def test_a_rebuild_forgets_what_is_here(stage: Begin, folder: Path, tmp_path: Pa
     with following as watcher:
         with awaited(watcher, Version(1, 0)):
             assert following.transport.asked == []
-        anew = watcher.rebuild(Version(1, 0), DEADLINE_S, STAYING)
+        anew = watcher.rebuild(Version(1, 0), DEADLINE_S, NO_SHUTDOWN)
         assert anew is not None
         with anew:
             assert [route.base for route in following.transport.asked] == [None]
@@ -279,10 +279,10 @@ def test_a_rebuild_does_not_wait_for_ever_for_its_turn(stage: Begin, folder: Pat
     following = Following(run, tmp_path)
     with following as watcher, awaited(watcher, Version(1, 0)):
         with pytest.raises(DeadlineError, match=r"version 1\.0 or newer did not arrive within 0 s"):
-            watcher.rebuild(Version(1, 0), 0.3, STAYING)
-        leaving = threading.Event()
-        leaving.set()
-        assert watcher.rebuild(Version(1, 0), DEADLINE_S, leaving) is None
+            watcher.rebuild(Version(1, 0), 0.3, NO_SHUTDOWN)
+        shutdown = threading.Event()
+        shutdown.set()
+        assert watcher.rebuild(Version(1, 0), DEADLINE_S, shutdown) is None
 
 
 def test_weights_signed_by_another_key_are_never_staged_and_end_the_worker(
@@ -298,7 +298,7 @@ def test_weights_signed_by_another_key_are_never_staged_and_end_the_worker(
         run.learner_begins()
         run.publish(1, changed(tensors, 1))
         with pytest.raises(KeyChanged, match="start the worker again"):
-            watcher.wait_for(Version(2, 1), DEADLINE_S, STAYING)
+            watcher.wait_for(Version(2, 1), DEADLINE_S, NO_SHUTDOWN)
         with pytest.raises(KeyChanged):
             watcher.check()
         assert watcher.take() is None and len(following.transport.asked) == 1
@@ -310,17 +310,17 @@ def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(stage: Begin
     run.begin(["1"], tensors_of(folder))
     queue = Clients.connected_as(run.config, "worker")
     with pytest.raises(KeyChanged, match=r"weights\.public_key"):
-        pin(run.config, queue, STAYING)
+        pin(run.config, queue, NO_SHUTDOWN)
     run.signer = own
     run.learner_begins()
-    pinned = pin(run.config, queue, STAYING)
+    pinned = pin(run.config, queue, NO_SHUTDOWN)
     assert pinned is not None and pinned.keys == signing_key.run_keys(own)
 
 
 def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(stage: Begin) -> None:
     run = stage(queue={"stall_deadline_s": 0.5, "lease_s": 1.0})
     with pytest.raises(DeadlineError, match="start the learner"):
-        pin(run.config, Clients.connected_as(run.config, "worker"), STAYING)
+        pin(run.config, Clients.connected_as(run.config, "worker"), NO_SHUTDOWN)
 
 
 def test_what_another_version_points_to_is_not_staged(stage: Begin, folder: Path, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_what_another_version_points_to_is_not_staged(stage: Begin, folder: Path
     assert read_manifest(run.store, first, verifier).version == Version(1, 1)
     run.queue.publish(run.lineage, Published(Version(run.lineage, 2), first.manifest, first.digest))
     with following as watcher, pytest.raises(DeadlineError, match="cannot be"):
-        watcher.wait_for(Version(1, 2), deadline_s=1.0, leaving=STAYING)
+        watcher.wait_for(Version(1, 2), deadline_s=1.0, shutdown=NO_SHUTDOWN)
 
 
 def test_who_holds_the_stage_waits_for_nobody_and_keeps_applies_out() -> None:

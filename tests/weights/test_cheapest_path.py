@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from echo_queue.records import Version
-from echo_queue.weights.paths import Edge, cheapest
+from echo_queue.weights.cheapest_path import Edge, cheapest
 
 
 def edge(base: int | None, version: int, size: int) -> Edge:

@@ -1,8 +1,9 @@
-"""PeerAuth between peers: each allows one worker to fetch one path from one peer until it expires.
+"""Tokens between peers: each allows one worker to fetch one path from one peer until it expires.
 
-- The receiver mints one for each request from the secret that all workers of a run share; no third party is asked.
-- It is bound to one reader, one server, one path, and lives for about a minute of Redis' clock, so that workers whose
-  own clocks differ accept each other's. A token read on the way opens nothing but that path, and only until it expires.
+- The reader mints a token for each request from the secret that all workers of a run share; no third party is asked.
+- A token is bound to one reader, one server and one path, and lives for about a minute of Redis' clock, so that workers
+  whose own clocks differ accept each other's. A token that is intercepted allows nothing but that path, and only until
+  it expires.
 """
 
 import hmac
@@ -25,13 +26,13 @@ class PeerAuth:
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         if not secret:
-            raise ValueError("an empty secret would let everybody in")
+            raise ValueError("an empty secret would let every reader in")
         self._secret = secret
         self._clock = clock
         self._ahead_s = 0.0
 
     def tune(self, now_s: float) -> None:
-        """Sets the clock by the one that all workers can read, Redis' own."""
+        """Sets the clock by Redis' own, which all workers can read."""
         self._ahead_s = self._clock() - now_s
 
     def mint(self, worker: str, upstream: str, path: str) -> str:

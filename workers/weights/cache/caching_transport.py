@@ -51,7 +51,7 @@ class CachingTransport(ABC):
     def __init__(self, part_cache: PartCache) -> None:
         self.fetched: Counter[str] = Counter()
         self._part_cache = part_cache
-        self._leaving = False
+        self._retired = False
         self._closed = threading.Event()
         self._failed: set[str] = set()
         self._downloads: set[RouteDownload] = set()
@@ -99,7 +99,7 @@ class CachingTransport(ABC):
 
     def prefetch(self, route: str, parts: Sequence[Part], deadline_s: float) -> RouteDownload | None:
         with self._lock:
-            if self._fetching or self._prefetched is not None or self._leaving or self._closed.is_set():
+            if self._fetching or self._prefetched is not None or self._retired or self._closed.is_set():
                 return None
             download = self._new_download(route)
             try:
@@ -129,7 +129,7 @@ class CachingTransport(ABC):
         self._part_cache.discard(prefetched.keys - wanted)
 
     def retire(self) -> None:
-        self._leaving = True
+        self._retired = True
 
     def close(self) -> None:
         self._closed.set()

@@ -1,12 +1,12 @@
 """Watches for newly published weights, stages them while generation goes on, and holds the newest until it is taken.
 
-- Weights are fetched, verified and staged whole before anyone sees them; what fails is tried again, and until it
-  succeeds the worker serves what it has.
-- `take` never waits for weights that are just being staged; after a take that came too early, what is staged next stays
-  until it was taken.
-- `wait_for` ends at its deadline with an error that names the version waited for and the last failure.
+- Weights are fetched, verified and staged whole before any other thread sees them. A failure is tried again, and until
+  a try succeeds the worker serves the weights that it has.
+- `take` never waits for weights that are being staged. After a `take` that came too early, the version staged next
+  stays until it is taken.
+- `wait_for` ends at its deadline with an error that names the version it waited for and the last failure.
 - Announced parts of the next version are prefetched between versions, while the learner uploads the others.
-- A run whose key has changed ends the worker: `check` raises it in the main thread.
+- A run whose key has changed ends the worker: `check` raises the error in the main thread.
 """
 
 import logging
@@ -36,7 +36,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """Verified weights that no engine has yet. They stay as they are within its `with` block, and no longer."""
+    """Verified weights that no engine has loaded yet. They stay unchanged until the end of its `with` block."""
 
     published: Published
     manifest: Manifest
@@ -55,9 +55,10 @@ class Staged:
 
 
 class WeightWatcher(threading.Thread):
-    """The thread that stages new weights. `have`: version already served; it is not fetched again.
+    """The thread that fetches and stages new weights. `have`: the version already served, which is not fetched again.
 
-    `on_announced` is called in this thread with the queue's announcement; it returns at once.
+    `on_announced` is called in this thread with the queue's announcement, if any; it must return at once. The main
+    thread calls all public methods but `run`.
     """
 
     def __init__(
@@ -105,11 +106,11 @@ class WeightWatcher(threading.Thread):
 
     @property
     def staged(self) -> bool:
-        """Whether `take` would give something, were it called now."""
+        """True while staged weights wait to be taken."""
         return self._staged is not None
 
     def take(self) -> Staged | None:
-        """The newest weights staged since the last call; the caller leaves its `with` block soon."""
+        """Returns the newest weights staged since the last call, if any. The caller leaves their `with` block soon."""
         if not self._stage.hold():
             self._missed = True
             return None
@@ -121,16 +122,17 @@ class WeightWatcher(threading.Thread):
             return None
         return Staged(fetched.published, fetched.manifest, self._stage.tensors, self._stage.release)
 
-    def wait_for(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
-        """The first weights staged that are `needed` or newer; None once `leaving`. Raises `DeadlineError`.
+    def wait_for(self, needed: Version, deadline_s: float, shutdown: threading.Event) -> Staged | None:
+        """Waits for staged weights that are `needed` or newer, and takes them; returns None once `shutdown` is set.
 
-        Newer is also any version of a later lineage: a learner that restarted may have gone back to a lower number.
+        Any version of a later lineage is newer: a learner that restarted may have gone back to a lower number. Raises
+        `DeadlineError`.
         """
         give_up = time.monotonic() + deadline_s
         with self._changed:
             self._needed = needed
             try:
-                while not leaving.is_set():
+                while not shutdown.is_set():
                     self.check()
                     if self._fits(needed) and (staged := self.take()):
                         return staged
@@ -141,18 +143,18 @@ class WeightWatcher(threading.Thread):
                 self._needed = None
         return None
 
-    def rebuild(self, needed: Version, deadline_s: float, leaving: threading.Event) -> Staged | None:
-        """Forgets the staged weights and waits for `needed` or newer, built from an anchor. Otherwise as `wait_for`."""
+    def rebuild(self, needed: Version, deadline_s: float, shutdown: threading.Event) -> Staged | None:
+        """Forgets the staged weights, then waits as `wait_for` does, for weights that are built from an anchor."""
         give_up = time.monotonic() + deadline_s
-        if not self._stage.wait_turn(lambda: not leaving.is_set() and time.monotonic() < give_up):
-            if not leaving.is_set():
+        if not self._stage.wait_turn(lambda: not shutdown.is_set() and time.monotonic() < give_up):
+            if not shutdown.is_set():
                 self._give_up(needed, deadline_s)
             return None
         with self._changed:
             self._stage.forget()
             self._staged = self._have = None
         self._stage.release()
-        return self.wait_for(needed, deadline_s, leaving)
+        return self.wait_for(needed, deadline_s, shutdown)
 
     def close(self) -> None:
         self._closed = True
@@ -176,14 +178,14 @@ class WeightWatcher(threading.Thread):
             self._changed.notify_all()
 
     def _must_stay(self) -> bool:
-        """Whether a `take` came while the staged version was being staged, and that version satisfies it."""
+        """Returns whether a `take` came while the staged version was being staged, and that version satisfies it."""
         return self._missed and self._staged is not None and (self._needed is None or self._fits(self._needed))
 
     def _fits(self, needed: Version) -> bool:
         return self._staged is not None and self._staged.published.version >= needed
 
     def _report(self, error: Exception) -> None:
-        """Warns once per kind of failure, not once per try."""
+        """Warns once for each kind of failure, not once for each try."""
         with self._changed:
             if repr(error) != repr(self._failure):
                 what = str(error) if isinstance(error, EchoQueueError) else repr(error)
@@ -193,5 +195,5 @@ class WeightWatcher(threading.Thread):
     def _give_up(self, needed: Version, deadline_s: float) -> None:
         last = f"; the last failure: {self._failure}" if self._failure else ""
         what = f"version {needed} or newer did not arrive within {deadline_s:.0f} s{last}"
-        fix = "see that the learner publishes and that the object store can be reached from here"
+        fix = "check that the learner publishes and that the object store can be reached from here"
         raise DeadlineError(Problem("weights", what, fix))

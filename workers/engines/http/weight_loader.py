@@ -1,4 +1,4 @@
-"""Gives the server weights, and knows under which label it serves them.
+"""Makes a server load weights, and keeps the label under which it serves them.
 
 The label changes before the weights change and again afterwards, so a token drawn in between has neither label.
 """

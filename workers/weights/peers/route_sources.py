@@ -1,22 +1,25 @@
-"""Keeps what is known of the sources of one route, and does what `source_choice` decides: the queue's chain of peers
-first, the store last.
+"""The sources of one route where workers feed one another: the peers in the queue's order, then the store.
 
-- A peer that dies, is silent, busy or lies is left for the next one, for this route; one that served a bad chunk is
-  never asked again, and is reported; so is one that cannot be reached, which is not asked for a while.
-- How far others are is asked in a thread of its own, so that bytes go on coming meanwhile.
+The clocks, counters and threads are here; `source_choice` decides from values alone what is done.
+
+- A peer that dies, is silent, stays busy or lies is dropped for this route, and the next one is read. A peer that has
+  served a bad chunk is never asked again, and is reported. A peer that cannot be reached is reported too, and is not
+  asked for a while.
+- A thread of its own asks other sources how far they are, so that bytes go on coming meanwhile.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from echo_queue.errors import DeadlineError, ServiceError
 from echo_queue.queue import Joined, Upstream
 from echo_queue.queue.types import Complaint
 from workers.weights.cache.part_cache import PartFile
 from workers.weights.cache.sources import RouteSources, Source, SourceFailed, StoreSource
+from workers.weights.peers.peer_history import PeerHistory, Rate
 from workers.weights.peers.peer_source import BusyPeer, PeerSource, UnreachablePeer
 from workers.weights.peers.source_choice import (
     PROBE_CHUNKS,
@@ -40,74 +43,15 @@ from workers.weights.peers.source_choice import (
 log = logging.getLogger(__name__)
 
 SHUN_S = 60.0
-"""A peer that could not be reached is not asked again for so long."""
-FADE = 0.75
-"""What an old rate is worth at each new one."""
-WINDOW_S = 1.0
-WINDOW_BYTES = 4 << 20
-"""Less than this says nothing about a rate."""
-
-
-@dataclass
-class PeerHistory:
-    """What a worker remembers of its peers beyond one route."""
-
-    liars: set[str] = field(default_factory=set)
-    shunned: dict[str, float] = field(default_factory=dict)
-    """Peer → until when."""
-    peers: dict[Upstream, PeerSource] = field(default_factory=dict)
-    """With their open connections."""
-    rate: float = 0.0
-    """Bytes/s that this worker has fetched at."""
-
-    def learn(self, rate: float) -> None:
-        """A better rate counts at once, a lower one bit by bit: it may have been the source that was slow."""
-        if rate:
-            self.rate = max(rate, FADE * self.rate)
-
-    def keep(self, peers: Collection[PeerSource]) -> None:
-        """Forgets all others, and ends their connections: most of them will never be asked again."""
-        for known, peer in tuple(self.peers.items()):
-            if peer not in peers:
-                self.peers.pop(known, None)
-                peer.close()
-
-    def avoided(self) -> set[str]:
-        now = time.monotonic()
-        return self.liars | {name for name, until in self.shunned.items() if until > now}
-
-
-class Rate:
-    """The best rate over a whole window, in bytes/s; of something shorter than one, its own."""
-
-    def __init__(self, now_s: float) -> None:
-        self._best = 0.0
-        self._since = self._last_s = now_s
-        self._bytes = 0
-
-    def count(self, length: int, now_s: float) -> None:
-        self._bytes += length
-        self._last_s = now_s
-        if now_s - self._since >= WINDOW_S:
-            self._best = max(self._best, self._over(now_s))
-            self._since, self._bytes = now_s, 0
-
-    def rest(self, now_s: float) -> None:
-        """Nothing was to be fetched since the last bytes: that time does not count."""
-        self._best = max(self._best, self._over(self._last_s))
-        self._since, self._bytes = now_s, 0
-
-    def best(self, now_s: float) -> float:
-        """0 if too little came to say."""
-        return self._best or self._over(now_s)
-
-    def _over(self, now_s: float) -> float:
-        return self._bytes / (now_s - self._since) if self._bytes >= WINDOW_BYTES and now_s > self._since else 0.0
+"""The time for which a peer that could not be reached is not asked again."""
 
 
 @dataclass
 class RunningProbe:
-    """A probe of `source`. `rate_before`: bytes/s of the source before it; `since_s`, `bytes`: of its second half."""
+    """A probe of `source`. `rate_before`: the rate in bytes/s of the source before it.
+
+    `since_s` is the time at which the second half of its chunks began, and `bytes` counts the bytes since then.
+    """
 
     source: Source
     rate_before: float
@@ -125,10 +69,11 @@ class RunningProbe:
         return ProbeView(self.chunks, self.bytes / max(now_s - self.since_s, 1e-6), self.rate_before)
 
 
-class SourceSelector(RouteSources):
+class PeerRouteSources(RouteSources):
     """The sources of one route, for the threads of one download.
 
-    `joined`: what the queue answered; None: the store alone.
+    `joined`: the queue's answer, which names the peers; None: only the store is read. `join` asks the queue again, for
+    other peers than those given; `make` makes the source of a peer; `complain` reports a peer to the queue.
     """
 
     def __init__(
@@ -165,7 +110,7 @@ class SourceSelector(RouteSources):
         if joined is not None:
             self._take(joined)
 
-    # What a download asks and tells -----------------------------------------------------------------------------------
+    # Calls of a download ----------------------------------------------------------------------------------------------
 
     def current(self, file: PartFile) -> Source:
         with self._lock:
@@ -209,7 +154,7 @@ class SourceSelector(RouteSources):
         if whole:
             self._history.learn(self._rate.best(time.monotonic()))
 
-    # What is known ----------------------------------------------------------------------------------------------------
+    # State ------------------------------------------------------------------------------------------------------------
 
     def _first(self) -> Source:
         if self._probe is not None:
@@ -222,7 +167,7 @@ class SourceSelector(RouteSources):
         if length:
             self._fed_s, self._store_failures = now, 0
             self._busy_tries, self._busy_s = 0, 0.0
-        else:  # a source that waits for its own is not slow: patience, not a rate, says when it is enough
+        else:  # a source that waits for its own source is not slow: patience_s limits it, not a rate
             self._look_again_from(now)
         if self._probe is not None and source is self._probe.source:
             self._probe.count(length, now)
@@ -259,10 +204,10 @@ class SourceSelector(RouteSources):
         self._usual = joined.rate or self._history.rate
         self._peers = [self._make(upstream) for upstream in joined.upstreams]
 
-    # What is done -----------------------------------------------------------------------------------------------------
+    # Actions ----------------------------------------------------------------------------------------------------------
 
     def _act(self, choice: Choice, source: Source, file: PartFile, rate: float) -> None:
-        """`source` was read, and gave `rate` bytes/s since the last look."""
+        """Carries out a choice made after a read of `source`, whose rate was `rate` bytes/s since the last check."""
         match choice:
             case Ask():
                 self._asking = True
@@ -301,9 +246,9 @@ class SourceSelector(RouteSources):
         if isinstance(choice, Retry):
             self._busy_tries += 1
             self._busy_s += choice.pause_s
-            self._look_again_from(time.monotonic() + choice.pause_s)  # a pause is no slowness
+            self._look_again_from(time.monotonic() + choice.pause_s)  # the pause does not count as slowness
             return choice.pause_s
-        log.info("left a peer for the next: %s", why)
+        log.info("dropped a peer, reading the next source: %s", why)
         self._peers.remove(peer)
         self._dropped.add(peer.name)
         self._busy_tries, self._busy_s = 0, 0.0
@@ -317,33 +262,36 @@ class SourceSelector(RouteSources):
             self._complain(peer.name, "unreachable")
         return 0.0
 
-    # The asking thread ------------------------------------------------------------------------------------------------
+    # Probe thread -----------------------------------------------------------------------------------------------------
 
     def _ask(self, source: Source, file: PartFile, rate: float) -> None:
+        """Probe thread: looks for a better source than `source`, once."""
         try:
             if isinstance(source, PeerSource):
                 self._ask_peers(source, file, rate)
             else:
-                self._ask_for_peers(file)
+                self._ask_for_peers()
         except (DeadlineError, ServiceError) as error:
             log.debug("too late to look for a better source: %s", error)
         finally:
             self._asking = False
 
-    def _ask_for_peers(self, file: PartFile) -> None:
+    def _ask_for_peers(self) -> None:
+        """Probe thread: asks the queue whether peers can serve the route that is read from the store."""
         assert self._join is not None, "there are no peers to ask for"
         with self._lock:
             avoided = self._history.avoided() | self._dropped
         try:
             joined = self._join(avoided)
         except ServiceError as error:
-            log.debug("the store is read further: %s", error)
+            log.debug("the store is still read: %s", error)
             return
         with self._lock:
             if self._first() is self._store:
                 self._take(joined)
 
     def _ask_peers(self, source: PeerSource, file: PartFile, rate: float) -> None:
+        """Probe thread: asks all peers of the route how far they are, and acts on their answers."""
         with self._lock:
             asked = [source, *self._peers[1:]]
         answers = Answers(rate, file.next, {peer.name: peer.landed(file) for peer in asked})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.weights.peers.access import LIFE_S, SKEW_S, PeerAuth, Refused
+from workers.weights.peers.peer_auth import LIFE_S, SKEW_S, PeerAuth, Refused
 
 PATH = "/parts/weights/0001/00000007/full/a.part?from=0"
 
@@ -72,5 +72,5 @@ def test_clocks_that_differ_are_set_by_redis_own() -> None:
 
 
 def test_an_empty_secret_is_no_secret() -> None:
-    with pytest.raises(ValueError, match="everybody"):
+    with pytest.raises(ValueError, match="every reader"):
         PeerAuth(b"")

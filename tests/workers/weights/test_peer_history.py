@@ -1,6 +1,6 @@
-"""What a worker says of its own rate, which decides whether others are fed from it."""
+"""The rate that a worker reports of itself, which decides whether peers are sent to it."""
 
-from workers.weights.peers.source_selector import FADE, WINDOW_BYTES, WINDOW_S, PeerHistory, Rate
+from workers.weights.peers.peer_history import FADE, WINDOW_BYTES, WINDOW_S, PeerHistory, Rate
 
 MB = 1 << 20
 

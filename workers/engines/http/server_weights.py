@@ -1,4 +1,4 @@
-"""The server's weights: the checkpoint that it was told to load, and the check whether it did."""
+"""The weights of a server: writes the checkpoint that it loads, and checks that it has loaded it."""
 
 import logging
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from echo_queue.errors import Problem
 from echo_queue.records import Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
+from workers.engines.http.checkpoint_files import CheckpointFiles
 from workers.engines.http.checksums import Checksums
-from workers.engines.http.files import CheckpointFiles
-from workers.engines.http.loader import WeightLoader
 from workers.engines.http.server import WHERE, Server, ServerRefused
+from workers.engines.http.weight_loader import WeightLoader
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from tests.workers.preemption.servers import (
 )
 from workers.preemption import metadata, watch
 from workers.preemption.azure import Azure
-from workers.preemption.watcher import Notice
+from workers.preemption.notice_source import Notice
 from workers.shutdown import Shutdown
 
 POLL_S = 0.02
@@ -30,16 +30,16 @@ SERVERS = {"aws": Ec2, "gcp": lambda: ComputeEngine(longest_s=0.1), "azure": lam
 
 
 @pytest.fixture
-def leaving() -> Iterator[Shutdown]:
-    """Nobody watches for it any longer after the test."""
+def shutdown() -> Iterator[Shutdown]:
+    """Makes a shutdown, which is set after the test so that no watcher stays behind."""
     one = Shutdown()
     yield one
     one.set()
 
 
-def watching(watch_for: str, server: MetadataServer | str, leaving: Shutdown) -> None:
+def watching(watch_for: str, server: MetadataServer | str, shutdown: Shutdown) -> None:
     endpoint = server if isinstance(server, str) else server.url
-    watch(Preemption.model_validate({"watch": watch_for, "endpoint": endpoint, "poll_s": POLL_S}), leaving)
+    watch(Preemption.model_validate({"watch": watch_for, "endpoint": endpoint, "poll_s": POLL_S}), shutdown)
 
 
 def announce(server: MetadataServer) -> None:
@@ -56,22 +56,22 @@ def announce(server: MetadataServer) -> None:
 
 
 @pytest.mark.parametrize("cloud", SERVERS)
-def test_a_worker_stays_until_the_notice_and_leaves_then(cloud: str, leaving: Shutdown) -> None:
+def test_a_worker_stays_until_the_notice_and_leaves_then(cloud: str, shutdown: Shutdown) -> None:
     with serving(SERVERS[cloud]()) as server:
-        watching(cloud, server, leaving)
+        watching(cloud, server, shutdown)
         server.until_asked(4)
-        assert not leaving.is_set() and not leaving.resting
+        assert not shutdown.is_set() and not shutdown.resting
         announce(server)
-        assert leaving.wait(DEADLINE_S)
-        assert leaving.within_s is not None and leaving.why != ""
+        assert shutdown.wait(DEADLINE_S)
+        assert shutdown.within_s is not None and shutdown.why != ""
 
 
 @pytest.mark.parametrize("cloud", SERVERS)
-def test_a_notice_given_before_the_worker_came_up_is_seen(cloud: str, leaving: Shutdown) -> None:
+def test_a_notice_given_before_the_worker_came_up_is_seen(cloud: str, shutdown: Shutdown) -> None:
     with serving(SERVERS[cloud]()) as server:
         announce(server)
-        watching(cloud, server, leaving)
-        assert leaving.wait(DEADLINE_S)
+        watching(cloud, server, shutdown)
+        assert shutdown.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize("cloud", SERVERS)
@@ -89,112 +89,112 @@ def test_a_notice_given_before_the_worker_came_up_is_seen(cloud: str, leaving: S
     ids=["unavailable", "forbidden", "moved", "portal", "no-time", "no-date", "nested"],
 )
 def test_what_is_no_answer_is_no_notice_and_one_warning(
-    cloud: str, broken: Reply, leaving: Shutdown, caplog: pytest.LogCaptureFixture
+    cloud: str, broken: Reply, shutdown: Shutdown, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(SERVERS[cloud]()) as server:
         server.broken = broken
-        watching(cloud, server, leaving)
+        watching(cloud, server, shutdown)
         server.until_asked(6)
-        assert not leaving.is_set() and not leaving.resting
+        assert not shutdown.is_set() and not shutdown.resting
         assert len([line for line in caplog.records if line.levelno >= logging.WARNING]) == 1
         server.broken = None
         announce(server)
-        assert leaving.wait(DEADLINE_S)
+        assert shutdown.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize("cloud", SERVERS)
 def test_a_server_that_is_away_is_tried_until_it_is_there(
-    cloud: str, leaving: Shutdown, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cloud: str, shutdown: Shutdown, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(metadata, "ANSWER_S", 0.1)
     with serving(SERVERS[cloud]()) as server, socket.create_server(("127.0.0.1", 0)) as silent:
-        watching(cloud, f"http://127.0.0.1:{silent.getsockname()[1]}", leaving)
+        watching(cloud, f"http://127.0.0.1:{silent.getsockname()[1]}", shutdown)
         silent.settimeout(DEADLINE_S)
         for _ in range(3):  # it takes connections, and says nothing
             silent.accept()[0].close()
-        watching(cloud, server, leaving)
+        watching(cloud, server, shutdown)
         announce(server)
-        assert leaving.wait(DEADLINE_S)
+        assert shutdown.wait(DEADLINE_S)
     assert "their source is polled again" in caplog.text
 
 
 # EC2 ------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_used_until_it_expires_and_then_replaced(leaving: Shutdown) -> None:
+def test_a_token_is_used_until_it_expires_and_then_replaced(shutdown: Shutdown) -> None:
     with serving(Ec2(longest_s=1.0)) as server:
-        watching("aws", server, leaving)
+        watching("aws", server, shutdown)
         server.until_asked(3, "/latest/api/token")
         tokens = [asked.headers.get("x-aws-ec2-metadata-token") for asked in server.asked]
         used = [token for token in tokens if token]
         assert len(set(used)) < len(used) / 2, "each token serves for more than one question"
         server.interrupts("stop", in_s=60)
-        assert leaving.wait(DEADLINE_S)
-        assert "stop" in leaving.why
+        assert shutdown.wait(DEADLINE_S)
+        assert "stop" in shutdown.why
 
 
-def test_a_recommendation_to_rebalance_makes_a_worker_rest(leaving: Shutdown) -> None:
+def test_a_recommendation_to_rebalance_makes_a_worker_rest(shutdown: Shutdown) -> None:
     with serving(Ec2()) as server:
         server.rebalance = b'{"noticeTime": "2026-01-05T08:22:00Z"}'
-        watching("aws", server, leaving)
+        watching("aws", server, shutdown)
         server.until_asked(6)
-        assert leaving.resting and not leaving.is_set()
+        assert shutdown.resting and not shutdown.is_set()
         server.interrupts("terminate", in_s=100)
-        assert leaving.wait(DEADLINE_S)
+        assert shutdown.wait(DEADLINE_S)
 
 
 @pytest.mark.parametrize(("in_s", "least", "most"), [(100, 60, 100), (-5, 0, 0), (86_400, 120, 120)])
 def test_the_time_there_is_lies_between_none_and_two_minutes(
-    in_s: float, least: float, most: float, leaving: Shutdown
+    in_s: float, least: float, most: float, shutdown: Shutdown
 ) -> None:
     with serving(Ec2()) as server:
         server.interrupts("terminate", in_s)
-        watching("aws", server, leaving)
-        assert leaving.wait(DEADLINE_S)
-        assert leaving.within_s is not None and least <= leaving.within_s <= most
+        watching("aws", server, shutdown)
+        assert shutdown.wait(DEADLINE_S)
+        assert shutdown.within_s is not None and least <= shutdown.within_s <= most
 
 
 # Compute Engine -------------------------------------------------------------------------------------------------------
 
 
-def test_a_long_poll_is_answered_as_soon_as_it_changes(leaving: Shutdown) -> None:
+def test_a_long_poll_is_answered_as_soon_as_it_changes(shutdown: Shutdown) -> None:
     with serving(ComputeEngine()) as server:
-        watching("gcp", server, leaving)
+        watching("gcp", server, shutdown)
         server.until_asked(2)
         assert [asked.query.get("last_etag") for asked in server.asked] == [None, "etag-FALSE"]
         server.preempts()
-        assert leaving.wait(DEADLINE_S) and leaving.within_s == 30
+        assert shutdown.wait(DEADLINE_S) and shutdown.within_s == 30
         assert len(server.asked) == 2, "it was told by the question that waited"
 
 
-def test_an_answer_without_googles_header_is_somebody_elses(leaving: Shutdown) -> None:
+def test_an_answer_without_googles_header_is_somebody_elses(shutdown: Shutdown) -> None:
     with serving(ComputeEngine()) as server:
         server.broken = Reply(200, b"TRUE")
-        watching("gcp", server, leaving)
+        watching("gcp", server, shutdown)
         server.until_asked(3)
-        assert not leaving.is_set()
+        assert not shutdown.is_set()
 
 
 # Azure ----------------------------------------------------------------------------------------------------------------
 
 
-def test_events_of_other_machines_and_of_other_kinds_do_not_concern_a_worker(leaving: Shutdown) -> None:
+def test_events_of_other_machines_and_of_other_kinds_do_not_concern_a_worker(shutdown: Shutdown) -> None:
     with serving(AzureInstance("vm_7")) as server:
         server.announce("Preempt", "vm_8", in_s=30)
         server.announce("Reboot", "vm_7", in_s=600)
-        watching("azure", server, leaving)
+        watching("azure", server, shutdown)
         server.until_asked(4, "/metadata/scheduledevents")
-        assert not leaving.is_set()
+        assert not shutdown.is_set()
         event = server.announce("Preempt", "VM_7", in_s=30)
-        assert leaving.wait(DEADLINE_S)
-        assert event in leaving.why and leaving.within_s is not None and leaving.within_s <= 30
+        assert shutdown.wait(DEADLINE_S)
+        assert event in shutdown.why and shutdown.within_s is not None and shutdown.within_s <= 30
 
 
-def test_an_event_that_has_begun_leaves_no_time(leaving: Shutdown) -> None:
+def test_an_event_that_has_begun_leaves_no_time(shutdown: Shutdown) -> None:
     with serving(AzureInstance("vm_7")) as server:
         server.announce("Preempt", "vm_7", in_s=None)
-        watching("azure", server, leaving)
-        assert leaving.wait(DEADLINE_S) and leaving.within_s == 0
+        watching("azure", server, shutdown)
+        assert shutdown.wait(DEADLINE_S) and shutdown.within_s == 0
 
 
 def test_an_event_is_acknowledged_as_the_process_ends_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,37 +218,37 @@ def test_an_event_is_acknowledged_as_the_process_ends_and_not_before(monkeypatch
     ("text", "within_s"), [("", None), ("25\n", 25.0), ("-3", 0.0), ("soon", None), ("\x00ÿ", None)]
 )
 def test_a_file_that_appears_makes_a_worker_leave(
-    text: str, within_s: float | None, leaving: Shutdown, tmp_path: Path
+    text: str, within_s: float | None, shutdown: Shutdown, tmp_path: Path
 ) -> None:
     notice = tmp_path / "notice"
-    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
-    assert not leaving.wait(5 * POLL_S)
+    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), shutdown)
+    assert not shutdown.wait(5 * POLL_S)
     (tmp_path / "partial").write_text(text, encoding="latin-1")
     (tmp_path / "partial").rename(notice)
-    assert leaving.wait(DEADLINE_S) and leaving.within_s == within_s
+    assert shutdown.wait(DEADLINE_S) and shutdown.within_s == within_s
 
 
-def test_a_file_may_ask_for_rest_first(leaving: Shutdown, tmp_path: Path) -> None:
+def test_a_file_may_ask_for_rest_first(shutdown: Shutdown, tmp_path: Path) -> None:
     notice = tmp_path / "notice"
     notice.write_text("rest\n")
-    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
-    wait_until(lambda: leaving.resting, "the rest")
-    assert not leaving.is_set()
+    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), shutdown)
+    wait_until(lambda: shutdown.resting, "the rest")
+    assert not shutdown.is_set()
     notice.write_text("25")
-    assert leaving.wait(DEADLINE_S)
+    assert shutdown.wait(DEADLINE_S)
 
 
 def test_a_path_that_is_no_file_is_no_notice(
-    leaving: Shutdown, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shutdown: Shutdown, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch(Preemption(watch="file", file=tmp_path, poll_s=POLL_S), leaving)
+    watch(Preemption(watch="file", file=tmp_path, poll_s=POLL_S), shutdown)
     wait_until(lambda: "cannot be read" in caplog.text, "the warning")
-    assert not leaving.is_set()
+    assert not shutdown.is_set()
 
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Those of before are there again after the test."""
+    """Restores the signal handlers after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
     yield
     for number, handler in before.items():
@@ -256,15 +256,15 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_signals_make_a_worker_rest_and_leave(leaving: Shutdown) -> None:
-    watch(Preemption(watch="signal"), leaving)
+def test_signals_make_a_worker_rest_and_leave(shutdown: Shutdown) -> None:
+    watch(Preemption(watch="signal"), shutdown)
     os.kill(os.getpid(), signal.SIGUSR1)
-    wait_until(lambda: leaving.resting, "the rest")
-    assert not leaving.is_set()
+    wait_until(lambda: shutdown.resting, "the rest")
+    assert not shutdown.is_set()
     os.kill(os.getpid(), signal.SIGUSR2)
-    assert leaving.wait(DEADLINE_S) and leaving.why == "SIGUSR2"
+    assert shutdown.wait(DEADLINE_S) and shutdown.why == "SIGUSR2"
 
 
-def test_without_a_watch_nobody_is_asked(leaving: Shutdown) -> None:
-    watch(Preemption(), leaving)
+def test_without_a_watch_nobody_is_asked(shutdown: Shutdown) -> None:
+    watch(Preemption(), shutdown)
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL

@@ -1,4 +1,4 @@
-"""The trial of a server before its first sample.
+"""Tries a server out before its first sample, to see whether it fits the run.
 
 The settings that the server reports are checked first. Then it is given weights that no run would serve, each of them
 negated, and its log-probabilities of a few tokens must equal those of a plain forward pass. This shows that the server
@@ -15,12 +15,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import Tokens
-from workers.engines import SampleKey, SampleRequest, Sampling
-from workers.engines.checkpoint import too_short
 from workers.engines.draw import nucleus_
 from workers.engines.http.sample import HttpSample
 from workers.engines.http.server import START, WHERE, ServerSettings
 from workers.engines.http.streams import Streams
+from workers.engines.model_folder import too_short
+from workers.engines.protocol import SampleKey, SampleRequest, Sampling
 
 PROMPT, TOKENS = 6, 12
 CLOSE = {"float32": 1e-3, "bfloat16": 0.25}

@@ -1,4 +1,4 @@
-"""The checkpoints that the server is told to load: files in a folder that the server sees under the same path."""
+"""The checkpoints that a server loads: files in a folder that the server sees under the same path."""
 
 import secrets
 import shutil
