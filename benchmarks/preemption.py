@@ -84,7 +84,7 @@ def play(arm: Arm, trace: Trace, options: argparse.Namespace) -> Outcome:
         directory = Path(name)
         trace.write(directory / "trace.json")
         plan = Plan(directory / "trace.json", directory / "counts", 1 / options.steps_per_s)
-        fleet = Fleet(run.stage.path, directory, plan, options.workers, options.boot)
+        fleet = Fleet(run.harness.path, directory, plan, options.workers, options.boot)
         try:
             fleet.start()
             run.await_workers(options.workers)
@@ -120,7 +120,7 @@ def _play(run: Run, fleet: Fleet, arm: Arm, takings: Iterator[tuple[float, int]]
         groups_per_s=round(run.groups / seconds, 3),
         tokens_per_s=round(run.tokens / seconds, 1),
         overdue=len(fleet.overdue),
-        identity=run.stage.queue.audit().ok,
+        identity=run.harness.queue.audit().ok,
         busy_share=round(busy, 2),
     )
 

@@ -19,7 +19,7 @@ from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Signer, WeightPublisher
 from tests.queue.clients import Clients
-from tests.weights.scene import history, same
+from tests.weights.published_weights import history, same
 
 TOML = """
 [run]

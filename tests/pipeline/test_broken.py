@@ -14,7 +14,7 @@ from echo_queue.connections.endpoints import store_endpoint
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.serving import Services
 from tests.cli.test_commands import block
-from tests.pipeline.running import TINY
+from tests.pipeline.supervised_run import TINY
 
 pytestmark = pytest.mark.slow
 

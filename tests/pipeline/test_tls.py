@@ -17,9 +17,9 @@ from echo_queue.connections.secrets import ROLES
 from echo_queue.launch.server_process import port_for
 from echo_queue.queue import acl, library
 from echo_queue.services.redis_server import RedisServer, User
-from tests.pipeline.running import (
+from tests.pipeline.supervised_run import (
     TINY,
-    Running,
+    SupervisedRun,
     assert_each_group_is_of_one_version,
     assert_every_prompt_was_trained_once,
 )
@@ -80,7 +80,7 @@ def certify(folder: Path) -> None:
         subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
 
 
-def command(run: Running, *words: str) -> "subprocess.CompletedProcess[str]":
+def command(run: SupervisedRun, *words: str) -> "subprocess.CompletedProcess[str]":
     whole = [sys.executable, "-m", "echo_queue.cli", *words, str(TINY)]
     return subprocess.run(
         whole, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=60, check=False
@@ -97,7 +97,7 @@ def test_a_whole_run_speaks_tls(
     """
     monkeypatch.setenv("ECHO_QUEUE_REDIS_PASSWORD", PASSWORD)
     mode = {"ECHO_QUEUE_ROLLOUT__MODE": "push-pull"}
-    run = Running(tmp_path, base, **mode, **elsewhere.settings(elsewhere.authority))
+    run = SupervisedRun(tmp_path, base, **mode, **elsewhere.settings(elsewhere.authority))
     try:
         assert run.ends() == 0, run.told()
         assert "trained" in command(run, "status").stdout
@@ -118,7 +118,7 @@ def test_a_whole_run_speaks_tls(
 def test_a_certificate_of_an_unknown_authority_ends_a_run_before_it_starts(
     tmp_path: Path, elsewhere: Elsewhere
 ) -> None:
-    run = Running(tmp_path, **elsewhere.settings(None))
+    run = SupervisedRun(tmp_path, **elsewhere.settings(None))
     try:
         assert run.ends() == 2
         assert "redis.ca_file" in run.output.read_text()

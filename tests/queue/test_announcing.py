@@ -7,7 +7,7 @@ from echo_queue.queue import Announced
 from echo_queue.queue.published import ANNOUNCED_KEPT
 from echo_queue.records import Published, Version
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
 DELTA, ANCHOR = "0001.00000007/from-0001.00000006", "0001.00000007/full"
 VERSION = Version(1, 7)
@@ -15,7 +15,7 @@ VERSION = Version(1, 7)
 
 @pytest.fixture
 def learner(queue: Clients) -> Clients:
-    Scene(queue)
+    QueueHarness(queue)
     assert queue.resume(Version(0, 7)).lineage == 1
     return queue
 

@@ -31,7 +31,7 @@ READY_S = 60.0
 
 
 @dataclass
-class Site:
+class SubmissionHarness:
     """One run. `path`: its TOML file; `admin`: its queue for a user who may do anything."""
 
     path: Path
@@ -105,7 +105,7 @@ def shared_redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
-def site(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint) -> Iterator[Site]:
+def harness(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint) -> Iterator[SubmissionHarness]:
     path = tmp_path / "run.toml"
     path.write_text(
         f"""
@@ -127,7 +127,7 @@ def site(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint)
         admin = Clients(client, RUN, deadline_s=10.0)
         admin.configure(RunRules(s=1000, batch=1000, pace=False))
         admin.publish(0, Published(Version(0, 0), "manifest", "digest"))
-        site = Site(path, environ, admin, ObjectStore(replace(shared_store, put_once=False), RUN))
-        yield site
-        for worker in site.workers:
-            site.kill(worker)
+        harness = SubmissionHarness(path, environ, admin, ObjectStore(replace(shared_store, put_once=False), RUN))
+        yield harness
+        for worker in harness.workers:
+            harness.kill(worker)

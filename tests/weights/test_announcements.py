@@ -11,7 +11,7 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement
 from echo_queue.weights.announcements import OrderedAnnouncements
 from echo_queue.weights.manifest import Part
-from tests.weights.scene import VERIFIER, drifted, history, manifest_of, model, weight_publisher
+from tests.weights.published_weights import VERIFIER, drifted, history, manifest_of, model, weight_publisher
 
 
 def part(number: int) -> Part:

@@ -11,8 +11,8 @@ from echo_queue.errors import FencedError
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES
-from tests.weights.scene import VERIFIER, drifted, fetch, model, same, weight_publisher
+from tests.queue.queue_harness import RULES
+from tests.weights.published_weights import VERIFIER, drifted, fetch, model, same, weight_publisher
 
 LEARNERS, VERSIONS = 4, 6
 

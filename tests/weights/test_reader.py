@@ -18,7 +18,7 @@ from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import Damaged, Manifest, Route, digest, manifest_key, route_key
 from echo_queue.weights.reader import fetch_parts, find_path, open_manifest, plain
 from echo_queue.weights.signatures import Forged, Signer
-from tests.weights.scene import (
+from tests.weights.published_weights import (
     OTHER,
     SIGNER,
     VERIFIER,

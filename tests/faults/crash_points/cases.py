@@ -28,7 +28,7 @@ from echo_queue.submission.sources.registry import open_source
 from learner.base_model import MADE_FROM
 from learner.recovery import checkpoint
 from learner.recovery.rewind import choices
-from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, Maker, Site
+from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, CrashHarness, Maker
 from tests.faults.crash_points.fork_server import Life
 from tests.faults.history import served_versions
 from tests.queue.clients import Clients
@@ -45,9 +45,9 @@ class Case(ABC):
 
     role = ""
 
-    def __init__(self, site: Site, name: str, places: Places) -> None:
-        self.site, self.name, self.places = site, name, places
-        self.directory = site.directory / "cases" / name
+    def __init__(self, harness: CrashHarness, name: str, places: Places) -> None:
+        self.harness, self.name, self.places = harness, name, places
+        self.directory = harness.directory / "cases" / name
         self.directory.mkdir(parents=True)
         self.log = self.directory / "log"
         self.ends = ExitStack()
@@ -91,8 +91,8 @@ class LearnerCase(Case):
     def __enter__(self) -> Self:
         prunes = any(place.startswith("delete weights") for place in self.places)
         self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
-        self.config = self.site.config(self.name, weights={"anchor_every": 1} if prunes else {})
-        self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
+        self.config = self.harness.config(self.name, weights={"anchor_every": 1} if prunes else {})
+        self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
         self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
@@ -115,7 +115,7 @@ class LearnerCase(Case):
         return self._begin("learner of S3" if s3 else "learner", self.config, crash_at, record)
 
     def _begin(self, role: str, about: object, crash_at: str, record: Path | None) -> int:
-        return self.site.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
+        return self.harness.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
 
     def verdict(self) -> None:
         audit, status = self.queue.audit(), self.queue.status()
@@ -162,7 +162,7 @@ class WorkerCase(Case):
     PROMPTS, POISON, SLOW = 6, 4, 3
 
     def __enter__(self) -> Self:
-        self.config = self.site.config(
+        self.config = self.harness.config(
             self.name,
             model={"base": "init", "max_prompt_tokens": 16, "max_new_tokens": 3},
             rollout={"group_size": 2, "concurrent_groups": 2, "grace_s": 2.0, "progress_s": 0.1},
@@ -174,9 +174,9 @@ class WorkerCase(Case):
             queue={"stall_deadline_s": 20.0, "lease_s": 0.3, "max_attempts": 4, "inline_max_bytes": 1},
             weights={"cache_max_bytes": 30_000},
         )
-        self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
+        self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self.queue.configure(RunRules.of(self.config))
-        self.store.upload_folder(self.site.base, "base")
+        self.store.upload_folder(self.harness.base, "base")
         kinds = {self.POISON: "poison", self.SLOW: "slow"}
         rows = [
             PromptRow("w1", {"kind": kinds.get(index, "plain"), "directory": str(self.directory)})
@@ -184,7 +184,7 @@ class WorkerCase(Case):
         ]
         self.queue.declare(PromptSet("set", "test"), [Chunk(0, 0, len(rows))])
         self.queue.submit("set", 0, shards.write(self.store, "set", 0, 0, rows))
-        tensors = load_file(self.site.base / "model.safetensors")
+        tensors = load_file(self.harness.base / "model.safetensors")
         learner = Committer(self.queue, self.store, tensors, self.config, ghost="ghost", ahead=3)
         self.committer = self.ends.enter_context(learner)
         return self
@@ -194,7 +194,7 @@ class WorkerCase(Case):
             assert self.live("progress") == CRASHED
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        life = self.site.begin(self.role, self.config, self.log, crash_at, record)
+        life = self.harness.begin(self.role, self.config, self.log, crash_at, record)
         scoring, go = self.directory / "scoring", self.directory / "go"
 
         def ended() -> bool:
@@ -240,21 +240,21 @@ class WorkerCase(Case):
 class Submissions:
     """One run for all cases of a role, a set for each; whatever arrives is trained at once."""
 
-    def __init__(self, site: Site, name: str, helper: bool) -> None:
-        self.site = site
-        self.config = site.config(name, prompts={"chunk": 2})
-        self.queue, self.store = site.queue(self.config), site.store(self.config)
+    def __init__(self, harness: CrashHarness, name: str, helper: bool) -> None:
+        self.harness = harness
+        self.config = harness.config(name, prompts={"chunk": 2})
+        self.queue, self.store = harness.queue(self.config), harness.store(self.config)
         self.helper = helper
         self.celery: Life | None = None
         self._ends = ExitStack()
 
     def __enter__(self) -> Self:
         self.queue.configure(RunRules.of(self.config))
-        tensors = load_file(self.site.base / "model.safetensors")
+        tensors = load_file(self.harness.base / "model.safetensors")
         self.committer = self._ends.enter_context(Committer(self.queue, self.store, tensors, self.config))
         self._ends.enter_context(Maker(self.queue))
         if self.helper:
-            self.celery = self.site.begin("celery", self.config, self.site.directory / "celery.log")
+            self.celery = self.harness.begin("celery", self.config, self.harness.directory / "celery.log")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -276,7 +276,7 @@ class SubmitterCase(Case):
     PROMPTS = 6
 
     def __init__(self, run: Submissions, name: str, places: Places) -> None:
-        super().__init__(run.site, name, places)
+        super().__init__(run.harness, name, places)
         self.run = run
         source = write_prompts(self.directory / "prompts.jsonl", self.PROMPTS)
         prompts = run.config.prompts.model_copy(update={"source": str(source)})
@@ -287,7 +287,7 @@ class SubmitterCase(Case):
         assert celery
         celery.signal(signal.SIGSTOP)
         try:
-            life = self.site.begin(self.role, (self.config, self.name), self.log, crash_at, record)
+            life = self.harness.begin(self.role, (self.config, self.name), self.log, crash_at, record)
             life.over.wait(LOOKED_S if crash_at else 0.0)
         finally:
             celery.signal(signal.SIGCONT)
@@ -309,7 +309,7 @@ class CeleryCase(Case):
     PROMPTS, GOOD = 6, 4
 
     def __init__(self, run: Submissions, name: str, places: Places) -> None:
-        super().__init__(run.site, name, places)
+        super().__init__(run.harness, name, places)
         self.run = run
         source = write_prompts(self.directory / "prompts.jsonl", self.PROMPTS)
         chunks = [chunk for chunk, _ in open_source(str(source)).scan(run.config.prompts.chunk)]
@@ -319,7 +319,7 @@ class CeleryCase(Case):
         source.write_bytes(source.read_bytes().replace(b"prompt 5", b"prompt ?"))
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        life = self.site.begin(self.role, self.run.config, self.log, crash_at, record)
+        life = self.harness.begin(self.role, self.run.config, self.log, crash_at, record)
 
         def over() -> bool:
             return life.over.is_set() or self._settled()
@@ -362,8 +362,8 @@ class ServicesCase(Case):
         self.config = Config.model_validate(
             {
                 "run": {"name": "crash-services", "dir": self.directory / "run"},
-                "model": {"base": str(self.site.base)},
-                "redis": {"program": str(self.site.redis.program) if self.site.redis.program else None},
+                "model": {"base": str(self.harness.base)},
+                "redis": {"program": str(self.harness.redis.program) if self.harness.redis.program else None},
                 "learner": {"batch_groups": 2},
                 "queue": {"lease_s": 3.0},
             }
@@ -400,7 +400,7 @@ class ServicesCase(Case):
         return code
 
     def _begin(self, crash_at: str = "", record: Path | None = None) -> Life:
-        life = self.site.begin(self.role, self.config, self.log, crash_at, record)
+        life = self.harness.begin(self.role, self.config, self.log, crash_at, record)
         self.lives.append(life)
         return life
 
@@ -422,7 +422,7 @@ class ServicesCase(Case):
         wait_until(lambda: life.over.is_set() or self._submits(), "services that answer", told=self.told)
         store = connect_store(self.config, "admin")
         queue = Clients.connected_as(self.config, "admin", store)
-        tensors = load_file(self.site.base / "model.safetensors")
+        tensors = load_file(self.harness.base / "model.safetensors")
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
         with Committer(queue, store, tensors, self.config) as committer, Maker(queue):
             wait_until(lambda: len(committer.trained) >= len(expected), "all groups", told=self.told)
@@ -440,7 +440,7 @@ class SupervisorCase(Case):
     role = "supervisor"
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        code = self.site.begin(self.role, self.directory, self.log, crash_at, record).wait(DEADLINE_S)
+        code = self.harness.begin(self.role, self.directory, self.log, crash_at, record).wait(DEADLINE_S)
         wait_until(lambda: not any(map(lives, self._started())), "the end of what was started", told=self.told)
         return code
 
@@ -471,10 +471,10 @@ class BaseModelCase(Case):
 
     def prepare(self, point: str) -> None:
         if point == "set base aside":
-            assert self.site.begin(self.role, self._config(seed=1), self.log).wait(DEADLINE_S) == 0
+            assert self.harness.begin(self.role, self._config(seed=1), self.log).wait(DEADLINE_S) == 0
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        return self.site.begin(self.role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
+        return self.harness.begin(self.role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
 
     def verdict(self) -> None:
         folder = Path(self.config.base_model)

@@ -30,7 +30,7 @@ from learner.publication import signing_key
 from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
 from tests.faults.crash_points.fork_server import Birth, Life, Nursery
-from tests.learner.stage import make_base
+from tests.learner.learner_harness import make_base
 from tests.learner.synthetic import VOCABULARY
 from tests.queue.clients import Clients
 
@@ -42,7 +42,7 @@ DEADLINE_S = 30.0
 LEASE_S, HEARTBEAT_S = 0.3, 0.03
 
 
-class Site:
+class CrashHarness:
     """The servers, the model and the nursery of all cases."""
 
     def __init__(self, directory: Path) -> None:

@@ -27,7 +27,7 @@ from tests.faults.crash_points.cases import (
     SupervisorCase,
     WorkerCase,
 )
-from tests.faults.crash_points.crashing_run import Site
+from tests.faults.crash_points.crashing_run import CrashHarness
 from tests.tiers import few
 
 FEW_PAIRS = 6
@@ -56,25 +56,25 @@ UNREACHED = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with pytest.MonkeyPatch.context() as patch, Site(tmp_path_factory.mktemp("crash-points")) as site:
-        for name, value in site.environ.items():
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashHarness]:
+    with pytest.MonkeyPatch.context() as patch, CrashHarness(tmp_path_factory.mktemp("crash-points")) as harness:
+        for name, value in harness.environ.items():
             patch.setenv(name, value)
-        yield site
+        yield harness
 
 
 class Company:
     """Gives the cases of one role, numbered, and says what was passed in all of them."""
 
-    def __init__(self, site: Site, role: str) -> None:
-        self.site, self.role = site, role
-        self.record = site.directory / f"steps-of-{role.replace(' ', '-')}"
+    def __init__(self, harness: CrashHarness, role: str) -> None:
+        self.harness, self.role = harness, role
+        self.record = harness.directory / f"steps-of-{role.replace(' ', '-')}"
         self._ends = ExitStack()
-        self._make: Callable[[str, Places], Case] = lambda name, places: SIMPLE[role](site, name, places)
+        self._make: Callable[[str, Places], Case] = lambda name, places: SIMPLE[role](harness, name, places)
 
     def __enter__(self) -> "Company":
         if self.role not in SIMPLE:
-            run = Submissions(self.site, self.role, helper=self.role == "submitter")
+            run = Submissions(self.harness, self.role, helper=self.role == "submitter")
             self._make = self._ends.enter_context(run).case
         return self
 
@@ -128,10 +128,12 @@ SWEEP = ("places", "pointed")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", points.ROLES)
-def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_role_may_die_after_each_of_its_steps(
+    harness: CrashHarness, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """… and the steps it takes, in all these lives, are exactly those that the code names."""
     places = reachable(role)
-    with Company(site, role) as company:
+    with Company(harness, role) as company:
         codes = company.lead_all([(place,) for place in places], "single")
         missed = [place for place, (code,) in zip(places, codes, strict=True) if code != failpoints.CRASHED]
         assert not missed, "never came to these points"
@@ -143,12 +145,12 @@ def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: p
 @pytest.mark.proof
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("role", points.ROLES)
-def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_role_may_die_and_die_again(harness: CrashHarness, role: str, capsys: pytest.CaptureFixture[str]) -> None:
     """… and the first death comes as surely as it does alone; the second only where the way still leads there."""
     places = reachable(role)
     pairs = list(product(places, places))
     chosen = few(pairs, FEW_PAIRS, role)
-    with Company(site, role) as company:
+    with Company(harness, role) as company:
         codes = company.lead_all(chosen, "pair")
     missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != failpoints.CRASHED]
     assert not missed, "never came to the first of these points, though a single death does"

@@ -30,10 +30,10 @@ from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.proxy import http1, proxy, resp
 from tests.faults.proxy.proxy import Choose, Proxy, Randomly
-from tests.learner.stage import MadeUpWorker, make_base
+from tests.learner.learner_harness import MadeUpWorker, make_base
 from tests.queue.clients import Clients
 from tests.seed import session_seed
-from tests.submission.conftest import Site
+from tests.submission.conftest import SubmissionHarness
 from tests.waiting import wait_until
 
 RUN, BUCKET, PASSWORD = "proxied", "proxied", "secret"
@@ -107,15 +107,15 @@ class Behind:
         self._for_celery[0].choose = Randomly(seed + 3, REDIS_SHARE / 2, quick)
         self._for_celery[1].choose = Randomly(seed + 4, STORE_SHARE, all_of_s3)
 
-    def site(self) -> Site:
+    def harness(self) -> SubmissionHarness:
         """Where a Celery worker of this run starts."""
         secrets = {"REDIS_PASSWORD": PASSWORD, "STORE_ACCESS_KEY": KEYS.access_key, "STORE_SECRET_KEY": KEYS.secret_key}
         secrets |= {"REDIS__URL": f"redis://127.0.0.1:{self._for_celery[0].port}/0"}
         secrets |= {"STORE__URL": f"http://127.0.0.1:{self._for_celery[1].port}", "CONFIG": str(self.path)}
         environ = os.environ | {f"ECHO_QUEUE_{name}": value for name, value in secrets.items()}
-        site = Site(self.path, environ, self.admin, self.store)
-        self._left.callback(lambda: [site.kill(worker) for worker in site.workers])
-        return site
+        harness = SubmissionHarness(self.path, environ, self.admin, self.store)
+        self._left.callback(lambda: [harness.kill(worker) for worker in harness.workers])
+        return harness
 
     def work(self, config: Config, name: str) -> None:
         worker = MadeUpWorker(config, name, generation_s=0.01)
@@ -138,15 +138,15 @@ def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Behind]:
         yield behind
 
 
-def submitted(site: Site, source: str) -> int:
+def submitted(harness: SubmissionHarness, source: str) -> int:
     """Submits, again if the error says so. A Celery worker that has fallen silent is started again, as that error asks:
     Kombu's consumer may stop polling when its connection ends in the middle of a transaction."""
     for _ in range(8):
         try:
-            return submit(site.config(), source).prompts
+            return submit(harness.config(), source).prompts
         except DeadlineError:
-            site.kill(site.workers[-1])
-            site.celery()
+            harness.kill(harness.workers[-1])
+            harness.celery()
         except ServiceError as error:
             assert "submit again" in str(error)
     raise AssertionError("the broker never came back")
@@ -158,17 +158,17 @@ def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_on
 ) -> None:
     source = tmp_path / "prompts.jsonl"
     source.write_bytes(b"".join(orjson.dumps({"prompt": f"w{index}"}) + b"\n" for index in range(PROMPTS)))
-    site, config = behind.site(), load(behind.path)
+    harness, config = behind.harness(), load(behind.path)
     behind.admin.configure(RunRules.of(config))
     behind.spoil(session_seed())
 
-    site.celery()
+    harness.celery()
     for name in ("w1", "w2"):
         behind.work(config, name)
     leaving = threading.Event()
     learner = threading.Thread(target=train, args=(config, leaving))
     learner.start()
-    assert submitted(site, str(source)) == PROMPTS
+    assert submitted(harness, str(source)) == PROMPTS
     wait_until(lambda: behind.admin.status().learner.number >= 4, "four updates")
     leaving.set()
     learner.join(60)

@@ -26,7 +26,7 @@ from echo_queue.services.redis_server import RedisServer
 from tests.faults.reference_machine.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
 from tests.faults.reference_machine.snapshot import expected, look
 from tests.queue.clients import Clients
-from tests.queue.scene import group_of, partial_of
+from tests.queue.queue_harness import group_of, partial_of
 
 _runs = count()
 CHUNKS = ((0, 2), (2, 2))

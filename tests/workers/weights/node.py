@@ -19,20 +19,20 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.queue.clients import Clients
-from tests.workers.weights.scene import Member, Region
+from tests.workers.weights.peer_harness import Member, PeerHarness
 
 
 def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
-    region = Region(
+    peer_harness = PeerHarness(
         Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
         store,
         Path(spec["folder"]),
         configure=False,
     )
     slow_down(store, spec.get("pause_s", 0.0))
-    member = Member(region, spec["name"], peer_host="127.0.0.1", **spec["settings"])
+    member = Member(peer_harness, spec["name"], peer_host="127.0.0.1", **spec["settings"])
     route = Route.decode(spec["route"].encode(), "the test")
     threading.Thread(target=watch, args=(member, route), daemon=True).start()
     store_bytes, peer_bytes = member.fetch(route)

@@ -10,7 +10,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest, TensorInfo
 from tests.workers.publications import Publications, holds
-from tests.workers.stage import tensors_of
+from tests.workers.worker_harness import tensors_of
 from workers.engines import Sampling
 from workers.engines.transformers import TransformersEngine
 from workers.weights.swap import FEW, FailedSwap, WeightSwap, probed

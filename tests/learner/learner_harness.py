@@ -1,4 +1,4 @@
-"""A run without generation: real services, a real learner in a process of its own, workers that make data up."""
+"""A run without generation: real services, a real learner in a process of its own, workers that invent their data."""
 
 import logging
 import multiprocessing
@@ -28,7 +28,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["learner.train"])
 
 
-class Stage:
+class LearnerHarness:
     """Services of one run in `directory`, its tiny base model, and a way to start learners and workers."""
 
     def __init__(self, directory: Path) -> None:
@@ -39,7 +39,7 @@ class Stage:
 
     def config(self, **sections: dict[str, Any]) -> Config:
         values: dict[str, dict[str, Any]] = {
-            "run": {"name": "stage", "dir": self.directory / "run"},
+            "run": {"name": "test", "dir": self.directory / "run"},
             "model": {"base": str(self.directory / "base-model")},
             "rollout": {"group_size": 2},
             "staleness": {"s": 2},
@@ -68,7 +68,7 @@ class Stage:
         return connect_store(config, "learner")
 
     def submit(self, config: Config, prompts: int) -> None:
-        """A set of that many prompts; nobody reads them."""
+        """Submits a set of `prompts` prompts, which no worker reads."""
         queue = self.queue(config)
         queue.configure(RunRules.of(config))
         queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
@@ -81,14 +81,14 @@ class Stage:
         return worker
 
     def learn(self, config: Config) -> "multiprocessing.process.BaseProcess":
-        """A learner of its own process, started."""
+        """Starts a learner in a process of its own."""
         process = PROCESSES.Process(target=learn, args=(config,), daemon=True)
         process.start()
         return process
 
 
 def learn(config: Config) -> None:
-    """What `python -m learner` does, but for reading the configuration."""
+    """Does what `python -m learner` does, except for reading the configuration."""
     from learner.train import train
 
     logging.basicConfig(level=logging.INFO, format="learner: %(message)s")

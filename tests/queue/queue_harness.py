@@ -1,6 +1,6 @@
-"""A run in miniature: what submitters, workers and the learner do, in one process, on a real queue.
+"""A harness for one queue: the moves of submitters, workers and the learner, made in one process on a real Redis.
 
-`check` asserts the identity; scenes call it after every move they make.
+`check` asserts the identity; the harness calls it after every move that it makes.
 """
 
 import time
@@ -33,7 +33,7 @@ def partial_of(version: int, length: int = 2) -> PartialSample:
     return PartialSample(np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), (Span(0, version),))
 
 
-class Scene:
+class QueueHarness:
     """Prompt set "a" of `prompts` prompts in one chunk, submitted; base weights published by lineage 0."""
 
     def __init__(self, queue: Clients, rules: RunRules = RULES, prompts: int = 40) -> None:

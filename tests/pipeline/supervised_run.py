@@ -23,7 +23,7 @@ PROMPTS, UPDATES = 80, 20
 DEADLINE_S = 400.0
 
 
-class Running:
+class SupervisedRun:
     """One supervised run at a time; `again` starts the next one in the same directory."""
 
     def __init__(self, directory: Path, base: Path | None = None, **overrides: str) -> None:
@@ -111,22 +111,22 @@ class Running:
         return metrics.read(self.config.run.dir / "metrics.jsonl")
 
 
-Moment = Callable[[Running], bool]
+Moment = Callable[[SupervisedRun], bool]
 
 
-def locked(run: Running) -> bool:
+def locked(run: SupervisedRun) -> bool:
     """The supervisor holds the directory, and nothing has been started yet."""
     lock = run.config.run.dir / "lock"
     return lock.exists() and lock.read_text() == str(run.process.pid)
 
 
-def submitted(run: Running) -> bool:
+def submitted(run: SupervisedRun) -> bool:
     """The first prompts are in the queue."""
     status = run.status()
     return status is not None and status.submitted > 0
 
 
-def leased(run: Running) -> bool:
+def leased(run: SupervisedRun) -> bool:
     """A worker holds its first tasks."""
     status = run.status()
     return status is not None and status.in_flight > 0
@@ -135,36 +135,36 @@ def leased(run: Running) -> bool:
 def trained(version: int) -> Moment:
     """The learner has written update `version` down."""
 
-    def moment(run: Running) -> bool:
+    def moment(run: SupervisedRun) -> bool:
         updates = run.updates()
         return bool(updates) and updates[-1].version >= version
 
     return moment
 
 
-def checkpointed(run: Running) -> bool:
+def checkpointed(run: SupervisedRun) -> bool:
     """The first checkpoint is durable and its groups are committed."""
     status = run.status()
     return status is not None and status.trained > 0
 
 
-def published(run: Running) -> bool:
+def published(run: SupervisedRun) -> bool:
     """Workers may fetch weights that were trained here."""
     status = run.status()
     return status is not None and status.published is not None and status.published.version.number > 0
 
 
-def assert_no_lag(run: Running) -> None:
+def assert_no_lag(run: SupervisedRun) -> None:
     """What is trained was made by the weights that it is trained on, to the last token."""
     assert {lag for update in run.updates() for lag in update.lags} == {"0"}
     assert all(update.token_lag == 0 and update.mixed_groups == 0 for update in run.updates())
 
 
-def assert_each_group_is_of_one_version(run: Running) -> None:
+def assert_each_group_is_of_one_version(run: SupervisedRun) -> None:
     assert sum(update.mixed_groups for update in run.updates()) == 0
 
 
-def assert_tokens_are_no_older_than_their_groups(run: Running) -> None:
+def assert_tokens_are_no_older_than_their_groups(run: SupervisedRun) -> None:
     for update in run.updates():
         lags = sorted(map(int, update.lags))
         assert 0 <= update.token_lag <= lags[-1]
@@ -190,7 +190,7 @@ def _command(pid: int) -> list[str]:
         return []
 
 
-def assert_every_prompt_was_trained_once(run: Running) -> None:
+def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:
     """By the ids that the checkpoints hold, which is the last authority, and by the queue; S held for each update.
 
     The run is over and its services have ended: they are started again to be asked.

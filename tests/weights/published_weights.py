@@ -41,7 +41,7 @@ def model(seed: int = 0) -> dict[str, Tensor]:
 
 
 def drifted(tensors: Mapping[str, Tensor], seed: int, share: float = 0.05, step: float = 1e-4) -> dict[str, Tensor]:
-    """After another update: `share` of the elements moved by about `step`; ties stay."""
+    """Returns the weights after another update, which moves `share` of the elements by about `step`; ties stay."""
     generator = torch.Generator().manual_seed(seed)
     moved: dict[int, Tensor] = {}
     for tensor in tensors.values():

@@ -32,7 +32,7 @@ from workers.worker import work
 DEADLINE_S = 180.0
 
 
-class Stage:
+class WorkerHarness:
     """Starts the services of a run under `directory` on the model in `folder`."""
 
     def __init__(self, directory: Path, folder: Path, **settings: Any) -> None:
@@ -185,7 +185,7 @@ def assert_generated_by(folder: Path, group: Group, temperature: float) -> None:
 
 def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
     settings: dict[str, dict[str, Any]] = {
-        "run": {"name": "stage", "dir": str(directory / "run")},
+        "run": {"name": "test", "dir": str(directory / "run")},
         "model": {"base": str(folder), "max_prompt_tokens": 64, "max_new_tokens": 16},
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
         "rollout": {"group_size": 3, "concurrent_groups": 2, "temperature": 0.8, "grace_s": 600.0},

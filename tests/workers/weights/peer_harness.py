@@ -1,4 +1,4 @@
-"""Workers as far as weights are concerned, around a real Redis and a real store; and servers that only look so."""
+"""A harness for the peer exchange: the parts of workers that handle weights, on a real Redis and store, and lying peers."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES
+from tests.queue.queue_harness import RULES
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.folder import FolderTransport, SharedFolder
 from workers.weights.peers.exchange import PeerExchange
@@ -38,7 +38,7 @@ def route_of(*datas: bytes, chunk_bytes: int = CHUNK) -> Route:
     return Route("run", VERSION, None, "0" * 64, None, tuple(part_of(data, chunk_bytes) for data in datas))
 
 
-def cargo(chunks: int, parts: int = 1) -> list[bytes]:
+def random_parts(chunks: int, parts: int = 1) -> list[bytes]:
     """Random parts; the last chunk of each is shorter."""
     return [os.urandom(chunks * CHUNK - 100) for _ in range(parts)]
 
@@ -46,19 +46,21 @@ def cargo(chunks: int, parts: int = 1) -> list[bytes]:
 class Member:
     """A worker that fetches and serves; it has sent one heartbeat, for long."""
 
-    def __init__(self, region: "Region", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
+    def __init__(self, peer_harness: "PeerHarness", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
         self.name = name
-        region.heartbeat(name)
+        peer_harness.heartbeat(name)
         chosen = {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings
-        self.part_cache = PartCache(region.folder / name, 1 << 30)
+        self.part_cache = PartCache(peer_harness.folder / name, 1 << 30)
         weights = Weights(**chosen)
         self.exchange: Any
         """Its transport."""
         if weights.transport == "folder":
-            shared = SharedFolder(region.folder.parent / "shared", weights.folder_max_bytes)
-            self.exchange = FolderTransport(shared, region.store, self.part_cache, weights.chunk_deadline_s)
+            shared = SharedFolder(peer_harness.folder.parent / "shared", weights.folder_max_bytes)
+            self.exchange = FolderTransport(shared, peer_harness.store, self.part_cache, weights.chunk_deadline_s)
         else:
-            self.exchange = PeerExchange(region.queue, region.store, self.part_cache, name, weights, secret=secret)
+            self.exchange = PeerExchange(
+                peer_harness.queue, peer_harness.store, self.part_cache, name, weights, secret=secret
+            )
 
     def fetch(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
         """Bytes from the store and from peers."""
@@ -73,7 +75,7 @@ class Member:
         self.part_cache.close()
 
 
-class Region:
+class PeerHarness:
     def __init__(self, queue: Clients, store: ObjectStore, folder: Path, configure: bool = True) -> None:
         self.queue, self.store, self.folder = queue, store, folder
         self._members: list[Member] = []
