@@ -34,7 +34,7 @@ class LearnerHarness:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._services: Services | None = None
-        self._workers: list[MadeUpWorker] = []
+        self._workers: list[SimulatedWorker] = []
         make_base(directory / "base-model")
 
     def config(self, **sections: dict[str, Any]) -> Config:
@@ -74,8 +74,8 @@ class LearnerHarness:
         queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
         queue.submit("set", 0, PromptShard("nowhere", 0, prompts))
 
-    def work(self, config: Config, **manner: Any) -> "MadeUpWorker":
-        worker = MadeUpWorker(config, **manner)
+    def work(self, config: Config, **manner: Any) -> "SimulatedWorker":
+        worker = SimulatedWorker(config, **manner)
         self._workers.append(worker)
         worker.start()
         return worker
@@ -97,7 +97,7 @@ def learn(config: Config) -> None:
     train(config, leaving)
 
 
-class MadeUpWorker(threading.Thread):
+class SimulatedWorker(threading.Thread):
     """Serves new weights at once, takes `generation_s` per lease, and completes groups of random tokens."""
 
     def __init__(

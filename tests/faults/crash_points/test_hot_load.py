@@ -16,7 +16,7 @@ from echo_queue.records import PromptRow
 from echo_queue.submission import shards
 from learner.recovery import checkpoint
 from tests.faults.crash_points.crashing_run import Committer, CrashHarness
-from tests.faults.crash_points.fork_server import Life
+from tests.faults.crash_points.fork_server import RoleProcess
 from tests.faults.history import served_versions
 from tests.seed import session_seed
 from tests.waiting import wait_until
@@ -59,25 +59,25 @@ def test_whatever_is_killed_only_published_weights_generate(
     queue.submit("set", 0, shards.write(store, "set", 0, 0, rows))
     tensors = load_file(harness.base / "model.safetensors")
     log = harness.directory / f"log-{name}"
-    lives: dict[str, Life] = {}
+    processes: dict[str, RoleProcess] = {}
 
     def told() -> str:
         return log.read_text(errors="replace")[-6_000:]
 
     def all_live() -> None:
         for worker in ("worker", "second worker"):
-            if worker not in lives or lives[worker].over.is_set():
-                lives[worker] = harness.begin(worker, config, log)
+            if worker not in processes or processes[worker].over.is_set():
+                processes[worker] = harness.begin(worker, config, log)
 
     with Committer(queue, store, tensors, config, most=2) as learner:
         for _ in range(KILLS):
             all_live()
             time.sleep(chance.uniform(0.0, 1.5))
-            lives[chance.choice(sorted(lives))].end()
+            processes[chance.choice(sorted(processes))].end()
         all_live()
         wait_until(lambda: len(learner.trained) == PROMPTS, "all groups", DEADLINE_S, told)
         queue.finish(learner.lineage)
-        wait_until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told=told)
+        wait_until(lambda: all(process.over.is_set() for process in processes.values()), "the workers' end", told=told)
     seen = served_versions.read(config.run.dir)
     assert list((config.run.dir / "part_cache").iterdir()) == [], (
         "each worker removes its own part cache, and those of the dead"

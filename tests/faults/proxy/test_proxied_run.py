@@ -30,7 +30,7 @@ from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.proxy import http1, proxy, resp
 from tests.faults.proxy.proxy import Choose, Proxy, Randomly
-from tests.learner.learner_harness import MadeUpWorker, make_base
+from tests.learner.learner_harness import SimulatedWorker, make_base
 from tests.queue.clients import Clients
 from tests.seed import session_seed
 from tests.submission.conftest import SubmissionHarness
@@ -118,7 +118,7 @@ class Behind:
         return harness
 
     def work(self, config: Config, name: str) -> None:
-        worker = MadeUpWorker(config, name, generation_s=0.01)
+        worker = SimulatedWorker(config, name, generation_s=0.01)
         worker.start()
         self._left.callback(worker.close)
 

@@ -26,7 +26,7 @@ from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
 from learner.train import train
 from tests.faults.servers.replicated import Replicated
-from tests.learner.learner_harness import MadeUpWorker, make_base
+from tests.learner.learner_harness import SimulatedWorker, make_base
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of
 from tests.servers.redis import KINDS
@@ -175,7 +175,7 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
     pair: Replicated, run_at: Callable[..., Config], wait: int
 ) -> None:
     config = run_at(wait_replicas=wait, wait_ms=100)
-    workers = [MadeUpWorker(config, name, generation_s=0.02) for name in ("w1", "w2")]
+    workers = [SimulatedWorker(config, name, generation_s=0.02) for name in ("w1", "w2")]
     learner = Learning(config)
     for thread in (*workers, learner):
         thread.start()

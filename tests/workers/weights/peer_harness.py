@@ -1,4 +1,4 @@
-"""A harness for the peer exchange: the parts of workers that handle weights, on a real Redis and store, and lying peers."""
+"""A harness for the peer exchange: what workers have for weights, on a real Redis and store; and lying peers."""
 
 import os
 import socket
