@@ -87,11 +87,11 @@ def measure(settings: Settings, table: Table) -> Figures:
         hops = min(lab.calibrate(CALIBRATION_S))
         lab.serve()
         load = f"{machine.business()}; others use {others:.0%} of them"
-        table.say(
+        table.write(
             f"{settings.megabytes:g} MB over {settings.mbit:g} Mbit/s links: goodput {_mbit(lab.goodput):.1f} Mbit/s, "
         )
-        table.say(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {load}\n")
-        table.say(HEADING)
+        table.write(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {load}\n")
+        table.write(HEADING)
         fewest = min(settings.peers)
         baselines = tuple(
             table.show(scenarios.plain(lab, peers, settings.baseline_rounds, source))

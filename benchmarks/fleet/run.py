@@ -1,13 +1,13 @@
 """A run for a fleet: services, prompts, and a learner that drains, publishes and trains nothing."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.waiting import wait_until
 from tests.workers.small import save_model
 from tests.workers.worker_harness import WorkerHarness, tensors_of
 
@@ -37,13 +37,13 @@ class Run:
         self.harness.publish(0, self._tensors)
 
     def await_workers(self, number: int) -> None:
-        """Waits until so many workers are ready to lease. Raises `TimeoutError`."""
+        """Waits until `number` workers are ready to lease. Raises `AssertionError` at the deadline."""
 
         def ready() -> bool:
             beats = [worker.heartbeat for worker in self.harness.status().workers]
             return sum(heartbeat is not None and heartbeat.state == "idle" for heartbeat in beats) >= number
 
-        await_true(ready, READY_S, f"{number} idle workers")
+        wait_until(ready, f"{number} idle workers", READY_S)
 
     def submit(self, groups: int) -> None:
         self.harness.submit([f"What is the sum of {number} and 2?" for number in range(groups)])
@@ -66,14 +66,6 @@ class Run:
         self.harness.queue.commit(self.harness.lineage, f"after {self.version}", self._batch)
         self.harness.publish(self.version, self._tensors)
         self._batch = []
-
-
-def await_true(true: Callable[[], bool], deadline_s: float, what: str) -> None:
-    give_up = time.monotonic() + deadline_s
-    while not true():
-        if time.monotonic() > give_up:
-            raise TimeoutError(f"{what} within {deadline_s:g} s")
-        time.sleep(0.05)
 
 
 @contextmanager
