@@ -130,7 +130,7 @@ def rewinder(directory: Path, config: Config, name: str) -> int:
         whole = [choice for choice in choices(store) if choice.whole]
         chosen = random.choice([choice for choice in whole if choice.after] or whole)
         try:
-            print("back by", rewind(queue, store, chosen.manifest.name), "groups", flush=True)
+            print("back by", rewind(queue.learner(), queue, store, chosen.manifest.name), "groups", flush=True)
             return 0
         except EchoQueueError:
             if time.monotonic() > give_up:
