@@ -1,5 +1,6 @@
 """Relays that die, freeze or crawl in the middle of a transfer, as processes of their own; those behind them go on."""
 
+import logging
 import signal
 import subprocess
 import sys
@@ -16,19 +17,16 @@ import pytest
 
 from echo_queue.weights.manifest import Route
 from tests.servers.s3 import BUCKET
+from tests.waiting import wait_until
 from tests.workers.weights.conftest import Servers
 from tests.workers.weights.peer_harness import CHUNK, Member, PeerHarness, random_parts
-from workers.weights.peers import source_choice
+from workers.weights.peers import source_choice, source_selector
 
 pytestmark = pytest.mark.slow  # the transfers take their seconds
 
 CHUNK_DEADLINE_S = 1.0
 RATE_MBIT = 16.0
 CHUNKS, PARTS = 120, 2
-FAIR_S = 8 * CHUNKS * PARTS * CHUNK / (RATE_MBIT * 1e6)
-"""What the transfer takes behind one uplink of that rate."""
-SLACK_S = 3.0
-"""For a machine that has other things to do."""
 
 
 class Node:
@@ -68,6 +66,11 @@ class Node:
 Start = Callable[..., Node]
 
 
+def await_joined(peer_harness: PeerHarness, name: str, route: Route) -> None:
+    chain = f"{peer_harness.queue.keys.prefix}chain:default:{route.name}"
+    wait_until(lambda: name.encode() in peer_harness.queue.client.lrange(chain, 0, -1), f"{name} in the chain")
+
+
 @pytest.fixture
 def start(servers: Servers, peer_harness: PeerHarness) -> Iterator[Start]:
     with ExitStack() as stack:
@@ -75,11 +78,7 @@ def start(servers: Servers, peer_harness: PeerHarness) -> Iterator[Start]:
         def begin(name: str, route: Route, **settings: Any) -> Node:
             node = Node(servers, peer_harness, name, route, **settings)
             stack.callback(node.close)
-            give_up = time.monotonic() + 30
-            chain = f"{peer_harness.queue.keys.prefix}chain:default:{route.name}"
-            while name.encode() not in peer_harness.queue.client.lrange(chain, 0, -1):
-                assert time.monotonic() < give_up
-                time.sleep(0.01)
+            await_joined(peer_harness, name, route)
             return node
 
         yield begin
@@ -90,13 +89,10 @@ class Fetching(threading.Thread):
         super().__init__()
         self.member, self.route = member, route
         self.took: tuple[int, int] = (-1, -1)
-        self.seconds = 0.0
         self.start()
 
     def run(self) -> None:
-        began = time.monotonic()
         self.took = self.member.fetch(self.route)
-        self.seconds = time.monotonic() - began
 
     def end(self) -> "Fetching":
         self.join(timeout=60)
@@ -106,8 +102,10 @@ class Fetching(threading.Thread):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
-    peer_harness: PeerHarness, start: Start, how: signal.Signals
+    peer_harness: PeerHarness, start: Start, how: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """One deadline, because the worker behind it leaves one peer, once, and the worker behind that one leaves none."""
+    caplog.set_level(logging.INFO, source_selector.__name__)
     datas = random_parts(CHUNKS, PARTS)
     route = peer_harness.publish(*datas)
     settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
@@ -116,7 +114,7 @@ def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
     relay = start("b", route)
     third, last = peer_harness.member("c", **settings), peer_harness.member("d", **settings)
     fetching = [Fetching(third, route)]
-    time.sleep(0.1)
+    await_joined(peer_harness, "c", route)
     fetching.append(Fetching(last, route))
     relay.says("half")
     relay.process.send_signal(how)
@@ -124,8 +122,8 @@ def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
     assert all(one.member.holds(route, datas) for one in ends)
     assert [one.took[0] for one in ends] == [0, 0], "the store was not needed"
     assert last.exchange.fetched["peer"] == third.exchange.sent == route.size, "who waits behind who waits stays there"
-    deadline_s = CHUNK_DEADLINE_S if how == signal.SIGSTOP else 0.0
-    assert max(one.seconds for one in ends) <= 1.1 * FAIR_S + deadline_s + SLACK_S
+    left = [record for record in caplog.records if record.name == source_selector.__name__]
+    assert len(left) == 1, "every peer that is left costs a deadline"
 
 
 def test_when_the_head_dies_its_follower_goes_on_with_the_store_and_stays_the_only_one(
@@ -137,13 +135,10 @@ def test_when_the_head_dies_its_follower_goes_on_with_the_store_and_stays_the_on
     settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
     second, third = peer_harness.member("b", **settings), peer_harness.member("c", **settings)
     fetching = [Fetching(second, route)]
-    time.sleep(0.1)
+    await_joined(peer_harness, "b", route)
     fetching.append(Fetching(third, route))
     head.says("half")
-    give_up = time.monotonic() + 10
-    while second.exchange.fetched["peer"] < route.size / 4:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_until(lambda: second.exchange.fetched["peer"] >= route.size / 4, "a quarter of the route")
     head.process.kill()
     ends = [one.end() for one in fetching]
     assert all(one.member.holds(route, datas) for one in ends)
@@ -154,11 +149,15 @@ def test_a_relay_that_crawls_is_left_for_one_that_is_further(peer_harness: PeerH
     """Its own line is slow, so what is behind it sees no fault of anybody, only that others are further."""
     datas = random_parts(CHUNKS, PARTS)
     route = peer_harness.publish(*datas)
-    peer_harness.member("a", upload_mbit=4 * RATE_MBIT).fetch(route)
-    start("b", route, upload_mbit=RATE_MBIT / 10).says("half")
+    head = peer_harness.member("a", upload_mbit=4 * RATE_MBIT)
+    head.fetch(route)
+    crawler = start("b", route, upload_mbit=RATE_MBIT / 10)
+    crawler.says("half")
     third = Fetching(peer_harness.member("c"), route).end()
     assert third.took == (0, route.size)
-    assert third.seconds < FAIR_S * 3, "at the crawler's rate it would have taken ten times as long"
+    crawler.says("whole")
+    from_head = head.exchange.sent - route.size
+    assert from_head > 0.7 * route.size, "the crawler gave little before it was left"
 
 
 @pytest.mark.parametrize("slow", [True, False])
@@ -175,8 +174,7 @@ def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
     second = Fetching(peer_harness.member("b"), route).end()
     store, peer = second.took
     assert second.member.holds(route, datas)
-    assert (store > peer) if slow else (store <= source_choice.PROBE_CHUNKS * CHUNK)
-    assert second.seconds < 2 * FAIR_S + SLACK_S
+    assert (store > 2 * peer) if slow else (store <= source_choice.PROBE_CHUNKS * CHUNK)
 
 
 def _slowly(pieces: Iterator[bytes]) -> Iterator[bytes]:
