@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from echo_queue.queue import Status
 from echo_queue.reporting import metrics
 from echo_queue.services.serving import Services
 from learner.recovery.checkpoint import trained_ids
+from tests.waiting import wait_until
 
 TINY = Path(__file__).with_name("tiny.toml")
 PROMPTS, UPDATES = 80, 20
@@ -54,11 +54,13 @@ class SupervisedRun:
         return self.process.wait(DEADLINE_S)
 
     def until(self, moment: "Moment") -> None:
-        give_up = time.monotonic() + DEADLINE_S
-        while not moment(self):
+        def came_while_the_run_lasts() -> bool:
+            if came := moment(self):
+                return came
             assert self.process.poll() is None, f"the run ended before that:\n{self.told()}"
-            assert time.monotonic() < give_up, f"the moment never came:\n{self.told()}"
-            time.sleep(0.02)
+            return False
+
+        wait_until(came_while_the_run_lasts, "the moment", DEADLINE_S, self.told)
 
     def kill(self, role: str) -> None:
         """SIGKILL to the one process that plays `role`, at once."""
@@ -68,13 +70,15 @@ class SupervisedRun:
 
     def pid(self, role: str) -> int:
         """Waits for the role to have a process, where it is being started again."""
-        give_up = time.monotonic() + 30
-        while True:
-            found = self._pid(role)
-            if found is not None:
-                return found
-            assert time.monotonic() < give_up, f"{role} never started:\n{self.told()}"
-            time.sleep(0.05)
+        found: list[int] = []
+
+        def started() -> bool:
+            pid = self._pid(role)
+            found.extend([] if pid is None else [pid])
+            return pid is not None
+
+        wait_until(started, f"the start of {role}", 30, self.told)
+        return found[0]
 
     def _pid(self, role: str) -> int | None:
         if role == "supervisor":

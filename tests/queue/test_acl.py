@@ -1,6 +1,5 @@
 """Each role's user can do its part, and nothing that would let it harm another's."""
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
+from tests.waiting import wait_until
 
 CELERY = "eq-celery"
 TRUST = RunKeys("ab" * 32, b"tokens", b"chunks")
@@ -361,9 +361,7 @@ def test_celery_sees_its_own_keys_only(queue: Clients, acting: As) -> None:
     broker.brpop([f"{CELERY}celery"], timeout=1)
     pubsub = broker.pubsub()
     pubsub.psubscribe(f"{CELERY}/0.celeryev/worker.*")
-    give_up = time.monotonic() + 5
-    while not pubsub.get_message(timeout=0.1):
-        assert time.monotonic() < give_up
+    wait_until(lambda: pubsub.get_message(timeout=0.1), "the subscription")
     pubsub.close()
     assert _refused(lambda: broker.hgetall(queue.keys.state))
     assert _refused(lambda: broker.xadd(queue.keys.tasks, {"id": "a"}))

@@ -15,7 +15,7 @@ from echo_queue.queue import Lease
 from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
 from tests.queue.clients import Clients
 from tests.workers.small import save_model
-from tests.workers.worker_harness import WorkerHarness, assert_generated_by, tensors_of
+from tests.workers.worker_harness import WorkerHarness, assert_generated_by, generating, tensors_of
 from workers.assignment import seed_of
 from workers.leaser import weights_needed
 from workers.rollout_loop import most_groups
@@ -225,10 +225,6 @@ def test_what_a_killed_worker_held_is_done_by_another(harness: Begin, tmp_path: 
 
 
 ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": 4000}
-
-
-def generating(run: WorkerHarness) -> bool:
-    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
 
 
 def stored(run: WorkerHarness) -> dict[str, PartialGroup]:

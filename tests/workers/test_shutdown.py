@@ -18,16 +18,7 @@ Begin = Callable[..., WorkerHarness]
 DEADLINE_S = 120.0
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Those of before are there again after the test."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_makes_a_worker_leave(number: signal.Signals) -> None:
     leaving = Shutdown()

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from echo_queue.weights import Signer, WeightPublisher
 from learner.publication import signing_key
 from tests import toml
 from tests.queue.clients import Clients
+from tests.waiting import wait_until
 from workers import engines
 from workers.environments.scorer import Scorer
 from workers.shutdown import Shutdown
@@ -125,12 +125,12 @@ class WorkerHarness:
         return Clients.connected_as(self.config, "monitor").status()
 
     def until(self, true: Callable[[], bool], what: str) -> None:
-        give_up = time.monotonic() + DEADLINE_S
-        while not true():
-            if self.errors:
+        def true_while_workers_live() -> bool:
+            if not (came := true()) and self.errors:
                 raise AssertionError(f"the worker ended before {what}") from self.errors[0]
-            assert time.monotonic() < give_up, f"{what} never came"
-            time.sleep(0.02)
+            return came
+
+        wait_until(true_while_workers_live, what, DEADLINE_S)
 
     # Workers ----------------------------------------------------------------------------------------------------------
 
@@ -164,6 +164,11 @@ class WorkerHarness:
         for thread in self._threads:
             thread.join(timeout=120)
         self.services.stop()
+
+
+def generating(run: WorkerHarness) -> bool:
+    """Returns whether a worker of the run has reported that it generates."""
+    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
 
 
 def tensors_of(folder: Path) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ from learner.recovery.rewind import choices
 from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, CrashHarness, InstantWorker
 from tests.faults.crash_points.fork_server import RoleProcess
 from tests.faults.history import served_versions
+from tests.processes import is_running
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 
@@ -480,11 +481,3 @@ class BaseModelCase(Case):
         folder = Path(self.config.base_model)
         assert orjson.loads((folder / MADE_FROM).read_bytes())["seed"] == 0
         assert load_file(folder / "model.safetensors")
-
-
-def is_running(pid: int) -> bool:
-    """Zombies do not count."""
-    stat = Path(f"/proc/{pid}/stat")
-    with suppress(OSError):
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    return False

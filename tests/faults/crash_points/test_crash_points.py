@@ -6,7 +6,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
@@ -53,14 +53,6 @@ UNREACHED = {
     ("services", "look at the bucket"): "of an external store",
 }
 """Steps that no case here takes, and when they are taken."""
-
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashHarness]:
-    with pytest.MonkeyPatch.context() as patch, CrashHarness(tmp_path_factory.mktemp("crash-points")) as harness:
-        for name, value in harness.environ.items():
-            patch.setenv(name, value)
-        yield harness
 
 
 class RoleCases:

@@ -6,7 +6,6 @@ tensor of its live engine has the digest that the manifest names (`served`).
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 from safetensors.torch import load_file
@@ -24,14 +23,6 @@ from tests.waiting import wait_until
 PROMPTS = 24
 KILLS = 8
 DEADLINE_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashHarness]:
-    with pytest.MonkeyPatch.context() as patch, CrashHarness(tmp_path_factory.mktemp("hot-load")) as harness:
-        for name, value in harness.environ.items():
-            patch.setenv(name, value)
-        yield harness
 
 
 @pytest.mark.slow

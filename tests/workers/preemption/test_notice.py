@@ -9,7 +9,7 @@ from echo_queue.records import Version
 from tests.queue.clients import Clients
 from tests.workers.preemption.servers import Ec2, serving
 from tests.workers.small import save_model
-from tests.workers.worker_harness import WorkerHarness, tensors_of
+from tests.workers.worker_harness import WorkerHarness, generating, tensors_of
 
 Begin = Callable[..., WorkerHarness]
 QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(8)]
@@ -41,10 +41,6 @@ def run(harness: Begin, tmp_path: Path) -> WorkerHarness:
     )
     run.begin(QUESTIONS, tensors_of(endless), wanted="3")
     return run
-
-
-def generating(run: WorkerHarness) -> bool:
-    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
 
 
 def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run: WorkerHarness, server: Ec2) -> None:

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.queue.clients import Clients
-from tests.workers.weights.peer_harness import Member, PeerHarness
+from tests.workers.weights.peer_harness import Member, PeerHarness, slow_down
 
 
 def main() -> None:
@@ -39,18 +38,6 @@ def main() -> None:
     say(f"whole {store_bytes} {peer_bytes}")
     sys.stdin.read()
     member.close()
-
-
-def slow_down(store: ObjectStore, pause_s: float) -> None:
-    """Every piece from the store takes so much longer."""
-    stream = store.stream
-
-    def slowly(*place: Any) -> Iterator[bytes]:
-        for piece in stream(*place):
-            time.sleep(pause_s)
-            yield piece
-
-    store.stream = slowly  # type: ignore[method-assign]
 
 
 def watch(member: Member, route: Route) -> None:

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -107,6 +108,18 @@ class PeerHarness:
     def close(self) -> None:
         for one in (*self._members, *self._liars):
             one.close()
+
+
+def slow_down(store: ObjectStore, pause_s: float) -> None:
+    """Makes every piece that is read from the store take `pause_s` longer."""
+    stream = store.stream
+
+    def slowly(*place: Any) -> Iterator[bytes]:
+        for piece in stream(*place):
+            time.sleep(pause_s)
+            yield piece
+
+    store.stream = slowly  # type: ignore[method-assign]
 
 
 Conversation = Callable[[socket.socket, bytes], None]

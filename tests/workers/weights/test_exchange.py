@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from echo_queue.queue import Joined, Peer
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.reader import Damaged
 from tests.waiting import wait_until
-from tests.workers.weights.peer_harness import CHUNK, Conversation, Liar, Member, PeerHarness, random_parts
+from tests.workers.weights.peer_harness import CHUNK, Conversation, Liar, Member, PeerHarness, random_parts, slow_down
 from workers.weights.peers.http1 import answer_head, parse_request
+from workers.weights.peers.source_selector import SourceSelector
 
 REPORTED = b"bad"
 
@@ -107,21 +108,8 @@ def test_who_is_retired_feeds_nobody_new(peer_harness: PeerHarness) -> None:
 # Leaving --------------------------------------------------------------------------------------------------------------
 
 
-def crawling(peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
-    stream = peer_harness.store.stream
-
-    def slowly(*place: Any) -> Iterator[bytes]:
-        for piece in stream(*place):
-            time.sleep(pause_s)
-            yield piece
-
-    monkeypatch.setattr(peer_harness.store, "stream", slowly)
-
-
-def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(
-    peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crawling(peer_harness, monkeypatch, 0.1)
+def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(peer_harness: PeerHarness) -> None:
+    slow_down(peer_harness.store, 0.1)
     route = peer_harness.publish(*random_parts(64, parts=4))
     member = peer_harness.member("a")
     errors: list[ServiceError] = []
@@ -239,11 +227,19 @@ def test_no_connection_is_kept_to_who_feeds_no_more(peer_harness: PeerHarness) -
 
 @pytest.mark.parametrize(("asked_s", "waited_s"), [(None, 0.5), (1, 1.0), (999, 2.0)])
 def test_a_busy_peer_is_asked_again_when_it_says_within_one_deadline(
-    peer_harness: PeerHarness, asked_s: int | None, waited_s: float
+    peer_harness: PeerHarness, asked_s: int | None, waited_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     datas = random_parts(8)
     route = peer_harness.publish(*datas)
     times: list[float] = []
+    pauses_s: list[float] = []
+    failed = SourceSelector.failed
+
+    def recorded(sources: SourceSelector, *failure: Any) -> float:
+        pauses_s.append(failed(sources, *failure))
+        return pauses_s[-1]
+
+    monkeypatch.setattr(SourceSelector, "failed", recorded)
 
     def converse(connection: socket.socket, head: bytes) -> None:
         times.append(time.monotonic())
@@ -252,7 +248,8 @@ def test_a_busy_peer_is_asked_again_when_it_says_within_one_deadline(
 
     peer_harness.liar("busy", route, converse)
     assert peer_harness.member("b", chunk_deadline_s=2.0).fetch(route) == (0, route.size)
-    assert len(times) == 2 and waited_s <= times[1] - times[0] < waited_s + 0.4
+    assert pauses_s == [waited_s]
+    assert len(times) == 2 and waited_s <= times[1] - times[0]
 
 
 # Peers that fail ------------------------------------------------------------------------------------------------------
