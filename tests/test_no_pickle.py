@@ -64,7 +64,7 @@ def test_this_test_sees_one_that_could(text: str) -> None:
 
 
 def wrongs(tree: ast.Module) -> Iterator[str]:
-    """What in a module may make objects, or run code, from bytes."""
+    """Yields the places of a module that may make objects, or run code, from bytes."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):

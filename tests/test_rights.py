@@ -1,4 +1,4 @@
-"""What docs/rights.md gives each role of an external object store: what it uses, and nothing that it must not touch."""
+"""The rights in docs/rights.md give each role of an external object store what it uses, and no more."""
 
 import re
 from fnmatch import fnmatchcase

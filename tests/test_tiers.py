@@ -14,7 +14,7 @@ MUTATIONS = "tests/faults/mutations/test_mutations.py"
 
 
 def collected(*words: str, **environment: str) -> list[str]:
-    """What a session of its own collects."""
+    """Returns the tests that a session of its own collects."""
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""} | environment
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *words]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=True)

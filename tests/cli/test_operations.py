@@ -49,7 +49,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def ask(directory: Path, block: str) -> str:
-    """What the block prints. It may use nothing but what the document's first block sets."""
+    """Returns what the block prints. It may use nothing but what the document's first block sets."""
     setup = SETUP.replace("run=quickstart dir=runs/quickstart", f"run={RUN} dir={directory}")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", setup + block], capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,4 @@
-"""What is wrong with external services is said once, with the key and the fix, all of it together."""
+"""A report about external services names all that is wrong at once, each with its key and the fix."""
 
 import subprocess
 from collections.abc import Callable, Iterator

@@ -92,9 +92,9 @@ def learn(config: Config) -> None:
     from learner.train import train
 
     logging.basicConfig(level=logging.INFO, format="learner: %(message)s")
-    leaving = threading.Event()
-    set_on_signals(leaving)
-    train(config, leaving)
+    stop = threading.Event()
+    set_on_signals(stop)
+    train(config, stop)
 
 
 class SimulatedWorker(threading.Thread):

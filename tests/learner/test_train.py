@@ -131,13 +131,13 @@ def test_a_publication_that_redis_forgot_is_made_again(harness: LearnerHarness) 
     """As after a fail-over: without it the workers would wait for weights until the learner gives up."""
     config = harness.config()
     harness.submit(config, PROMPTS)
-    queue, leaving = harness.queue(config), threading.Event()
+    queue, stop = harness.queue(config), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        learner = pool.submit(train, config, leaving)
+        learner = pool.submit(train, config, stop)
         wait_until(queue.published, "the first weights")
         queue.client.delete(queue.keys.published)
         wait_until(queue.published, "the same weights again", deadline_s=20.0)
-        leaving.set()
+        stop.set()
         learner.result(60.0)
 
 

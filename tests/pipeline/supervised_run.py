@@ -24,7 +24,7 @@ DEADLINE_S = 400.0
 
 
 class SupervisedRun:
-    """One supervised run at a time; `again` starts the next one in the same directory."""
+    """A harness for a supervised run; `again` starts the next one in the same directory."""
 
     def __init__(self, directory: Path, base: Path | None = None, **overrides: str) -> None:
         self.directory = directory
@@ -90,7 +90,7 @@ class SupervisedRun:
         return next((pid for pid in _children(self.process.pid) if words in _command(pid)), None)
 
     def stop(self) -> None:
-        """Whatever a failed test left; the guard ends the roles."""
+        """Ends the run that a failed test left; the guard ends the roles."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -100,7 +100,7 @@ class SupervisedRun:
                 self.process.wait(10)
 
     def told(self) -> str:
-        """What the run and its roles printed, for a failed assertion."""
+        """Returns what the run and its roles printed, for a failed assertion."""
         logs = sorted((self.config.run.dir / "logs").glob("*.log"))
         parts = [f"── {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]) for log in logs]
         return "\n".join([self.output.read_text()[-4_000:], *parts])
@@ -159,7 +159,7 @@ def published(run: SupervisedRun) -> bool:
 
 
 def assert_no_lag(run: SupervisedRun) -> None:
-    """What is trained was made by the weights that it is trained on, to the last token."""
+    """Asserts that all groups were made by the weights that they train, to the last token."""
     assert {lag for update in run.updates() for lag in update.lags} == {"0"}
     assert all(update.token_lag == 0 and update.mixed_groups == 0 for update in run.updates())
 

@@ -1,4 +1,4 @@
-"""Whatever is killed, at whatever moment: the run completes, and every prompt is trained exactly once."""
+"""The run completes, and every prompt is trained exactly once, whatever is killed at whatever moment."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What is announced of the version under way: the learner's word, in order, of that version only, and not for ever."""
+"""Announcements of the version under way come from the learner alone, in order, for that version only, and expire."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after SIGKILL of the server, and the run goes on."""
+"""All that was acknowledged is there after SIGKILL of the server, and the run goes on."""
 
 from dataclasses import replace
 from pathlib import Path

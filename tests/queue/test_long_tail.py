@@ -179,7 +179,7 @@ class Clock:
         self._hand: list[str] = []
 
     def step(self) -> None:
-        """Who can begins; whoever ends next completes; an update once its groups are there."""
+        """Lets idle workers begin and the next one complete; makes an update once its groups are there."""
         for worker in list(self._idle):
             for task in self.harness.lease(1, worker):
                 self._idle.remove(worker)

@@ -1,4 +1,4 @@
-"""What dead workers left in the store is found and removed; what a completion under way may need never is."""
+"""Objects that dead workers left in the store are removed; those that a completion under way may need never are."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def stored(store: ObjectStore) -> set[str]:
 
 
 def left_behind(harness: QueueHarness, store: ObjectStore, task: Task, worker: str) -> str:
-    """What `worker` stored for `task` before it died."""
+    """Stores a group of `task`, as `worker` does before it dies; returns the key."""
     data = encode(group_of(task, worker, harness.version))
     store.put(key := reference(task.id, data), data)
     return key

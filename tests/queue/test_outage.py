@@ -1,4 +1,6 @@
-"""After an outage of Redis nobody pays for it who lives; what the dead held comes back spread out, and is forgotten."""
+"""An outage of Redis costs living workers nothing; the tasks of dead workers come back spread out, and their
+names are forgotten.
+"""
 
 import shutil
 import time

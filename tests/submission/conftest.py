@@ -1,4 +1,4 @@
-"""A place to submit to: real Redis with a user per role, a real S3 server, and Celery workers as processes."""
+"""A harness for submissions: real Redis with a user per role, a real S3 server, and Celery workers as processes."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ class SubmissionHarness:
         return leased
 
     def rows(self) -> dict[tuple[int, int], PromptRow]:
-        """What workers would be given, by (epoch, index)."""
+        """Returns the rows that workers would be given, by (epoch, index)."""
         reader, tasks = ShardReader(self.store, cache_shards=1000), self.tasks()
         rows = {(task.epoch, task.index): reader.row(task) for task in tasks}
         assert len(rows) == len(tasks), "a prompt came twice"

@@ -109,7 +109,7 @@ def test_a_pointer_that_leads_elsewhere_is_refused(object_store: ObjectStore) ->
 
 
 def lies(body: bytes) -> dict[str, bytes]:
-    """Of a signed manifest: what a learner's key never signs, unless somebody else holds it."""
+    """Returns changed manifests that a learner's key never signs, unless somebody else holds it."""
 
     def with_(change: Callable[[dict[str, object]], object]) -> bytes:
         values = orjson.loads(body)

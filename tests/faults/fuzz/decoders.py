@@ -137,7 +137,7 @@ def take_partials_header(data: bytes) -> None:
 
 
 def take_kept(data: bytes) -> None:
-    """What the hash `partials` says of a task, as if a worker had written it by hand: kind, NUL, payload."""
+    """Reads an entry of the hash `partials`, as if a worker had written it by hand: kind, NUL, payload."""
     kind, _, payload = data.partition(b"\0")
     payloads = Payloads(HeldPayloads(data), 0, CAP_BYTES, limits=LIMITS)
     told = StoredPartial(*partial_codec.versions(small_partials()), 2, 4, kind.decode("utf-8", "replace"), payload)
@@ -313,7 +313,7 @@ def take_metrics(data: bytes) -> None:
 
 
 def take_answer(data: bytes) -> None:
-    """What an environment's process answers its worker."""
+    """Reads an answer of an environment's process to its worker."""
     with suppress(ValueError):  # orjson's errors are some
         answer = child.answer_of(orjson.loads(data))
         if isinstance(answer, child.Rewards):

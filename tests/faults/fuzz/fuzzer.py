@@ -31,7 +31,7 @@ INPUT_MAX_BYTES = 4096
 INPUT_LIMIT_S = 5
 MEMORY_LIMIT_MB = 2048
 GRACE_S = 120
-"""For the start of a target's process, and its end."""
+"""Seconds for the start of a target's process, and for its end."""
 PACKAGES = ("echo_queue", "learner", "workers")
 
 

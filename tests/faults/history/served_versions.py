@@ -1,4 +1,4 @@
-"""What rollout workers were served: each version that was swapped in, and which bytes it took.
+"""The record of what rollout workers were served: each version that was swapped in, and which bytes it took.
 
 `watch` makes the real swap and the real peer exchange of this process write it down; `read` is for the judge. A version
 is served *as published* if, after the swap, every tensor of the live engine has the digest that the

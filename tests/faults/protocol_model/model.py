@@ -60,7 +60,7 @@ def without(rule: str) -> Protocol:
 
 
 class Version(NamedTuple):
-    """Of weights, and the name of a checkpoint."""
+    """The version of weights, and the name of a checkpoint."""
 
     lineage: int
     number: int
@@ -194,7 +194,7 @@ def surviving(store: tuple[Checkpoint, ...]) -> list[str]:
 
 
 def ancestor(version: Version, learner: Learner, store: tuple[Checkpoint, ...]) -> bool:
-    """Whether the learner's weights descend from those of `version`."""
+    """Returns whether the learner's weights descend from those of `version`."""
     line = [Version(learner.lineage, learner.version), *(one.name for one in chain(store, learner.saved))]
     return version.number == 0 or any(one.lineage == version.lineage and one >= version for one in line)
 
@@ -209,7 +209,7 @@ def unfit(protocol: Protocol, queue: Queue, version: Version) -> bool:
 
 
 def abandoned(protocol: Protocol, queue: Queue, version: Version) -> bool:
-    """Whether today's lineage does not descend from these weights."""
+    """Returns whether today's lineage does not descend from these weights."""
     if not protocol.forks_know_parents:
         return any(fork.lineage > version.lineage and fork.began < version.number for fork in queue.forks)
     forks = {fork.lineage: fork for fork in queue.forks}
@@ -245,7 +245,7 @@ def lease(protocol: Protocol, task: str, worker: int) -> Move:
 
 
 def progress(protocol: Protocol, worker: int, group: Group) -> Move:
-    """What a worker has of a task is kept, in place of what was."""
+    """Stores a worker's partial rollout of a task in place of the one before."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         if protocol.progress_of_holders and (group.task, worker) not in queue.tasks:
@@ -293,7 +293,7 @@ def drain(protocol: Protocol) -> Move:
 
 
 def pending(protocol: Protocol) -> Move:
-    """What an earlier learner drained; what may no longer be trained goes back."""
+    """Lists what an earlier learner drained; groups that may no longer be trained go back."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         queue = return_unfit(protocol, queue, drained=True)

@@ -1,4 +1,4 @@
-"""What may happen next in the small model: every step of every process, and everything that may go wrong.
+"""The steps that may happen next in the small model: every step of every process, and everything that may go wrong.
 
 A step that calls the queue has, while something may still go wrong, two more outcomes: the reply is lost, so that the
 move is sent again; or it is answered and then forgotten, as by a replica that lagged.
@@ -36,7 +36,7 @@ from tests.faults.protocol_model.model import (
 )
 
 Take = Callable[[State, Any], State]
-"""What the caller makes of the answer."""
+"""A function from the caller's state and the answer to its next state."""
 
 
 def steps(protocol: Protocol, state: State) -> Iterator[Step]:
@@ -240,7 +240,7 @@ class Process:
         yield Step(what, _stored(after, made))
 
     def _commit(self) -> Iterator[Step]:
-        """Of the checkpoint just saved; or, where that rule is off, of the one about to be."""
+        """Commits the checkpoint just saved; or, where that rule is off, the one about to be saved."""
         first = self.protocol.checkpoint_before_commit
         then = self._then("ready", saved=self.version, trained=()) if first else self._then("committed")
         move = commit(self.protocol, self.version, self.me.trained)

@@ -30,7 +30,7 @@ def every_move(queue: Clients, spoiled: Clients, meet: Meet) -> None:
 
 
 def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tuple[Task, ...]:
-    """What workers do; returns the tasks that are completed."""
+    """Makes the moves of workers; returns the tasks that are completed."""
     tasks = meet(lambda: spoiled.lease("w1", version, 6)).tasks
     assert len(tasks) == 6
     assert meet(lambda: spoiled.renew("w1", {task.id: 0 for task in tasks})) == []
@@ -52,7 +52,7 @@ def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tup
 
 
 def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str]) -> None:
-    """What learners, peers and operators do."""
+    """Makes the moves of learners, peers and operators."""
     lineage = meet(spoiled.resume).lineage
     assert lineage == 1
     trust = RunKeys("key", b"secret", b"")

@@ -112,7 +112,7 @@ def conditional(request: Request) -> bool:
 
 
 def a_read(request: Request) -> bool:
-    """Of an object, not a listing."""
+    """Returns whether the request reads an object; a listing is none."""
     return request.name == "GET" and "?" not in request.about
 
 

@@ -52,7 +52,7 @@ class Framing(Protocol):
         """The length of the first whole reply in `data`; None while bytes are missing."""
 
     def leave(self, data: bytearray) -> bytes:
-        """What a client waits for before it sends the rest of what `data` begins; empty if nothing."""
+        """Returns what a client waits for before it sends the rest of the request in `data`; empty if nothing."""
 
 
 class Raw:
@@ -69,7 +69,7 @@ class Raw:
 
 
 class Then(Enum):
-    """What becomes of the connection."""
+    """The fate of the connection."""
 
     goes_on = "goes on"
     closes = "closes"
@@ -84,19 +84,19 @@ def as_it_is(reply: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request. Without further words it passes unharmed."""
+    """A fault that happens to one request. With the default fields the request passes unharmed."""
 
     name: str
     wait_s: float = 0.0
-    """Before anything else."""
+    """The seconds before anything else happens."""
     forward: bool = True
-    """Whether the server sees it."""
+    """True if the server sees the request."""
     cut_short: bool = False
     """The server sees the first half, and the connection ends."""
     answer: bytes | None = None
     """Sent in place of the server's reply."""
     alter: Callable[[bytes], bytes] = as_it_is
-    """What becomes of the server's reply."""
+    """The change to the server's reply."""
     trickle_s: float = 0.0
     """The reply takes so long, in pieces."""
     then: Then = Then.goes_on

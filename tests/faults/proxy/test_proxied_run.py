@@ -54,7 +54,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.2)
 
 
-class Behind:
+class ProxiedServices:
     """A run whose roles reach its services through proxies only; `proxies` are those before Redis and the store."""
 
     def __init__(self, directory: Path) -> None:
@@ -66,7 +66,7 @@ class Behind:
         self._directory = directory
         self._left = ExitStack()
 
-    def __enter__(self) -> "Behind":
+    def __enter__(self) -> "ProxiedServices":
         for server in (self.redis, self.s3):
             server.start()
             self._left.callback(server.stop)
@@ -130,12 +130,12 @@ class Behind:
 
 
 @pytest.fixture
-def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Behind]:
+def proxied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProxiedServices]:
     monkeypatch.setenv("ECHO_QUEUE_REDIS_PASSWORD", PASSWORD)
     monkeypatch.setenv("ECHO_QUEUE_STORE_ACCESS_KEY", KEYS.access_key)
     monkeypatch.setenv("ECHO_QUEUE_STORE_SECRET_KEY", KEYS.secret_key)
-    with Behind(tmp_path) as behind:
-        yield behind
+    with ProxiedServices(tmp_path) as proxied:
+        yield proxied
 
 
 def submitted(harness: SubmissionHarness, source: str) -> int:
@@ -154,33 +154,33 @@ def submitted(harness: SubmissionHarness, source: str) -> int:
 
 @pytest.mark.slow
 def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_once(
-    behind: Behind, tmp_path: Path
+    proxied: ProxiedServices, tmp_path: Path
 ) -> None:
     source = tmp_path / "prompts.jsonl"
     source.write_bytes(b"".join(orjson.dumps({"prompt": f"w{index}"}) + b"\n" for index in range(PROMPTS)))
-    harness, config = behind.harness(), load(behind.path)
-    behind.admin.configure(RunRules.of(config))
-    behind.spoil(session_seed())
+    harness, config = proxied.harness(), load(proxied.path)
+    proxied.admin.configure(RunRules.of(config))
+    proxied.spoil(session_seed())
 
     harness.celery()
     for name in ("w1", "w2"):
-        behind.work(config, name)
-    leaving = threading.Event()
-    learner = threading.Thread(target=train, args=(config, leaving))
+        proxied.work(config, name)
+    stop = threading.Event()
+    learner = threading.Thread(target=train, args=(config, stop))
     learner.start()
     assert submitted(harness, str(source)) == PROMPTS
-    wait_until(lambda: behind.admin.status().learner.number >= 4, "four updates")
-    leaving.set()
+    wait_until(lambda: proxied.admin.status().learner.number >= 4, "four updates")
+    stop.set()
     learner.join(60)
-    assert not learner.is_alive() and behind.admin.audit().ok
+    assert not learner.is_alive() and proxied.admin.audit().ok
     train(config, threading.Event())
 
-    audit = behind.admin.audit()
+    audit = proxied.admin.audit()
     assert audit.ok and audit.trained == PROMPTS, audit
     ids = [f"prompts/0/{index}" for index in range(PROMPTS)]
-    assert sorted(checkpoint.trained_ids(behind.store)) == sorted(ids)
+    assert sorted(checkpoint.trained_ids(proxied.store)) == sorted(ids)
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
-    for before, server in zip(behind.proxies, ("Redis", "the store"), strict=True):
+    for before, server in zip(proxied.proxies, ("Redis", "the store"), strict=True):
         print(f"{before.requests} requests to {server}, {before.met.total()} faults: {dict(before.met)}")
         assert before.met.total() >= 10

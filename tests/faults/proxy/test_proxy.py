@@ -1,4 +1,4 @@
-"""Whatever the network or a server does to single requests: the same answers as ever, or one clear sentence in time."""
+"""A fault of single requests, by the network or a server, ends in the usual answers or in one clear error in time."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def never_passing(faults: Sequence[Fault]) -> list[Fault]:
-    """Those that spoil a request for good if they meet each of its tries."""
+    """Returns the faults that spoil a request for good if they meet each of its tries."""
     return [fault for fault in faults if fault not in proxy.PASSES]
 
 

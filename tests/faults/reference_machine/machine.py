@@ -31,7 +31,7 @@ from tests.queue.queue_harness import group_of, partial_of
 _runs = count()
 CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
-"""Of the prompts of each chunk."""
+"""The buckets of the prompts of each chunk."""
 WORKERS = ("w1", "w2", "w3")
 pick = st.integers(0, 5)
 """One of those there are: the number modulo how many."""
@@ -90,7 +90,7 @@ class Work:
         return max(0, self.version.number - before) if self.oldest is None else self.oldest
 
 
-class Stuttering(Caller):
+class RepeatingCaller(Caller):
     """Loses the reply of each move while `lost` is set, so that it is made a second time, with the same words."""
 
     lost = False
@@ -320,7 +320,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._alive())
     @move(size=st.integers(1, 4), steps=st.integers(0, 4))
     def round(self, size: int, steps: int) -> None:
-        """What happens as long as nothing goes wrong: so that there is something to lose."""
+        """Makes one round of moves without a fault, so that there is something to lose."""
         self.lease("w1", size)
         for _ in range(min(size, len(self.work))):
             self.complete(len(self.work) - 1)
@@ -349,7 +349,7 @@ class Machine(RuleBasedStateMachine):
 
     @move()
     def remember(self) -> None:
-        """What Redis holds now is what a replica, or a backup, holds."""
+        """Remembers what Redis holds now as the content of a replica or a backup."""
         self.before = self._dump(), copy.deepcopy(self.run)
 
     @precondition(lambda self: self.before is not None)
@@ -413,7 +413,7 @@ class Machine(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------------------------
 
     def _connect(self) -> Clients:
-        return Clients.of(Stuttering(self.server.client(), self.name, 10.0))
+        return Clients.of(RepeatingCaller(self.server.client(), self.name, 10.0))
 
     def _alive(self) -> bool:
         return not self.learners[-1].ended

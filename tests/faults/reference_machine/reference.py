@@ -22,7 +22,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What its entry says."""
+    """A task, as its entry in the stream describes it."""
 
     id: str
     attempt: int
@@ -168,11 +168,11 @@ class Reference:
     tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     handed: tuple[int, list[str]] = (0, [])
     lengths: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of the last group of each prompt (set, index): eight to a factor of two."""
+    """The length of the last group of each prompt (set, index), in steps of which eight make a factor of two."""
     buckets: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of each prompt: those that are alike."""
+    """The bucket of each prompt: the prompts that are alike."""
     like: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Of each bucket of a set: how many first groups, and their tokens."""
+    """The number of first groups of each bucket of a set, and of their tokens."""
     submitted: int = 0
     trained: int = 0
 
@@ -287,14 +287,14 @@ class Reference:
         return fresh and not self.abandoned(Version(partial_sample.lineage, partial_sample.newest))
 
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
-        """Those no longer held."""
+        """Renews leases; returns the tasks that the worker no longer holds."""
         for task, version in held.items():
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=version, over=False)
         return [task for task in held if not self._holds(worker, task)]
 
     def progress(self, worker: str, task: str, partial_sample: PartialSample) -> list[str]:
-        """Likewise."""
+        """Stores a partial rollout; returns the task if the worker no longer holds it."""
         if not self._holds(worker, task):
             return [task]
         self.partials[task] = partial_sample

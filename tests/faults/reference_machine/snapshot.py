@@ -32,7 +32,7 @@ class Snapshot:
     trained: int
 
     def unlike(self, other: "Snapshot") -> str:
-        """What differs, one line a field."""
+        """Returns the differences, one line for each field."""
         pairs = [(field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
         return "\n".join(f"{name}: Redis has {mine}, not {theirs}" for name, mine, theirs in pairs if mine != theirs)
 

@@ -53,7 +53,7 @@ class Replicated:
         self.link.hold()
 
     def fail_over(self) -> None:
-        """What had not reached the replica is gone."""
+        """Makes the replica the master; writes that had not reached it are gone."""
         self.master.kill()
         self.link.cut()
         with self.replica.client() as client:

@@ -1,4 +1,4 @@
-"""What Redis itself may suffer: it ends in the middle of a rewrite, its log is torn, memory or disk are full.
+"""The faults of Redis itself: it ends in the middle of a rewrite, its log is torn, memory or disk are full.
 
 Nothing acknowledged is lost, whoever waits is told in one sentence, and the run goes on when there is room again.
 """
@@ -142,7 +142,7 @@ def test_a_server_out_of_memory_is_drained_and_then_the_run_goes_on(server: Redi
 
 
 def train_all(harness: QueueHarness) -> list[str]:
-    """Whatever is in replay, in batches, as a learner does: drained, trained, committed."""
+    """Drains, trains and commits what is in replay, in batches, as a learner does."""
     trained: list[str] = []
     while groups := harness.queue.drain(0, 4).groups:
         ids = [group.task for group in groups]
@@ -198,7 +198,7 @@ def fill(disk: Path) -> Path:
 
 
 def told(config: Config) -> str:
-    """What somebody who connects now is told; nothing if it works."""
+    """Returns the error of a connection attempt; empty if it works."""
     try:
         connect_redis(config, "admin", deadline_s=0).close()
     except ServiceError as error:

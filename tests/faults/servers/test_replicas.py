@@ -153,7 +153,7 @@ def run_at(pair: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     s3.stop()
 
 
-class Learning(threading.Thread):
+class LearnerThread(threading.Thread):
     """A learner that is started again when Redis has forgotten its moves, as a supervisor does; counts these."""
 
     def __init__(self, config: Config) -> None:
@@ -176,7 +176,7 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
 ) -> None:
     config = run_at(wait_replicas=wait, wait_ms=100)
     workers = [SimulatedWorker(config, name, generation_s=0.02) for name in ("w1", "w2")]
-    learner = Learning(config)
+    learner = LearnerThread(config)
     for thread in (*workers, learner):
         thread.start()
 

@@ -1,5 +1,5 @@
-"""What became of partials: whoever leases a task goes on from what another has stored of it and nothing else, and from
-nothing that is too old, made by weights that were left behind, or spoiled.
+"""The fate of partials: the worker that leases a task goes on from what another has stored of it and nothing else, and
+from nothing that is too old, made by weights that were left behind, or spoiled.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.faults.history.recorder import Event
 
 
 class StoredProgress:
-    """Those that were stored, and those that a lease handed out."""
+    """The partials that were stored, and those that a lease handed out."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence

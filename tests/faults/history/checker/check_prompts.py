@@ -1,4 +1,4 @@
-"""What became of each prompt: none that was acknowledged is lost, none is trained twice, none dies without a cause, and
+"""The fate of each prompt: none that was acknowledged is lost, none is trained twice, none dies without a cause, and
 nothing appears that nobody attempted.
 """
 

@@ -14,7 +14,7 @@ from tests.faults.history.served_versions import Served
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was promised and what became of it. `kept`: snapshots in which the identity held."""
+    """The promises and whether they were kept. `kept`: snapshots in which the identity held."""
 
     submitted: int
     trained: int
