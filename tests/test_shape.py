@@ -189,7 +189,7 @@ again = made
 
 
 def intrusions(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Where this code sets an attribute of a client, reaches through one, or uses what is private."""
+    """Yields the places that set an attribute of a client, reach through one, or use what is private."""
     names, parents = handles(tree), {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         match node:

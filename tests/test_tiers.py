@@ -1,4 +1,4 @@
-"""Which tests run when is the same in every process of a session, and comes back with its seed."""
+"""The choice of tests is the same in every process of a session, and comes back with its seed."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Which tests run when: `make test-fast`, `make test`, `make proof`, and what CI draws from the last.
+"""The tiers of tests: `make test-fast`, `make test`, `make proof`, and what CI draws from the last.
 
 - `slow` is left out of `make test-fast`: it takes seconds, or shows on a second server what was shown on the first.
 - `proof` is left out of `make test`: it is exhaustive, or shows again by a second way what another test promises.

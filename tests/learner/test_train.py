@@ -128,7 +128,7 @@ def test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole(
 
 
 def test_a_publication_that_redis_forgot_is_made_again(harness: LearnerHarness) -> None:
-    """As after a fail-over: without it the workers would wait for weights until the learner gives up."""
+    """A fail-over can lose a publication: without it the workers would wait for weights until the learner gives up."""
     config = harness.config()
     harness.submit(config, PROMPTS)
     queue, stop = harness.queue(config), threading.Event()

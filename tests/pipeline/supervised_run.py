@@ -195,7 +195,7 @@ def _command(pid: int) -> list[str]:
 
 
 def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:
-    """By the ids that the checkpoints hold, which is the last authority, and by the queue; S held for each update.
+    """Asserts it by the ids that the checkpoints hold, the last authority, and by the queue; S held for each update.
 
     The run is over and its services have ended: they are started again to be asked.
     """

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> None:
-    """In-flight: weights change between tokens."""
+    """The mode is in-flight: weights change between tokens."""
     run = SupervisedRun(tmp_path, ECHO_QUEUE_ROLLOUT__MODE="in-flight")
     try:
         assert run.ends() == 0, run.told()

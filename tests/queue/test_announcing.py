@@ -47,7 +47,7 @@ def test_who_waits_hears_of_each(learner: Clients) -> None:
 
 
 def test_another_route_takes_its_place(learner: Clients) -> None:
-    """A difference was given up for an anchor: whoever still asks for its parts is told of none."""
+    """A difference was given up for an anchor: a worker that still asks for its parts gets none."""
     learner.announce(1, VERSION, DELTA, 0, document(0))
     before = announced(learner)
     learner.announce(1, VERSION, ANCHOR, 0, document(9))

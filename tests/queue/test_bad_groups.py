@@ -185,7 +185,7 @@ def test_an_object_above_the_cap_is_never_read(
 def test_a_learner_removes_no_object_on_a_workers_word(
     harness: QueueHarness, queue: Clients, object_store: ObjectStore
 ) -> None:
-    """Not even on that of one that writes into the stream itself, which its user must be able to do."""
+    """Nor on the word of a worker that writes into the stream itself, which its user must be able to do."""
     ours, others = "checkpoints/0001/00000001/manifest.json", reference("a/0/9", b"another worker's")
     for key in (ours, others):
         object_store.put(key, b"precious")

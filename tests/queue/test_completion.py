@@ -1,4 +1,4 @@
-"""Tasks → replay → trained: once, whoever delivers, and only if the learner can still use it."""
+"""Tasks → replay → trained: once, whichever worker delivers, and only if the learner can still use it."""
 
 from dataclasses import replace
 from typing import Any

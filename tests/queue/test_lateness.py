@@ -1,4 +1,4 @@
-"""Nothing older than S updates is trained; what is late goes back, and is waited for the second time."""
+"""No group older than S updates is trained; a late one goes back, and is waited for the second time."""
 
 import time
 from dataclasses import replace

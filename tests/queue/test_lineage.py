@@ -42,7 +42,7 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -
 
 
 def test_a_bad_group_is_buried_at_its_place_only(queue: Clients) -> None:
-    """A task that was made anew meanwhile has another place; what the old one held is no reproach to it."""
+    """A task that was made again meanwhile has another place; what the old one held is no reproach to it."""
     harness = QueueHarness(queue, RULES)
     (task,) = harness.lease(1)
     harness.complete((task,))

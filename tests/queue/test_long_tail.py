@@ -219,7 +219,7 @@ def test_on_a_heavy_tail_every_length_is_trained_as_often_as_any_and_within_the_
     times = Counter(int(task.split("/")[2]) for task in clock.trained)
     assert times == dict.fromkeys(range(prompts), epochs), "each prompt as often as any other"
     waited = {task: version - clock.admitted[task] for task, version in clock.trained.items()}
-    # The window is two batches; a group that was late begins anew once, and then the learner keeps it a seat.
+    # The window is two batches; a group that was late begins from scratch once, and then the learner keeps it a seat.
     assert max(waited.values()) <= 2 * (harness.rules.s + 1)
     slow = [task for task in waited if lengths[int(task.split("/")[2])] >= np.quantile(lengths, 0.8)]
     assert fmean(waited[task] for task in slow) - fmean(waited.values()) <= harness.rules.s

@@ -1,4 +1,4 @@
-"""How far a task is, kept for whoever leases it next: it is continued where that is allowed, and never believed."""
+"""The progress of a task is stored for the worker that leases it next: continued if that is allowed, never trusted."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -245,7 +245,7 @@ def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_partials_again(q
 
 
 def observing(task: Task) -> PartialGroup:
-    """As if this environment were one that answers."""
+    """The environment acts as one that answers."""
     partial_sample = partial_of(task).samples[0]
     silent = replace(partial_sample, logprobs=np.zeros(4, np.float32), observed=(Observed(1, 2),))
     return PartialGroup(task.id, 0, (silent, NOTHING))

@@ -87,7 +87,7 @@ class Swift:
         return StoreEndpoint(self.url, bucket, access_key="test:tester", secret_key="testing")
 
     def start(self) -> None:
-        """On its first ports and with its data, if it ran before."""
+        """Starts the servers, on their first ports and with their data if they ran before."""
         if not self._ports:
             self._configure()
         for kind in KINDS:

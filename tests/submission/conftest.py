@@ -45,7 +45,7 @@ class SubmissionHarness:
         return load(self.path, self.environ | changes)
 
     def python(self, code: str) -> "subprocess.CompletedProcess[str]":
-        """A process of somebody who submits."""
+        """Runs `code` in the process of a submitter."""
         command = [sys.executable, "-c", code]
         return subprocess.run(
             command, env=self.environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False

@@ -1,4 +1,4 @@
-"""Celery takes JSON and nothing else: a pickle from a broker is code from whoever can write there."""
+"""Celery takes JSON and nothing else: a pickle from a broker is code from any process that can write there."""
 
 import pytest
 from kombu import Consumer

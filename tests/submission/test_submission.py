@@ -83,7 +83,7 @@ def test_what_a_killed_worker_lost_is_sent_again_by_the_next_one(harness: Submis
         wait_until(lambda before=before: arrived(queue) > before + 40, "some chunks")
         harness.kill(worker)
     assert arrived(queue) < 190, "the kills came too late to show anything"
-    # What the broker still knows is forgotten as well: only the ledger is left.
+    # What the broker still knows is forgotten as well: only the submission status in Redis is left.
     harness.admin.client.delete(*harness.admin.client.keys("eq-celery:*"))
     harness.celery(processes=2)
     wait_until(lambda: (arrival := queue.submission_counts("prompts")) and arrival.settled, "the reconciler")
@@ -114,7 +114,7 @@ def test_a_restart_of_redis_ends_no_celery_worker_and_loses_no_chunk(
         before = arrived(queue)
         wait_until(lambda before=before: arrived(queue) > before + 10, "some chunks")
         shared_redis.kill()
-        time.sleep(0.5)  # the worker finds nobody there
+        time.sleep(0.5)  # the worker cannot reach the broker
         shared_redis.start()
     wait_until(lambda: arrived(queue) == 190, "the rest")
     assert worker.poll() is None

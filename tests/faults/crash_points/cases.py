@@ -82,7 +82,7 @@ def ids(name: str, indices: range) -> list[str]:
 
 
 class LearnerCase(Case):
-    """Nine prompts, the first of which nobody can train on; four updates, each with its checkpoint.
+    """Nine prompts, the first of which no learner can train on; four updates, each with its checkpoint.
 
     Old weights go only once there are newer ones than anybody can need: to die there takes more updates.
     """
@@ -132,7 +132,7 @@ class LearnerCase(Case):
 
 
 class RewindCase(LearnerCase):
-    """A learner died after three checkpoints; somebody goes back to the oldest that is whole, and a learner goes on."""
+    """A learner died after three checkpoints; an operator rewinds to the oldest that is whole."""
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -215,7 +215,7 @@ class WorkerCase(Case):
             wait_until(process.over.is_set, "the worker's shutdown", told=self.told)
         if point in ("progress", "put partials"):  # while it waits for the reward
             wait_until(process.over.is_set, "the worker's death", told=self.told)
-        if point == "delete replay":  # somebody else was faster
+        if point == "delete replay":  # another worker was faster
             shard = PromptShard("", 0, self.PROMPTS)
             task = Task(f"set/0/{self.SLOW}", "set", 0, self.SLOW, shard, 0, 0, 0, 0, 0, "", "")
             published = self.queue.published()

@@ -177,7 +177,7 @@ class InstantWorker(OtherRole):
 class Committer(OtherRole):
     """A learner that learns nothing: what it drains it writes into a checkpoint, and commits; its weights drift.
 
-    With a `ghost`, a worker of that name, which nobody can reach, is the first to ask for each version. `ahead`:
+    With a `ghost`, a worker of that name, which no peer can reach, is the first to ask for each version. `ahead`:
     versions published before anything was trained; `most`: groups in an update.
     """
 

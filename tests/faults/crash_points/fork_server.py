@@ -1,7 +1,7 @@
 """The fork server: a process that has imported everything and forks one child for each request, within milliseconds.
 
 It has no threads and has computed nothing, so that its children find everything as a fresh interpreter would, but
-for the time. It ends when whoever started it does.
+for the time. It ends with the process that started it.
 """
 
 import os
@@ -50,7 +50,7 @@ class RoleProcess:
         return self.code
 
     def signal(self, number: int) -> None:
-        """Nothing happens to one that is over, or ends just now."""
+        """Sends the signal, unless the process is over or ends just now."""
         with suppress(ProcessLookupError):
             if not self.over.is_set():
                 os.kill(self.pid, number)
@@ -148,7 +148,7 @@ def main(descriptor: str, base: str) -> None:
                     signal.set_wakeup_fd(-1)
                     connection.close()
                     _run_child(request)
-                os.setpgid(pid, pid)  # the child does, too: whoever comes first
+                os.setpgid(pid, pid)  # the child does, too: either may be first
                 connection.send((pid, None))
 
 

@@ -1,4 +1,4 @@
-"""Where the code writes, sends or spawns without passing a failpoint, and why it may.
+"""A search for places that write, send or spawn without passing a failpoint, and the reasons why they may.
 
 A call is behind a failpoint if it stands in what is given to one (a lambda, a `partial`, the function itself), or in a
 function of the same file all of whose uses stand there. Reads of files, and folders that may exist already, change
@@ -46,9 +46,9 @@ ALLOWED: Mapping[str, str] = {
     "workers/environments/verifiers.py:TurnClient": "likewise, and what waits between them",
     "workers/environments/pipe.py:Pipe": "the frames of the failpoints `ask scorer` and `hear scorer`",
     "workers/weights/cache/part_cache.py:PartFile": "a part of a part cache, which ends with its process",
-    "workers/weights/cache/part_cache.py:PartCache.close": "its own folder, which whoever comes next sweeps",
+    "workers/weights/cache/part_cache.py:PartCache.close": "its own folder, which the next worker sweeps",
     "workers/weights/cache/part_cache.py:_lock": "tries a lock, which ends with the process",
-    "workers/weights/cache/part_cache.py:_remove_dead": "what a dead worker left, which whoever comes next sweeps",
+    "workers/weights/cache/part_cache.py:_remove_dead": "what a dead worker left, which the next worker sweeps",
     "workers/weights/cache/part_cache.py:_remove": "likewise",
     "workers/weights/cache/part_cache.py:_wipe": "the parts in a folder that is this process's own, or a dead one's",
     "workers/weights/folder.py:SharedFolder": "copies of what the store holds, which count by their digests alone",
@@ -59,7 +59,7 @@ ALLOWED: Mapping[str, str] = {
     "workers/weights/cache/sources.py:StoreSource.chunks": "writes into a part cache that ends with the process",
     "learner/base_model/__init__.py:make": "the folder of its partial rollouts, removed at the end",
     "learner/base_model/build.py:build": "its temporary folder, at the failpoint `build base`",
-    "learner/train.py:export": "removes an old partial rollout, which nobody reads",
+    "learner/train.py:export": "removes an old temporary folder, which no program reads",
 }
 """File and function (or class) → why what it does outside of a failpoint does not matter."""
 
@@ -92,7 +92,7 @@ PATHS = ("write_text", "write_bytes", "rename", "unlink", "touch", "symlink_to",
 CELERY = ("apply_async", "delay")
 METHODS = (*PATHS, *CELERY, "flush", "truncate", "download_file")
 WRITERS = ("save", "copy", "send", "write", "dump", "upload", "put_", "create_", "delete_")
-"""How the names of foreign functions begin that write or send, wherever they come from."""
+"""The beginnings of the names of foreign functions that write or send, in any module."""
 NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_atomically")
 """Functions that write to memory only, or that pass failpoints themselves."""
 OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")

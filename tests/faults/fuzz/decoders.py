@@ -1,4 +1,4 @@
-"""Every decoder of bytes that another machine, or a process nobody vouches for, has written: what the fuzzer calls.
+"""Every decoder of bytes that another machine, or an untrusted process, has written, as the fuzzer calls it.
 
 Each takes any bytes and must return, or raise the one kind of error that its decoder declares. Whatever else comes out
 of it is a finding: another exception, a value that does not survive its own encoding, a hang, or too much memory.
@@ -219,7 +219,7 @@ def take_beat(data: bytes) -> None:
 
 
 def take_dead(data: bytes) -> None:
-    """A dead task's reason and worker come from whoever failed it; the rest is Redis' own."""
+    """A dead task's reason and worker come from the worker that failed it; the rest is Redis' own."""
     reason, _, worker = data.partition(b"\0")
     own = {b"id": b"set/0/1", b"attempt": b"3", b"died": b"5"}
     replies.dead_of(own | {b"reason": reason, b"worker": worker})

@@ -31,7 +31,7 @@ class Generated(NamedTuple):
     highest: int = 0
     """Its largest token: beyond the vocabulary in a group that was spoiled."""
     observed: int = 0
-    """How often its environment answered."""
+    """The number of answers of its environment."""
 
     @classmethod
     def of(cls, group: Group) -> "Generated":
@@ -46,7 +46,7 @@ class Generated(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """How far a task was, as its partial rollout tells: `mark` is the print of its bytes."""
+    """The progress of a task, as its partial rollout shows it: `mark` is the digest of its bytes."""
 
     id: str
     mark: str

@@ -41,7 +41,7 @@ class Served:
 
 
 def watch(directory: Path) -> None:
-    """From now on this process notes all swaps and routes in files of `directory`."""
+    """Makes this process record all swaps and routes in files of `directory`, from now on."""
     WeightSwap.swap = partialmethod(_swap, directory / SWAPS, WeightSwap.swap)  # type: ignore[assignment]
     fetch_route = partialmethod(_fetch, directory / ROUTES, PeerExchange.fetch_route)
     PeerExchange.fetch_route = fetch_route  # type: ignore[assignment]

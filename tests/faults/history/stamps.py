@@ -1,4 +1,4 @@
-"""Which tensors made a token, whatever the labels say: readable from outside although no model is computed.
+"""Stamps that show which tensors made a token, whatever the labels say, although no model is computed.
 
 A storm's learner publishes a further tensor that holds the version it belongs to; the made-up engine reads it from what
 it was given to load, and writes it into the log-probability of each token that it draws, exactly.

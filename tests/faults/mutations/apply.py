@@ -7,7 +7,7 @@
 - Caught is what makes a test that it names fail by what that test asserts. Code that does not load, a fixture that
   fails, a test that took too long: none of these tells that the broken rule was noticed.
 - The copy holds what git knows, as it stands in the working tree; the tests run against it and nothing else. Beside it
-  lie the loops that numba has compiled: it compiles anew those of a source that has changed since.
+  lie the loops that numba has compiled: it compiles again those of a source that has changed since.
 - `--write` puts the table of mutations into docs/reliability.md.
 """
 
@@ -117,7 +117,7 @@ def _run(tests: Sequence[str], copy: Path, environment: Mapping[str, str], deadl
 
 
 def _unloadable(path: Path, copy: Path, environment: Mapping[str, str]) -> str:
-    """Why the broken file is no program at all; empty if it is one."""
+    """Returns why the broken file is no program at all; empty if it is one."""
     commands = {".lua": ["-c", LOADS, str(copy.parent / "redis")], ".py": ["-m", "py_compile", str(path)]}
     if path.suffix not in commands:
         return ""

@@ -70,7 +70,7 @@ class Version(NamedTuple):
 
 
 class Group(NamedTuple):
-    """In generation or scored: a task and the weights that made it."""
+    """A group in generation or scored: its task and the weights that made it."""
 
     task: str
     made_by: Version
@@ -105,7 +105,7 @@ class Queue(NamedTuple):
     tasks: frozenset[tuple[str, int]]
     """Each with the worker that leases it, counted from 1; 0 if none does."""
     partials: frozenset[Group]
-    """How far tasks are: by which weights their oldest token was made."""
+    """The partial rollouts of tasks: the weights that made their oldest token."""
     replay: tuple[Entry, ...]
     trained: tuple[str, ...]
     published: Version | None
@@ -230,7 +230,7 @@ def admit(queue: Queue) -> Queue:
 
 
 def lease(protocol: Protocol, task: str, worker: int) -> Move:
-    """The answer: what is generated from here on, or was by whoever kept a partial rollout of it."""
+    """The answer: what is generated from here on, or was by the worker that stored its partial rollout."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         kept = {partial_sample for partial_sample in queue.partials if partial_sample.task == task}
@@ -313,7 +313,7 @@ def advance(version: int) -> Move:
 
 
 def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
-    """To trained, from wherever they are."""
+    """Moves the groups to trained, from any place."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         new = {task for task in tasks if task not in queue.trained}
@@ -330,7 +330,7 @@ def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
 
 
 def uncommit(name: Version, parent: Version | None, tasks: tuple[str, ...]) -> Move:
-    """To the backlog: that checkpoint was left behind."""
+    """Moves the groups to the backlog, since their checkpoint was left behind."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         if queue.committed != name:

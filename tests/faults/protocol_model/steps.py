@@ -183,7 +183,7 @@ class Process:
         yield Step(f"{self.who}: save checkpoint {mark.name}, as it begins", _stored(after, mark))
 
     def _follow(self) -> Iterator[Step]:
-        """From where the queue stands to our checkpoint: undo what was left behind, then commit what is ahead."""
+        """Leads the queue to our checkpoint: uncommits what was left behind, then commits what is ahead."""
         there, here = (chain(self.state.store, name) for name in (self.state.queue.committed, self.me.saved))
         left_behind = [one for one in there if one not in here] if self.protocol.uncommit_on_resume else []
         ahead = [one for one in here if one not in there] if self.protocol.commit_on_resume else []
@@ -221,7 +221,7 @@ class Process:
         return self.protocol.publish_what_was_forgotten and (self.state.queue.published or (0, 0)) < ours
 
     def _learn(self) -> Iterator[Step]:
-        """The update itself is seen by nobody, so it is one step with `advance`."""
+        """No other role sees the update itself, so it is one step with `advance`."""
         me = self.me
         (task, made_by), *rest = me.hand
         lag, version = me.version - made_by.number, me.version + 1

@@ -36,14 +36,14 @@ class Request:
     length: int
     """Bytes that it took on its way here."""
     pushes: bool = False
-    """From now on the server speaks without being asked."""
+    """True if the server sends without requests from now on."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.about}"
 
 
 class Framing(Protocol):
-    """Where requests and replies of one protocol end."""
+    """The framing of one protocol: the ends of its requests and replies."""
 
     def request(self, data: bytearray) -> Request | None:
         """The first whole request in `data`; None while bytes are missing."""
@@ -75,7 +75,7 @@ class Then(Enum):
     closes = "closes"
     resets = "resets"
     hangs = "hangs"
-    """It stays open, and nobody answers any more."""
+    """It stays open, and the server answers no more."""
 
 
 def as_it_is(reply: bytes) -> bytes:
@@ -232,7 +232,7 @@ class Proxy:
         self._flows.wait()
 
     def lead_to(self, upstream: int) -> None:
-        """From now on that port is the server."""
+        """Makes that port the server, from now on."""
         self.upstream = upstream
         self.cut()
 

@@ -97,7 +97,7 @@ class ProxiedServices:
         self._left.close()
 
     def spoil(self, seed: int) -> None:
-        """From now on requests meet faults. Celery has its own patience, so nothing hangs for it."""
+        """Makes requests meet faults, from now on. None hangs for Celery, which has a patience of its own."""
         quick, all_of_s3 = proxy.QUICK, (*proxy.QUICK, *http1.FAILURES)
         refused = Randomly(seed, REDIS_SHARE, resp.REFUSALS, resp.a_move)
         broken = Randomly(seed + 1, REDIS_SHARE, (*quick, *proxy.HANGING))
@@ -108,7 +108,7 @@ class ProxiedServices:
         self._for_celery[1].choose = Randomly(seed + 4, STORE_SHARE, all_of_s3)
 
     def harness(self) -> SubmissionHarness:
-        """Where a Celery worker of this run starts."""
+        """Returns a submission harness that starts Celery workers of this run."""
         secrets = {"REDIS_PASSWORD": PASSWORD, "STORE_ACCESS_KEY": KEYS.access_key, "STORE_SECRET_KEY": KEYS.secret_key}
         secrets |= {"REDIS__URL": f"redis://127.0.0.1:{self._for_celery[0].port}/0"}
         secrets |= {"STORE__URL": f"http://127.0.0.1:{self._for_celery[1].port}", "CONFIG": str(self.path)}

@@ -31,7 +31,7 @@ from tests.queue.clients import Clients
 from tests.servers.s3 import BUCKET, Server
 
 SILENCE_S, REDIS_SILENCE_S = 0.3, 0.1
-"""How long clients of these tests wait for an answer, of the store and of Redis."""
+"""The deadlines of these tests' clients for an answer of the store and of Redis."""
 NEVER_CALLED = {"confirm"}
 """Only when moves wait for replicas: `test_replicas`."""
 

@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
 
     @move(worker=st.sampled_from(WORKERS), size=st.integers(1, 4), old=st.integers(0, 2), lost=st.booleans())
     def lease(self, worker: str, size: int, old: int = 0, lost: bool = False) -> None:
-        """By a worker that serves the newest weights, or slightly older ones."""
+        """Leases to a worker that serves the newest weights, or slightly older ones."""
         version, token = self.weights[-1 - min(old, len(self.weights) - 1)], str(next(_runs))
         before = self.run.abandoned(version)
         real = self._real(lost, lambda: self.queue.lease(worker, version, size))
@@ -162,7 +162,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.work)
     @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())
     def complete(self, which: int, begun: int = 0, lost: bool = False) -> None:
-        """By whoever leased it once, perhaps begun by the version before."""
+        """Completes as a worker that leased the task once, perhaps with a group that the version before began."""
         one = self.work.pop(which % len(self.work))
         oldest = one.begun(begun)
         length = 3 + 3 * which  # so that the next epoch has something to put in order
@@ -177,7 +177,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.work)
     @move(which=pick, begun=st.integers(0, 1), further=st.integers(0, 2), lost=st.booleans())
     def progress(self, which: int, begun: int = 0, further: int = 0, lost: bool = False) -> None:
-        """By whoever leased it once."""
+        """Fails the task, as a worker that leased it once."""
         one = self.work[which % len(self.work)]
         oldest, (lineage, newest) = one.begun(begun), one.version
         kept = PartialGroup(one.task.id, lineage, (partial_of(oldest), partial_of(newest, 2 + further)))
@@ -476,7 +476,7 @@ class Machine(RuleBasedStateMachine):
         self.run.run_out(task)
 
     def _in_any_order(self, tasks: set[str]) -> None:
-        """These went back in an order that nobody promised: the one that Redis chose is as good as any."""
+        """These went back in an order that is not promised: the one that Redis chose is as good as any."""
         if tasks:
             order = [task.id for task in look(self.queue).retry if task.id in tasks]
             self.run.retry.update({task: self.run.retry.pop(task) for task in order})

@@ -46,7 +46,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class PartialSample:
-    """How far a task is, and of which weights its oldest and its newest token are."""
+    """The progress of a task, and the weights of its oldest and its newest token."""
 
     oldest: int
     newest: int
@@ -211,8 +211,8 @@ class Reference:
         self.tasks |= new
 
     def _likely_length(self, among: list[str], task: str) -> float:
-        """As its prompt's last group, or prompts like it; else as the mean of those of its set that are admitted with
-        it."""
+        """Returns the length of its prompt's last group, or of prompts like it; else the mean of those of its set
+        that are admitted with it."""
         name, _, index = task.split("/")
         others = [one.split("/") for one in among]
         known = [length for other, _, at in others if other == name and (length := self._known_length(other, at))]
@@ -374,7 +374,7 @@ class Reference:
         return taken, seats, causes["late"], causes["abandoned"], outside
 
     def advance(self, lineage: int, turn: int, version: int, trained: int, window: float) -> int:
-        """How many in flight were cancelled."""
+        """Returns how many groups in flight were cancelled."""
         self._take_turn(lineage, turn, "advance")
         if version <= self.v:
             return 0

@@ -38,7 +38,7 @@ class Snapshot:
 
 
 def look(queue: Clients) -> Snapshot:
-    """From one transaction."""
+    """Reads the snapshot in one transaction."""
     keys, client = queue.keys, queue.client
     names = [word.decode() for word in client.zrange(keys.backlog, 0, -1)]
     pipe = client.pipeline(transaction=True)
@@ -110,7 +110,7 @@ def expected(run: Reference) -> Snapshot:
 
 
 def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
-    """By task; an entry's id says nothing outside its own stream."""
+    """Returns the entries by task; an entry's id means nothing outside its own stream."""
     tasks = {entry: words[b"id"].decode() for entry, words in entries}
     return {tasks[row["message_id"]]: (row["consumer"].decode(), row["times_delivered"]) for row in held}
 

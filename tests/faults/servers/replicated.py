@@ -48,7 +48,7 @@ class Replicated:
         return redis.Redis(port=self.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=15.0)
 
     def stall(self) -> None:
-        """From now on the replica hears nothing; until now it heard all."""
+        """Stops the link: the replica has all writes until now, and gets none from now on."""
         self._catch_up()
         self.link.hold()
 

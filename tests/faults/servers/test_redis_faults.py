@@ -1,6 +1,6 @@
 """The faults of Redis itself: it ends in the middle of a rewrite, its log is torn, memory or disk are full.
 
-Nothing acknowledged is lost, whoever waits is told in one sentence, and the run goes on when there is room again.
+Nothing acknowledged is lost, every waiting role gets one clear error, and the run goes on when there is room again.
 """
 
 import os

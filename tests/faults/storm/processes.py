@@ -24,7 +24,7 @@ from tests.faults.storm.settings import SPOTS, WORKERS, supervised_roles
 REAP_S = 0.5
 SERVERS = {"redis": ("redis-server", "valkey-server"), "store": ("rclone",)}
 LEAVE_S = 40.0
-"""How long the supervisor may take to end everybody in order."""
+"""The longest time that the supervisor may take to end all roles in order."""
 
 
 class Processes:

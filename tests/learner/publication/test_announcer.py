@@ -1,4 +1,4 @@
-"""Announcing holds nobody up, keeps the order, and gives a route up where it cannot."""
+"""Announcing delays no upload, keeps the order, and gives a route up where it cannot."""
 
 import logging
 import socket

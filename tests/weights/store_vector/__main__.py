@@ -1,4 +1,4 @@
-"""Writes the vector by a real press into a real store, and copies what it finds there; beside it an announcement."""
+"""Writes the vector: what a real weight publisher puts into a real store, and beside it an announcement."""
 
 import shutil
 import tempfile

@@ -77,14 +77,14 @@ class StoredProgress:
         return self._since.get((partial_sample.id, partial_sample.mark), time_s) < time_s
 
     def _is_left_behind(self, event: Event, partial_sample: Begun) -> bool:
-        """Where the fork is not known, since its learner died too early to tell, nothing is said."""
+        """No verdict where the fork is unknown because its learner died too early to report it."""
         lineage = event.facts.lineage or 0
         return lineage in self.evidence.forks and self.evidence.abandoned(
             Version(partial_sample.lineage, partial_sample.newest), lineage
         )
 
     def _believed(self) -> list[str]:
-        """Ids that somebody completed after a spoiled partial rollout of them was handed out, and did not drop it."""
+        """The ids that were completed after a spoiled partial rollout of them was handed out, and did not drop it."""
         completed = {
             (event.life, made.id) for event in self.evidence.attempts("complete") for made in event.facts.groups
         }

@@ -120,7 +120,7 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def idle(evidence: Evidence) -> Iterator[Violation]:
-    """A history in which nothing was done, or in which nobody looked, shows nothing."""
+    """A history in which nothing was done, or without a snapshot, shows nothing."""
     empty = {
         "the history has no event": evidence.events,
         "no prompt was trained": evidence.trained,
