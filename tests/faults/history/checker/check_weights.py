@@ -1,4 +1,4 @@
-"""The weights that made each group: nothing older than S is trained, nothing by weights that were left behind, and what a
+"""The weights that made each group: no group older than S is trained, none by weights that were left behind, and what a
 group says of its weights is true of the tensors that made it.
 """
 
