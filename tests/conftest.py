@@ -1,6 +1,10 @@
 """Fixtures that start real servers, and the seed that all processes of a session share."""
 
+import signal
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from tests.seed import VARIABLE, session_seed
 
@@ -8,7 +12,7 @@ pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.server
 
 
 def pytest_configure() -> None:
-    """Before pytest-xdist starts its workers, which inherit the environment."""
+    """Draws the session's seed before pytest-xdist starts its workers, which inherit the environment."""
     session_seed()
 
 
@@ -26,3 +30,13 @@ def pytest_collection_finish() -> None:
 
         if core.global_force_seed is None:
             core.global_force_seed = session_seed()
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Restores the handlers of the signals that roles take, after the test."""
+    taken = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in taken}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -37,7 +37,7 @@ def numbered(count: int) -> list[dict[str, object]]:
 
 
 def read_all(name: str, size: int) -> list[PromptRow]:
-    """What other processes read, chunk by chunk, given only the scanned chunks."""
+    """Returns the rows that other processes read, chunk by chunk, given only the scanned chunks."""
     chunks = [chunk for chunk, _ in open_source(name).scan(size)]
     assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
     return [row for chunk in chunks for row in open_source(name).read(chunk)]

@@ -5,7 +5,6 @@ import pickle
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,8 @@ import reasoning_gym
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
 from echo_queue.submission.sources.poker import Deal, Hand
+from tests.processes import is_running
+from tests.waiting import wait_until
 from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.scorer import Scorer, ScoringError
 
@@ -254,7 +255,4 @@ def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
     child = int(worker.stdout.readline())
     worker.kill()
     worker.communicate()
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{child}").exists() and "\nState:\tZ" not in Path(f"/proc/{child}/status").read_text():
-        assert time.monotonic() < deadline, "the environment outlived its worker"
-        time.sleep(0.02)
+    wait_until(lambda: not is_running(child), "the end of the environment, which outlives its worker")

@@ -10,24 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.queue.clients import Clients
-from tests.workers.stage import Stage, tensors_of
+from tests.workers.worker_harness import WorkerHarness, tensors_of
 from workers.held_leases import HeldLeases
 from workers.shutdown import LEAST_S, Shutdown, ShutdownThread, on_signals
 
-Begin = Callable[..., Stage]
+Begin = Callable[..., WorkerHarness]
 DEADLINE_S = 120.0
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Restores the signal handlers after the test."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_makes_a_worker_leave(number: signal.Signals) -> None:
     shutdown = Shutdown()
@@ -58,9 +49,9 @@ def test_a_worker_that_rests_does_not_leave() -> None:
     assert shutdown.resting and not shutdown.is_set()
 
 
-def test_a_main_thread_that_leaves_by_itself_is_left_alone(stage: Begin) -> None:
+def test_a_main_thread_that_leaves_by_itself_is_left_alone(harness: Begin) -> None:
     shutdown, retired = Shutdown(), Shutdown()
-    run = stage()
+    run = harness()
     queue = Clients.connected_as(run.config, "worker")
     shutdown_thread = ShutdownThread(queue, "w1", shutdown, grace_s=DEADLINE_S, held=HeldLeases(), retire=retired.set)
     shutdown_thread.start()
@@ -72,9 +63,9 @@ def test_a_main_thread_that_leaves_by_itself_is_left_alone(stage: Begin) -> None
 
 
 @pytest.fixture
-def stuck(stage: Begin, folder: Path, tmp_path: Path) -> Iterator[tuple[Stage, "subprocess.Popen[bytes]"]]:
+def stuck(harness: Begin, folder: Path, tmp_path: Path) -> Iterator[tuple[WorkerHarness, "subprocess.Popen[bytes]"]]:
     """A process that holds two tasks and cannot be stopped. SIGTERM gives it 600 s, the file `notice` 2 s."""
-    run = stage(queue={"lease_s": 600.0}, rollout={"grace_s": 600.0})
+    run = harness(queue={"lease_s": 600.0}, rollout={"grace_s": 600.0})
     run.begin(["1", "2"], tensors_of(folder))
     command = [sys.executable, "-m", "tests.workers.stuck", str(run.path), str(tmp_path / "notice")]
     process = subprocess.Popen(command)
@@ -86,7 +77,7 @@ def stuck(stage: Begin, folder: Path, tmp_path: Path) -> Iterator[tuple[Stage, "
 
 @pytest.mark.slow
 def test_what_a_stuck_worker_holds_is_handed_back_in_the_time_a_notice_gives(
-    stuck: tuple[Stage, "subprocess.Popen[bytes]"], tmp_path: Path
+    stuck: tuple[WorkerHarness, "subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:
     run, process = stuck
     (tmp_path / "notice").write_text("2")
@@ -97,7 +88,7 @@ def test_what_a_stuck_worker_holds_is_handed_back_in_the_time_a_notice_gives(
 
 @pytest.mark.slow
 def test_a_stuck_worker_ends_in_time_though_nobody_hears_what_it_hands_back(
-    stuck: tuple[Stage, "subprocess.Popen[bytes]"], tmp_path: Path
+    stuck: tuple[WorkerHarness, "subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:
     run, process = stuck
     run.services.stop()

@@ -11,7 +11,7 @@ LUA = "echo_queue/queue/library/"
 
 @dataclass(frozen=True)
 class Mutation:
-    """In `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
+    """A mutation: in `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
 
     name: str
     danger: str

@@ -246,16 +246,7 @@ def test_a_path_that_is_no_file_is_no_notice(
     assert not shutdown.is_set()
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Restores the signal handlers after the test."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("signal_handlers")
 def test_signals_make_a_worker_rest_and_leave(shutdown: Shutdown) -> None:
     watch(Preemption(watch="signal"), shutdown)
     os.kill(os.getpid(), signal.SIGUSR1)

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +18,26 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.queue.clients import Clients
-from tests.workers.weights.scene import Member, Region
+from tests.workers.weights.peer_harness import Member, PeerHarness, slow_down
 
 
 def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
-    region = Region(
+    peer_harness = PeerHarness(
         Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
         store,
         Path(spec["folder"]),
         configure=False,
     )
     slow_down(store, spec.get("pause_s", 0.0))
-    member = Member(region, spec["name"], peer_host="127.0.0.1", **spec["settings"])
+    member = Member(peer_harness, spec["name"], peer_host="127.0.0.1", **spec["settings"])
     route = Route.decode(spec["route"].encode(), "the test")
     threading.Thread(target=watch, args=(member, route), daemon=True).start()
     store_bytes, peer_bytes = member.fetch(route)
     say(f"whole {store_bytes} {peer_bytes}")
     sys.stdin.read()
     member.close()
-
-
-def slow_down(store: ObjectStore, pause_s: float) -> None:
-    """Makes every piece from the store take `pause_s` longer."""
-    stream = store.stream
-
-    def slowly(*place: Any) -> Iterator[bytes]:
-        for piece in stream(*place):
-            time.sleep(pause_s)
-            yield piece
-
-    store.stream = slowly  # type: ignore[method-assign]
 
 
 def watch(member: Member, route: Route) -> None:

@@ -1,4 +1,4 @@
-"""A run without generation: real services, a real learner in a process of its own, workers that make data up."""
+"""A run without generation: real services, a real learner in a process of its own, workers that invent their data."""
 
 import logging
 import multiprocessing
@@ -28,18 +28,18 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["learner.training_loop"])
 
 
-class Stage:
+class LearnerHarness:
     """Services of one run in `directory`, its tiny base model, and a way to start learners and workers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._services: Services | None = None
-        self._workers: list[MadeUpWorker] = []
+        self._workers: list[SimulatedWorker] = []
         make_base(directory / "base-model")
 
     def config(self, **sections: dict[str, Any]) -> Config:
         values: dict[str, dict[str, Any]] = {
-            "run": {"name": "stage", "dir": self.directory / "run"},
+            "run": {"name": "test", "dir": self.directory / "run"},
             "model": {"base": str(self.directory / "base-model")},
             "rollout": {"group_size": 2},
             "staleness": {"s": 2},
@@ -68,36 +68,36 @@ class Stage:
         return connect_store(config, "learner")
 
     def submit(self, config: Config, prompts: int) -> None:
-        """A set of that many prompts; nobody reads them."""
+        """Submits a set of `prompts` prompts, which no worker reads."""
         queue = self.queue(config)
         queue.configure(RunRules.of(config))
         queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
         queue.submit("set", 0, PromptShard("nowhere", 0, prompts))
 
-    def work(self, config: Config, **manner: Any) -> "MadeUpWorker":
-        worker = MadeUpWorker(config, **manner)
+    def work(self, config: Config, **manner: Any) -> "SimulatedWorker":
+        worker = SimulatedWorker(config, **manner)
         self._workers.append(worker)
         worker.start()
         return worker
 
     def learn(self, config: Config) -> "multiprocessing.process.BaseProcess":
-        """A learner of its own process, started."""
+        """Starts a learner in a process of its own."""
         process = PROCESSES.Process(target=learn, args=(config,), daemon=True)
         process.start()
         return process
 
 
 def learn(config: Config) -> None:
-    """What `python -m learner` does, but for reading the configuration."""
+    """Does what `python -m learner` does, except for reading the configuration."""
     from learner.training_loop import train
 
     logging.basicConfig(level=logging.INFO, format="learner: %(message)s")
-    leaving = threading.Event()
-    set_on_signals(leaving)
-    train(config, leaving)
+    stop = threading.Event()
+    set_on_signals(stop)
+    train(config, stop)
 
 
-class MadeUpWorker(threading.Thread):
+class SimulatedWorker(threading.Thread):
     """Serves new weights at once, takes `generation_s` per lease, and completes groups of random tokens."""
 
     def __init__(

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,14 +16,15 @@ from echo_queue.queue import Status
 from echo_queue.reporting import metrics
 from echo_queue.services.serving import Services
 from learner.recovery.checkpoint import trained_ids
+from tests.waiting import wait_until
 
 TINY = Path(__file__).with_name("tiny.toml")
 PROMPTS, UPDATES = 80, 20
 DEADLINE_S = 400.0
 
 
-class Running:
-    """One supervised run at a time; `again` starts the next one in the same directory."""
+class SupervisedRun:
+    """A harness for a supervised run; `again` starts the next one in the same directory."""
 
     def __init__(self, directory: Path, base: Path | None = None, **overrides: str) -> None:
         self.directory = directory
@@ -54,11 +54,13 @@ class Running:
         return self.process.wait(DEADLINE_S)
 
     def until(self, moment: "Moment") -> None:
-        give_up = time.monotonic() + DEADLINE_S
-        while not moment(self):
+        def came_while_the_run_lasts() -> bool:
+            if came := moment(self):
+                return came
             assert self.process.poll() is None, f"the run ended before that:\n{self.told()}"
-            assert time.monotonic() < give_up, f"the moment never came:\n{self.told()}"
-            time.sleep(0.02)
+            return False
+
+        wait_until(came_while_the_run_lasts, "the moment", DEADLINE_S, self.told)
 
     def kill(self, role: str) -> None:
         """SIGKILL to the one process that plays `role`, at once."""
@@ -68,13 +70,15 @@ class Running:
 
     def pid(self, role: str) -> int:
         """Waits for the role to have a process, where it is being started again."""
-        give_up = time.monotonic() + 30
-        while True:
-            found = self._pid(role)
-            if found is not None:
-                return found
-            assert time.monotonic() < give_up, f"{role} never started:\n{self.told()}"
-            time.sleep(0.05)
+        found: list[int] = []
+
+        def started() -> bool:
+            pid = self._pid(role)
+            found.extend([] if pid is None else [pid])
+            return pid is not None
+
+        wait_until(started, f"the start of {role}", 30, self.told)
+        return found[0]
 
     def _pid(self, role: str) -> int | None:
         if role == "supervisor":
@@ -86,7 +90,7 @@ class Running:
         return next((pid for pid in _children(self.process.pid) if words in _command(pid)), None)
 
     def stop(self) -> None:
-        """Whatever a failed test left; the guard ends the roles."""
+        """Ends the run that a failed test left; the guard ends the roles."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -96,7 +100,7 @@ class Running:
                 self.process.wait(10)
 
     def told(self) -> str:
-        """What the run and its roles printed, for a failed assertion."""
+        """Returns what the run and its roles printed, for a failed assertion."""
         logs = sorted((self.config.run.dir / "logs").glob("*.log"))
         parts = [f"── {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]) for log in logs]
         return "\n".join([self.output.read_text()[-4_000:], *parts])
@@ -111,22 +115,22 @@ class Running:
         return metrics.read(self.config.run.dir / "metrics.jsonl")
 
 
-Moment = Callable[[Running], bool]
+Moment = Callable[[SupervisedRun], bool]
 
 
-def locked(run: Running) -> bool:
+def locked(run: SupervisedRun) -> bool:
     """The supervisor holds the directory, and nothing has been started yet."""
     lock = run.config.run.dir / "lock"
     return lock.exists() and lock.read_text() == str(run.process.pid)
 
 
-def submitted(run: Running) -> bool:
+def submitted(run: SupervisedRun) -> bool:
     """The first prompts are in the queue."""
     status = run.status()
     return status is not None and status.submitted > 0
 
 
-def leased(run: Running) -> bool:
+def leased(run: SupervisedRun) -> bool:
     """A worker holds its first tasks."""
     status = run.status()
     return status is not None and status.in_flight > 0
@@ -135,36 +139,36 @@ def leased(run: Running) -> bool:
 def trained(version: int) -> Moment:
     """The learner has written update `version` down."""
 
-    def moment(run: Running) -> bool:
+    def moment(run: SupervisedRun) -> bool:
         updates = run.updates()
         return bool(updates) and updates[-1].version >= version
 
     return moment
 
 
-def checkpointed(run: Running) -> bool:
+def checkpointed(run: SupervisedRun) -> bool:
     """The first checkpoint is durable and its groups are committed."""
     status = run.status()
     return status is not None and status.trained > 0
 
 
-def published(run: Running) -> bool:
+def published(run: SupervisedRun) -> bool:
     """Workers may fetch weights that were trained here."""
     status = run.status()
     return status is not None and status.published is not None and status.published.version.number > 0
 
 
-def assert_no_lag(run: Running) -> None:
-    """What is trained was made by the weights that it is trained on, to the last token."""
+def assert_no_lag(run: SupervisedRun) -> None:
+    """Asserts that all groups were made by the weights that they train, to the last token."""
     assert {lag for update in run.updates() for lag in update.lags} == {"0"}
     assert all(update.token_lag == 0 and update.mixed_groups == 0 for update in run.updates())
 
 
-def assert_each_group_is_of_one_version(run: Running) -> None:
+def assert_each_group_is_of_one_version(run: SupervisedRun) -> None:
     assert sum(update.mixed_groups for update in run.updates()) == 0
 
 
-def assert_tokens_are_no_older_than_their_groups(run: Running) -> None:
+def assert_tokens_are_no_older_than_their_groups(run: SupervisedRun) -> None:
     for update in run.updates():
         lags = sorted(map(int, update.lags))
         assert 0 <= update.token_lag <= lags[-1]
@@ -190,8 +194,8 @@ def _command(pid: int) -> list[str]:
         return []
 
 
-def assert_every_prompt_was_trained_once(run: Running) -> None:
-    """By the ids that the checkpoints hold, which is the last authority, and by the queue; S held for each update.
+def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:
+    """Asserts it by the ids that the checkpoints hold, the last authority, and by the queue; S held for each update.
 
     The run is over and its services have ended: they are started again to be asked.
     """

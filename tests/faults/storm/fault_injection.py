@@ -1,4 +1,4 @@
-"""What is done to the roles of a storm: its seed draws what, to whom and when; each act is counted."""
+"""The faults of a storm: its seed draws which fault, to which role and when; each one is counted."""
 
 import random
 import signal
@@ -7,32 +7,32 @@ from collections import Counter
 from contextlib import suppress
 
 from echo_queue.errors import EchoQueueError
-from tests.faults.storm.keeper import Process
-from tests.faults.storm.looking import Onlooker
+from tests.faults.storm.forked_roles import Process
+from tests.faults.storm.observer import StormObserver
 from tests.faults.storm.processes import Processes, role_of
 from tests.faults.storm.settings import ACTIONS_PER_S, KILLS, LEASE_S, OTHERS, SPOTS, STOPS
-from tests.faults.storm.tally import spared_by
+from tests.faults.storm.summary import spared_by
 
 PAUSE_S = 0.01
 MAKE_UP_S = 20.0
 JOIN_SHARE = 0.5
-"""Of the times at which a machine more is possible."""
+"""The share of the draws at which a spot worker may join in which one does."""
 REWIND_S = 7.0
-"""How long the learner is stopped for it: a rewind is refused while one is heard."""
+"""The seconds for which a rewind stops the learner, since it is refused while a learner is heard."""
 
 
-class Raging:
-    """`kills`, `stops`: by role. `done`: other acts."""
+class FaultInjector:
+    """Injects faults. `kills` and `stops` count by role; `done` counts the other faults."""
 
-    def __init__(self, processes: Processes, onlooker: Onlooker, seed: int) -> None:
+    def __init__(self, processes: Processes, observer: StormObserver, seed: int) -> None:
         self.kills: Counter[str] = Counter()
         self.stops: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self._processes = processes
-        self._onlooker = onlooker
+        self._observer = observer
         self._draw = random.Random(seed)
 
-    def rage(self, duration_s: float) -> None:
+    def inject(self, duration_s: float) -> None:
         until = time.monotonic() + duration_s
         while (at := time.monotonic() + self._draw.expovariate(ACTIONS_PER_S)) <= until:
             while time.monotonic() < at:
@@ -41,7 +41,7 @@ class Raging:
             self._act()
 
     def kill_the_spared(self) -> None:
-        """A short storm may have left a role out."""
+        """Kills the roles that a short storm has left out."""
         give_up = time.monotonic() + MAKE_UP_S
         while (spared := spared_by(self.kills)) and time.monotonic() < give_up:
             self._kill(spared[0], self._draw.random())
@@ -79,7 +79,7 @@ class Raging:
             self.kills[role] += 1
 
     def _stop(self, role: str, lot: float, length_s: float) -> None:
-        """For longer than a lease. While a learner is stopped another one takes the run over."""
+        """Stops the role for longer than a lease. While a learner is stopped another one takes the run over."""
         process = self._one(role, lot)
         if process is None or not self._processes.stop(process, length_s):
             return
@@ -88,7 +88,7 @@ class Raging:
             self._rival()
 
     def _cut_power(self) -> None:
-        """What was being started meanwhile falls in a second round."""
+        """Kills all processes at once, in two rounds: the second kills what was being started during the first."""
         for _ in range(2):
             killed = map(role_of, self._processes.kill_all())
             self.kills.update(role for role in killed if role in KILLS)  # the guard is no role
@@ -96,7 +96,7 @@ class Raging:
 
     def _rival(self) -> None:
         if not self._named("rival"):
-            self._processes.play("rival", "learner", "rival")
+            self._processes.start_role("rival", "learner", "rival")
             self.done["rival learners"] += 1
 
     def _spot(self, lot: float) -> None:
@@ -104,7 +104,7 @@ class Raging:
         there = self._named(*SPOTS)
         away = sorted({*SPOTS} - {process.name for process in there})
         if away and (lot < JOIN_SHARE or not there):
-            self._processes.play(away[0], "worker", away[0])
+            self._processes.start_role(away[0], "worker", away[0])
             self.done["spot workers"] += 1
         elif self._processes.signal(there[int(lot * len(there))], signal.SIGTERM):
             self.done["notices"] += 1
@@ -121,16 +121,16 @@ class Raging:
         for process in self._processes.living():
             if role_of(process) == "learner":
                 self._processes.stop(process, REWIND_S)
-        self._processes.play("rewinder", "rewinder")
+        self._processes.start_role("rewinder", "rewinder")
         self.done["rewinds"] += 1
 
     def _revive(self) -> None:
-        with suppress(EchoQueueError), self._onlooker.observed():
-            if queue := self._onlooker.admin():
+        with suppress(EchoQueueError), self._observer.observed():
+            if queue := self._observer.admin():
                 self.done["revived"] += queue.revive([dead.id for dead in queue.dead(3)])
 
     def _one(self, role: str, lot: float) -> Process | None:
-        """Who rewinds keeps the learner stopped: killed, it would be started again."""
+        """Returns a process of `role`. No learner during a rewind: a killed one would be started again."""
         spared = role == "learner" and self._named("rewinder")
         return None if spared else self._processes.one(role, lot)
 

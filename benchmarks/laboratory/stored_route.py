@@ -1,6 +1,6 @@
 """The bytes that the laboratory broadcasts: a route of random bytes, put into the store by a process of its own.
 
-`python -m benchmarks.laboratory.cargo SPEC` is that process; it stores the bytes asked for and reports the route.
+`python -m benchmarks.laboratory.stored_route SPEC` is that process: it stores bytes on request and reports the route.
 """
 
 import os
@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 from blake3 import blake3
 
+from benchmarks.laboratory.events import dump_stacks_on_signal, report
 from benchmarks.laboratory.origin import endpoint
 from benchmarks.laboratory.processes import Node
-from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, digest, part_key
@@ -23,28 +23,28 @@ PART_BYTES = 64 << 20
 ROOT = "0" * 64
 """A root of zeros, since random bytes are no tensors."""
 LOADED_S = 120.0
-MODULE = "benchmarks.laboratory.cargo"
+MODULE = "benchmarks.laboratory.stored_route"
 
 
 @dataclass(frozen=True)
-class Cargo:
+class StoredRoute:
     """A stored route. `digests`: of each whole part, computed where it was made, to compare arrivals with."""
 
     route: Route
     digests: tuple[str, ...]
 
 
-def upload(loader: Node, run: str, number: int, size: int, chunk_bytes: int) -> Cargo:
+def upload(loader: Node, run: str, number: int, size: int, chunk_bytes: int) -> StoredRoute:
     """Makes `loader`, a process of this module, store `size` random bytes as version 1.`number` of `run`."""
-    loader.tell("load", run=run, number=number, size=size, chunk_bytes=chunk_bytes)
-    said = loader.hear("loaded", LOADED_S).figures
-    return Cargo(Route.decode(said["route"].encode(), loader.name), tuple(said["digests"]))
+    loader.order("load", run=run, number=number, size=size, chunk_bytes=chunk_bytes)
+    said = loader.await_event("loaded", LOADED_S).figures
+    return StoredRoute(Route.decode(said["route"].encode(), loader.name), tuple(said["digests"]))
 
 
 def main() -> None:
-    explain_when_asked()
+    dump_stacks_on_signal()
     origin = orjson.loads(Path(sys.argv[1]).read_bytes())["origin"]
-    say("ready")
+    report("ready")
     for line in sys.stdin:
         _upload(origin, **orjson.loads(line))
 
@@ -61,7 +61,7 @@ def _upload(origin: str, run: str, number: int, size: int, chunk_bytes: int, **o
         store.put(part.key, data)
         parts.append(part)
         digests.append(blake3(data).hexdigest())
-    say("loaded", route=Route(run, version, None, ROOT, None, tuple(parts)).encode().decode(), digests=digests)
+    report("loaded", route=Route(run, version, None, ROOT, None, tuple(parts)).encode().decode(), digests=digests)
 
 
 if __name__ == "__main__":

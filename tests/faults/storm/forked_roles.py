@@ -1,8 +1,8 @@
-"""Processes of a storm: forked instead of started, so that a role is back within milliseconds; found, and killed.
+"""The processes of a storm, forked instead of started, so that a role is back within milliseconds.
 
 - The supervisor is the real one; its roles are children forked from it, each the leader of its own group and known
   to the guard before it begins, as the real ones are.
-- Nobody is killed but descendants of the calling process, which adopts what its children leave behind.
+- Only descendants of the calling process are killed; it adopts the processes that its children leave behind.
 """
 
 import ctypes
@@ -23,11 +23,11 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.supervisor import Role, Supervisor, sign
 from tests.faults.crash_points.forked_process import POLL_S, Forked
-from tests.faults.storm.roles import play
+from tests.faults.storm.roles import run_role
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
 NEVER = 10**9
-ENDURING = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.3, settled_s=1.0, most_ends=NEVER)
+BACKOFF = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.3, settled_s=1.0, most_ends=NEVER)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Process:
 
 
 def fork(name: str, run: Callable[[], int], log: Path) -> Forked:
-    """A child called `name` that runs `run`, ends with its exit code, and is killed when this process ends."""
+    """Forks a child called `name` that runs `run`, ends with its exit code, and is killed when this process ends."""
 
     def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -51,13 +51,13 @@ def fork(name: str, run: Callable[[], int], log: Path) -> Forked:
         return _fork(name, run, file, die_with_parent)
 
 
-def keep(directory: Path, roles: tuple[Role, ...]) -> int:
-    """The supervisor of a storm: keeps `roles` until SIGTERM."""
+def supervise(directory: Path, roles: tuple[Role, ...]) -> int:
+    """Runs the supervisor of a storm: it keeps `roles` running until SIGTERM."""
     try:
-        enduring = Supervisor(
-            directory / "run", backoff=ENDURING, launch=partial(_launch, directory), most_refusals=NEVER
+        configured = Supervisor(
+            directory / "run", backoff=BACKOFF, launch=partial(_launch, directory), most_refusals=NEVER
         )
-        with enduring as supervisor:
+        with configured as supervisor:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, supervisor.interrupt)
             supervisor.start(*roles)
@@ -75,22 +75,22 @@ def _launch(directory: Path, role: Role, environ: Mapping[str, str], log: IO[byt
     def announce() -> None:
         os.write(guard.fileno(), f"{sign(role)} {os.getpid()}\n".encode())
 
-    return _fork(role.name, lambda: play(directory, role.command), log, announce)
+    return _fork(role.name, lambda: run_role(directory, role.command), log, announce)
 
 
 def _fork(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> Forked:
     pid = os.fork()
     if pid == 0:
-        _become(name, run, log, announce)
+        _run_child(name, run, log, announce)
     return Forked(pid)
 
 
-def _become(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> NoReturn:
-    """The rest of a child's life. It holds no file of its parent's but the log."""
+def _run_child(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> NoReturn:
+    """Runs the child to its end. It holds no file of its parent's but the log."""
     code = 1
     try:
         os.setsid()
-        call_myself(name)
+        set_process_name(name)
         announce()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(log.fileno(), 1)
@@ -111,12 +111,12 @@ def _become(name: str, run: Callable[[], int], log: IO[bytes], announce: Callabl
         os._exit(code)
 
 
-def call_myself(name: str) -> None:
+def set_process_name(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
 
 
-def adopt() -> None:
-    """From now on, descendants whose parent dies become children of this process."""
+def adopt_orphans() -> None:
+    """Makes descendants whose parent dies children of this process, from now on."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -1,4 +1,4 @@
-"""A storm from its beginning to its end: everybody starts, it rages, it calms, the run drains, and is judged."""
+"""A storm from its beginning to its end: all roles start, faults are injected, the run finishes, and is judged."""
 
 import time
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.faults.history.checker import Verdict, judge
-from tests.faults.storm import looking, roles
-from tests.faults.storm.looking import Onlooker
+from tests.faults.storm import observer, roles
+from tests.faults.storm.fault_injection import FaultInjector
+from tests.faults.storm.observer import StormObserver
 from tests.faults.storm.processes import Processes
-from tests.faults.storm.raging import Raging
 from tests.faults.storm.settings import configure, in_words
-from tests.faults.storm.tally import Tally
+from tests.faults.storm.summary import StormSummary
 
 BEGIN_S = 60.0
 PATIENCE_S = 150.0
-"""How long the end is waited for, so that a slow one is told apart from one that never comes."""
+"""The longest wait for the end, so that a slow end can be distinguished from one that never comes."""
 PAUSE_S = 0.05
 
 
@@ -26,51 +26,51 @@ class Storm:
         self.directory, self.seed, self.duration_s = directory, seed, duration_s
         self.config = configure(directory, seed)
         self._processes = Processes(directory)
-        self._onlooker = Onlooker(directory, self.config)
-        self._raging = Raging(self._processes, self._onlooker, seed)
+        self._observer = StormObserver(directory, self.config)
+        self._injector = FaultInjector(self._processes, self._observer, seed)
 
-    def run(self) -> tuple[Tally, Verdict]:
+    def run(self) -> tuple[StormSummary, Verdict]:
         try:
             return self._run()
         finally:
             self._processes.end()
 
-    def _run(self) -> tuple[Tally, Verdict]:
+    def _run(self) -> tuple[StormSummary, Verdict]:
         began = time.monotonic()
         self._begin()
-        raging_from = time.time()
-        self._raging.rage(self.duration_s)
-        self._raging.kill_the_spared()
-        raged_s = (raging_from, time.time())
+        injecting_from = time.time()
+        self._injector.inject(self.duration_s)
+        self._injector.kill_the_spared()
+        injected_s = (injecting_from, time.time())
         self._processes.wake()
         (self.directory / roles.CLOSING).touch()
         drained_s = self._drained()
-        tally = Tally(
+        summary = StormSummary(
             seed=self.seed,
             rules=in_words(self.config),
             seconds=time.monotonic() - began,
-            kills=self._raging.kills,
-            stops=self._raging.stops,
-            done=self._raging.done,
+            kills=self._injector.kills,
+            stops=self._injector.stops,
+            done=self._injector.done,
             drained_s=drained_s,
-            surprises=self._processes.unexpected + looking.surprises(self.directory),
-            raged_s=raged_s,
+            surprises=self._processes.unexpected + observer.surprises(self.directory),
+            injected_s=injected_s,
         )
-        return tally, judge(self._onlooker.evidence())
+        return summary, judge(self._observer.evidence())
 
     def _begin(self) -> None:
         self._processes.tend()
         self._processes.watch()
-        self._await(lambda: self._onlooker.admin() is not None, BEGIN_S, "the services")
-        self._onlooker.declare_keel()
+        self._await(lambda: self._observer.admin() is not None, BEGIN_S, "the services")
+        self._observer.declare_final_set()
         self._await(self._trains, BEGIN_S, "the first commit")
 
     def _trains(self) -> bool:
-        status = self._onlooker.status()
+        status = self._observer.status()
         return status is not None and status.trained > 0
 
     def _finished(self) -> bool:
-        status = self._onlooker.status()
+        status = self._observer.status()
         return status is not None and status.finished
 
     def _drained(self) -> float | None:

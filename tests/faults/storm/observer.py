@@ -1,4 +1,4 @@
-"""Who looks on while a storm rages, and what is found when it is over."""
+"""The observation of a storm: audits while it lasts, and the evidence when it is over."""
 
 import random
 import signal
@@ -20,7 +20,7 @@ from echo_queue.queue import Audit, Chunk, PromptSet, RunRules, Status
 from echo_queue.submission.sources.registry import open_source
 from tests.faults.history import recorder, served_versions
 from tests.faults.history.checker import Evidence, Link, Snapshot, Update
-from tests.faults.storm import made_up, prompts
+from tests.faults.storm import prompts, simulated
 from tests.queue.clients import Clients
 
 LOOK_S = (0.2, 0.5)
@@ -28,8 +28,8 @@ SNAPSHOTS = "snapshots.jsonl"
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
-class Onlooker:
-    """Asks the services of a storm, which may be away at any moment; what it does is part of the history, too."""
+class StormObserver:
+    """Asks the services of a storm, which may be away at any moment. Its own moves are part of the history, too."""
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory, self.config = directory, config
@@ -56,18 +56,18 @@ class Onlooker:
         finally:
             failpoints.observer = None
 
-    def declare_keel(self) -> None:
-        """Its source is away until the submitter brings it, so whoever expands it meanwhile refuses it."""
-        source = prompts.keel_source(self.directory)
-        prompts.write_rows(source, prompts.KEEL_ROWS, 0)
-        keel = prompts.keel(self.directory)
-        chunks: list[Chunk] = [chunk for chunk, _ in open_source(keel.source).scan(keel.chunk)]
+    def declare_final_set(self) -> None:
+        """Declares the final set. Its source is absent until the submitter writes it; until then it is refused."""
+        source = prompts.final_source(self.directory)
+        prompts.write_rows(source, prompts.FINAL_ROWS, 0)
+        final_set = prompts.final_set(self.directory)
+        chunks: list[Chunk] = [chunk for chunk, _ in open_source(final_set.source).scan(final_set.chunk)]
         source.unlink()
         queue = self.admin()
         assert queue
         with self.observed():
             queue.configure(RunRules.of(self.config))
-            queue.declare(PromptSet(keel.set, keel.source, seed=self.config.run.seed), chunks)
+            queue.declare(PromptSet(final_set.set, final_set.source, seed=self.config.run.seed), chunks)
 
     def evidence(self) -> Evidence:
         from learner.recovery import checkpoint
@@ -90,7 +90,7 @@ class Onlooker:
             counts=status.counts,
             s=self.config.staleness.s,
             max_attempts=self.config.queue.max_attempts,
-            vocabulary=made_up.VOCABULARY,
+            vocabulary=simulated.VOCABULARY,
             poison=prompts.is_poison,
             stamped=True,
             served=served_versions.read(self.config.run.dir),
@@ -98,12 +98,12 @@ class Onlooker:
 
 
 def monitor(directory: Path) -> int:
-    """Audits, a few in a second, as often as the server answers."""
+    """Writes audits, a few in a second, as often as the server answers; ends at SIGTERM."""
     config, queue = load(directory / "run.toml", {}), None
-    leaving: list[int] = []
-    signal.signal(signal.SIGTERM, lambda *_: leaving.append(1))
+    terminated: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: terminated.append(1))
     with (directory / SNAPSHOTS).open("ab", buffering=0) as file:
-        while not leaving:
+        while not terminated:
             try:
                 queue = queue or Clients(
                     connect_redis(config, "monitor", deadline_s=0), config.run.name, deadline_s=0.0
@@ -132,7 +132,7 @@ def snapshots(directory: Path) -> Iterator[Snapshot]:
 
 
 def surprises(directory: Path) -> Counter[str]:
-    """Last lines of the tracebacks that roles printed: what nobody foresaw."""
+    """Counts the last lines of the tracebacks that roles printed."""
     found: Counter[str] = Counter()
     for log in directory.glob("**/logs/*.log"):
         lines = log.read_text("utf-8", "replace").splitlines()
@@ -141,7 +141,7 @@ def surprises(directory: Path) -> Counter[str]:
 
 
 def raised(lines: Sequence[str]) -> Iterator[str]:
-    """What tracebacks end with: of a chain, only the last one, which is what nobody caught."""
+    """Yields the last line of each traceback; of a chain only the last one, which is the error that was not caught."""
     inside, last = False, ""
     for line in filter(None, lines):
         if line.startswith("Traceback (most recent call last)"):

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES
+from tests.queue.queue_harness import RULES
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.folder import FolderTransport, SharedFolder
 from workers.weights.peers.exchange import PeerExchange
@@ -38,7 +39,7 @@ def route_of(*datas: bytes, chunk_bytes: int = CHUNK) -> Route:
     return Route("run", VERSION, None, "0" * 64, None, tuple(part_of(data, chunk_bytes) for data in datas))
 
 
-def cargo(chunks: int, parts: int = 1) -> list[bytes]:
+def random_parts(chunks: int, parts: int = 1) -> list[bytes]:
     """Makes random parts; the last chunk of each is shorter."""
     return [os.urandom(chunks * CHUNK - 100) for _ in range(parts)]
 
@@ -46,19 +47,21 @@ def cargo(chunks: int, parts: int = 1) -> list[bytes]:
 class Member:
     """A worker that fetches and serves; its one heartbeat is valid for the whole test."""
 
-    def __init__(self, region: "Region", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
+    def __init__(self, peer_harness: "PeerHarness", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
         self.name = name
-        region.heartbeat(name)
+        peer_harness.heartbeat(name)
         chosen = {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings
-        self.part_cache = PartCache(region.folder / name, 1 << 30)
+        self.part_cache = PartCache(peer_harness.folder / name, 1 << 30)
         weights = Weights(**chosen)
         self.exchange: Any
         """The worker's transport."""
         if weights.transport == "folder":
-            shared = SharedFolder(region.folder.parent / "shared", weights.folder_max_bytes)
-            self.exchange = FolderTransport(shared, region.store, self.part_cache, weights.chunk_deadline_s)
+            shared = SharedFolder(peer_harness.folder.parent / "shared", weights.folder_max_bytes)
+            self.exchange = FolderTransport(shared, peer_harness.store, self.part_cache, weights.chunk_deadline_s)
         else:
-            self.exchange = PeerExchange(region.queue, region.store, self.part_cache, name, weights, secret=secret)
+            self.exchange = PeerExchange(
+                peer_harness.queue, peer_harness.store, self.part_cache, name, weights, secret=secret
+            )
 
     def fetch(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
         """Fetches a route; returns the bytes from the store and from peers."""
@@ -73,7 +76,7 @@ class Member:
         self.part_cache.close()
 
 
-class Region:
+class PeerHarness:
     def __init__(self, queue: Clients, store: ObjectStore, folder: Path, configure: bool = True) -> None:
         self.queue, self.store, self.folder = queue, store, folder
         self._members: list[Member] = []
@@ -105,6 +108,18 @@ class Region:
     def close(self) -> None:
         for one in (*self._members, *self._liars):
             one.close()
+
+
+def slow_down(store: ObjectStore, pause_s: float) -> None:
+    """Makes every piece that is read from the store take `pause_s` longer."""
+    stream = store.stream
+
+    def slowly(*place: Any) -> Iterator[bytes]:
+        for piece in stream(*place):
+            time.sleep(pause_s)
+            yield piece
+
+    store.stream = slowly  # type: ignore[method-assign]
 
 
 Conversation = Callable[[socket.socket, bytes], None]

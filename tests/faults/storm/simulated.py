@@ -1,7 +1,7 @@
-"""What would take time, made up: an engine that draws tokens instead of computing them, and rewards by parity.
+"""Simulations of what takes time: an engine that draws tokens instead of computing them, and rewards by parity.
 
 A few groups are spoiled on purpose: a scorer that raises now and then or always, a token that the model does not have.
-The engine tells by which tensors it was served (`stamps`).
+The log-probabilities of the engine show which tensors it was served with (`stamps`).
 """
 
 import random
@@ -34,10 +34,10 @@ STEP_S, SLOW_S = 0.002, 1.0
 """A step in which a long sample grows, so that its worker may die on the way; one that takes long, at most."""
 
 
-class Drawing:
+class SimulatedEngine:
     """An engine whose samples are drawn at random: everything of an engine but the model."""
 
-    name = "drawing"
+    name = "simulated"
 
     def __init__(self, config: Config, folder: str, version: Version, stop_tokens: Sequence[int]) -> None:
         from safetensors.torch import load_file
@@ -45,7 +45,7 @@ class Drawing:
         self.version = version
         self.sampled = 0
         self._tensors = stamps.on(version, load_file(f"{folder}/model.safetensors"))
-        self._running: dict[SampleKey, Growing] = {}
+        self._running: dict[SampleKey, SimulatedSample] = {}
 
     @property
     def running(self) -> int:
@@ -65,7 +65,7 @@ class Drawing:
     def add(self, requests: Sequence[SampleRequest]) -> None:
         for request in requests:
             assert request.key not in self._running and len(request.partial_sample.tokens) < request.limit
-            self._running[request.key] = Growing.of(request)
+            self._running[request.key] = SimulatedSample.of(request)
 
     def step(self) -> dict[SampleKey, PartialSample]:
         slow_s = random.uniform(0, SLOW_S) if random.randrange(ONE_IN_SLOW) == 0 else 0.0
@@ -92,18 +92,18 @@ class Drawing:
 
 
 @dataclass
-class Growing:
+class SimulatedSample:
     """A sample under way: all its tokens are known, `place` of them are drawn. A long one grows by one in a step."""
 
     begun: PartialSample
     tokens: Tokens
-    """From the end of `begun`."""
+    """The tokens after the end of `begun`."""
     logprobs: Logprobs
     spans: list[Span]
     place: int = 0
 
     @classmethod
-    def of(cls, request: SampleRequest) -> "Growing":
+    def of(cls, request: SampleRequest) -> "SimulatedSample":
         draw = np.random.default_rng(request.seed)
         long = draw.integers(ONE_IN_LONG) == 0
         length = LONG if long else int(draw.integers(1, SHORT + 1))
@@ -121,7 +121,7 @@ class Growing:
         return self.place == len(self.tokens)
 
     def grow(self, version: Version) -> int:
-        """Returns by how many tokens."""
+        """Grows the sample; returns by how many tokens."""
         count = 1 if self.long else len(self.tokens)
         if not self.spans or self.spans[-1].version != version.number:
             self.spans.append(Span(len(self.begun.tokens) + self.place, version.number))
@@ -139,7 +139,7 @@ class Growing:
         )
 
 
-class Parity:
+class ParityScorer:
     """A scorer in this process, with the interface of `Scorer`; an environment that answers, if `interactive`."""
 
     def __init__(self, interactive: bool) -> None:

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from echo_queue.weights import Signer, WeightPublisher
 from learner.publication import signing_key
 from tests import toml
 from tests.queue.clients import Clients
+from tests.waiting import wait_until
 from workers import engines
 from workers.environments.scorer import Scorer
 from workers.shutdown import Shutdown
@@ -32,7 +32,7 @@ from workers.worker import work
 DEADLINE_S = 180.0
 
 
-class Stage:
+class WorkerHarness:
     """Starts the services of a run under `directory` on the model in `folder`."""
 
     def __init__(self, directory: Path, folder: Path, **settings: Any) -> None:
@@ -125,12 +125,12 @@ class Stage:
         return Clients.connected_as(self.config, "monitor").status()
 
     def until(self, true: Callable[[], bool], what: str) -> None:
-        give_up = time.monotonic() + DEADLINE_S
-        while not true():
-            if self.errors:
+        def true_while_workers_live() -> bool:
+            if not (came := true()) and self.errors:
                 raise AssertionError(f"the worker ended before {what}") from self.errors[0]
-            assert time.monotonic() < give_up, f"{what} never came"
-            time.sleep(0.02)
+            return came
+
+        wait_until(true_while_workers_live, what, DEADLINE_S)
 
     # Workers ----------------------------------------------------------------------------------------------------------
 
@@ -166,6 +166,11 @@ class Stage:
         self.services.stop()
 
 
+def generating(run: WorkerHarness) -> bool:
+    """Returns whether a worker of the run has reported that it generates."""
+    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
+
+
 def tensors_of(folder: Path) -> dict[str, Tensor]:
     """Returns the tensors that a learner publishes of the model in `folder`."""
     model = AutoModelForCausalLM.from_pretrained(folder)
@@ -185,7 +190,7 @@ def assert_generated_by(folder: Path, group: Group, temperature: float) -> None:
 
 def _settings(directory: Path, folder: Path, overrides: dict[str, Any]) -> dict[str, Any]:
     settings: dict[str, dict[str, Any]] = {
-        "run": {"name": "stage", "dir": str(directory / "run")},
+        "run": {"name": "test", "dir": str(directory / "run")},
         "model": {"base": str(folder), "max_prompt_tokens": 64, "max_new_tokens": 16},
         "environment": {"kind": "function", "function": "tests.workers.rewards:matches_column"},
         "rollout": {"group_size": 3, "concurrent_groups": 2, "temperature": 0.8, "grace_s": 600.0},

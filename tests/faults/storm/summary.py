@@ -1,7 +1,7 @@
-"""What a storm did, how it ended, and whether it was one that shows anything.
+"""The summary of a storm: what it did, how it ended, and whether it was enough to show anything.
 
 A long storm shows that the project withstands one, so it must have been one. A short one, as in CI on a machine that
-may be busy, is judged by the promises alone; what else was not as it should be is told beside the verdict.
+may be busy, is judged by the promises alone; the report lists what else it lacks beside the verdict.
 """
 
 import math
@@ -30,41 +30,41 @@ LONG_S, KILLS_PER_S, FEWEST_KILLS_PER_S = 300.0, 1_000 / 600, 0.5
 MANY_REWINDS, MANY_NOTICES = 8, 60
 """Tries of which many come to nothing: the learner is started again in the midst, the worker holds nothing then."""
 STRETCH_S = 60.0
-"""In every stretch of this length somebody looked."""
+"""Every stretch of this length has a snapshot."""
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What a storm did and how it ended."""
+class StormSummary:
+    """The acts of a storm, and its end."""
 
     seed: int
     rules: str
-    """Those of its run that decide most, in words."""
+    """The run's rules that decide most, as a phrase."""
     seconds: float
     kills: Counter[str]
     stops: Counter[str]
     done: Counter[str]
     drained_s: float | None
-    """From the last kill to the run's end; None if that never came."""
+    """Seconds from the last kill to the run's end; None if that never came."""
     surprises: Counter[str]
-    raged_s: tuple[float, float]
-    """From when until when it killed, by the clock."""
+    injected_s: tuple[float, float]
+    """The first and the last moment of the killing, in seconds since the epoch."""
 
     @property
     def is_long(self) -> bool:
-        began, ended = self.raged_s
+        began, ended = self.injected_s
         return ended - began >= LONG_S
 
     def complaints(self, snapshots_s: Sequence[float], shown: Mapping[str, int]) -> list[str]:
-        """Why one was not withstood, whatever the history says; and, where it was long, why this was no storm."""
+        """Returns why the storm was not withstood, whatever the history says; of a long storm also what it lacks."""
         return self._broken() + (self._lacks(snapshots_s, shown) if self.is_long else [])
 
     def remarks(self, snapshots_s: Sequence[float], shown: Mapping[str, int]) -> list[str]:
-        """What a short storm lacks to be one: told, and no reason to call it not withstood."""
+        """Returns what a short storm lacks. The report lists it; the storm can be withstood all the same."""
         return [] if self.is_long else self._lacks(snapshots_s, shown)
 
     def _broken(self) -> list[str]:
-        """What no storm of any length may end with."""
+        """Returns the faults that a storm of no length may end with."""
         surprises = [line for line in self.surprises if not foreseen(line)]
         told = [
             (not self.kills.total(), "nobody was killed"),
@@ -74,8 +74,8 @@ class Tally:
         return [what for wrong, what in told if wrong]
 
     def _lacks(self, snapshots_s: Sequence[float], shown: Mapping[str, int]) -> list[str]:
-        """`shown`: what a long one must have met, and how often it did (`met`)."""
-        began, ended = self.raged_s
+        """Returns what the storm lacks. `shown`: the result of `met`."""
+        began, ended = self.injected_s
         rate = KILLS_PER_S if self.is_long else FEWEST_KILLS_PER_S
         least = math.ceil(rate * (ended - began))
         spared = spared_by(self.kills)
@@ -115,7 +115,7 @@ class Tally:
 
 
 def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
-    """What a storm under these rules meets if it lasts: what, and how often it did. `done`: as in a `Tally`."""
+    """Returns the events that a long storm under these rules meets, and how often. `done`: see `StormSummary`."""
     seen = verdict.served
     often = {
         "weights that came whole": seen.routes["anchors"] if seen else 0,
@@ -137,12 +137,12 @@ def met(config: Config, verdict: Verdict, done: Counter[str]) -> dict[str, int]:
 
 
 def foreseen(surprise: str) -> bool:
-    """Whether a traceback of that role, which ends with that line, tells of nothing but a service that was away."""
+    """Returns whether a traceback of that role that ends with that line means only that a service was away."""
     return any(re.match(pattern, surprise) for pattern in FORESEEN)
 
 
 def spared_by(kills: Counter[str]) -> list[str]:
-    """Roles that were never killed."""
+    """Returns the roles that were never killed."""
     return [role for role in KILLS if role != "power cut" and not kills[role]]
 
 

@@ -22,7 +22,7 @@ OTHER = Signer(bytes(31) + b"\1")
 VERIFIER = SignatureVerifier(SIGNER.public_key)
 CHUNK_KEY = bytes(range(32))
 SMALL = {"chunk_bytes": 4_096, "part_bytes": 40_000}
-"""So that a toy model has several parts of several chunks."""
+"""Sizes with which a toy model has several parts of several chunks."""
 
 
 def model(seed: int = 0) -> dict[str, Tensor]:
@@ -41,7 +41,7 @@ def model(seed: int = 0) -> dict[str, Tensor]:
 
 
 def drifted(tensors: Mapping[str, Tensor], seed: int, share: float = 0.05, step: float = 1e-4) -> dict[str, Tensor]:
-    """After another update: `share` of the elements moved by about `step`; ties stay."""
+    """Returns the weights after another update, which moves `share` of the elements by about `step`; ties stay."""
     generator = torch.Generator().manual_seed(seed)
     moved: dict[int, Tensor] = {}
     for tensor in tensors.values():
@@ -59,7 +59,7 @@ def history(updates: int, share: float = 0.05) -> list[dict[str, Tensor]]:
 
 
 def same(left: Mapping[str, Tensor], right: Mapping[str, Tensor], dtype: torch.dtype = torch.float32) -> bool:
-    """Bit for bit, once the right one's floating tensors are of `dtype`."""
+    """Returns whether both are equal bit for bit, once the right one's floating tensors are of `dtype`."""
     return left.keys() == right.keys() and all(_bits(left[name]) == _bits(right[name], dtype) for name in left)
 
 
@@ -83,14 +83,14 @@ FIRST = Version(0, 0)
 
 
 def publish(store: ObjectStore, tensors: Mapping[str, Tensor], version: Version = FIRST, **settings: Any) -> Published:
-    """As the first of its lineage."""
+    """Publishes `tensors` as the first version of its lineage."""
     return weight_publisher(store, **settings).publish(version, tensors, "float32")
 
 
 def publish_all(
     store: ObjectStore, versions: list[dict[str, Tensor]], lineage: int = 0, **settings: Any
 ) -> list[Published]:
-    """A lineage with all its further routes."""
+    """Publishes a lineage with all its further routes."""
     learner, published = weight_publisher(store, **settings), []
     for number, tensors in enumerate(versions):
         published.append(learner.publish(Version(lineage, number), tensors, "float32"))
