@@ -1,5 +1,6 @@
 """Fixtures that start real servers, and the seed that all processes of a session share."""
 
+import gc
 import sys
 
 from tests.seed import VARIABLE, session_seed
@@ -8,8 +9,12 @@ pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.server
 
 
 def pytest_configure() -> None:
-    """Before pytest-xdist starts its workers, which inherit the environment."""
+    """Before pytest-xdist starts its workers, which inherit the environment.
+
+    The collector of garbage rests while the tests are imported: next to nothing of that is garbage.
+    """
     session_seed()
+    gc.disable()
 
 
 def pytest_report_header() -> str:
@@ -18,6 +23,8 @@ def pytest_report_header() -> str:
 
 def pytest_collection_finish() -> None:
     """Hypothesis, where any collected test uses it, draws from the same seed and never judges by how fast it draws."""
+    gc.freeze()
+    gc.enable()
     if "hypothesis" in sys.modules:
         from hypothesis import HealthCheck, core, settings
 

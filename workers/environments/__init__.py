@@ -9,17 +9,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from echo_queue.config import Environment as EnvironmentConfig
-from echo_queue.records import Message
+if TYPE_CHECKING:  # pydantic and numpy would take most of the start of each child process
+    from echo_queue.records import Message
+
+
+@dataclass(frozen=True)
+class EnvironmentSettings:
+    """The keys of the section `environment` that its child process needs; the parent has validated them."""
+
+    kind: str
+    function: str
+    options: dict[str, Any]
+    max_turns: int
 
 
 @dataclass(frozen=True)
 class ScoringRequest:
     """The N completions of one prompt, to be scored. `columns` are the prompt row's further columns."""
 
-    prompt: str | list[Message]
+    prompt: "str | list[Message]"
     completions: Sequence[str]
     completion_ids: Sequence[list[int]]
     columns: Mapping[str, Any]
@@ -33,7 +43,7 @@ class Turn:
     its last text may be cut, or may have been answered before by an observation that filled the room.
     """
 
-    prompt: str | list[Message]
+    prompt: "str | list[Message]"
     columns: Mapping[str, Any]
     seed: int
     completions: Sequence[str]
@@ -68,16 +78,16 @@ class Session(Protocol):
 class InteractiveEnvironment(Protocol):
     """Answers the model turn by turn."""
 
-    def start(self, prompt: str | list[Message], columns: Mapping[str, Any], seed: int) -> Session:
+    def start(self, prompt: "str | list[Message]", columns: Mapping[str, Any], seed: int) -> Session:
         """Starts a session whose replies depend only on these arguments and the model's turns. May raise anything."""
 
 
-def create(config: EnvironmentConfig) -> ScoringEnvironment | InteractiveEnvironment:
-    """Makes the configured environment, an `InteractiveEnvironment` iff `config.kind` is interactive.
+def create(settings: EnvironmentSettings) -> ScoringEnvironment | InteractiveEnvironment:
+    """Makes the configured environment, an `InteractiveEnvironment` iff `settings.kind` is interactive.
 
     Raises `ConfigError` if the environment cannot be made on this machine.
     """
-    match config.kind:
+    match settings.kind:
         case "reasoning-gym":
             from workers.environments.reasoning_gym import ReasoningGym
 
@@ -89,16 +99,17 @@ def create(config: EnvironmentConfig) -> ScoringEnvironment | InteractiveEnviron
         case "function":
             from workers.environments.function import Function
 
-            return Function(config.function)
+            return Function(settings.function)
         case "interactive":
             from workers.environments.interactive import make
 
-            return make(config.function, config.options)
+            return make(settings.function, settings.options)
         case "verifiers":
             from workers.environments.verifiers import Verifiers
 
-            return Verifiers(config.function, config.options)
+            return Verifiers(settings.function, settings.options)
         case "poker":
             from workers.environments.poker import Poker
 
             return Poker()
+    raise ValueError(f"not a kind of environment: {settings.kind}")
