@@ -1,5 +1,6 @@
 """Fixtures that start real servers, and the seed that all processes of a session share."""
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,12 @@ pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.server
 
 
 def pytest_configure() -> None:
-    """Draws the session's seed before pytest-xdist starts its workers, which inherit the environment."""
+    """Draws the session's seed before pytest-xdist starts its workers, which inherit the environment.
+
+    The garbage collector rests while the tests are imported: next to nothing of that is garbage.
+    """
     session_seed()
+    gc.disable()
 
 
 def pytest_report_header() -> str:
@@ -22,6 +27,8 @@ def pytest_report_header() -> str:
 
 def pytest_collection_finish() -> None:
     """Hypothesis, where any collected test uses it, draws from the same seed and never judges by how fast it draws."""
+    gc.freeze()
+    gc.enable()
     if "hypothesis" in sys.modules:
         from hypothesis import HealthCheck, core, settings
 

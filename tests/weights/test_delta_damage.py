@@ -157,6 +157,7 @@ for shard in shards:
 """
 
 
+@pytest.mark.slow
 def test_a_stream_that_expands_without_end_is_refused_before_it_does() -> None:
     """The decoder runs in a process that may not grow: 256 MiB of zeros in a few bytes, for 200 bytes of weights."""
     done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, timeout=60, check=False)

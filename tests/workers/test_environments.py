@@ -12,7 +12,6 @@ from typing import Any
 
 import orjson
 import pytest
-import reasoning_gym
 
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
@@ -40,6 +39,8 @@ def answers(completions: list[str], prompt: Any = "q", **columns: Any) -> Scorin
 
 
 def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
+    import reasoning_gym
+
     options = {"size": 3, "seed": 5}
     entry = reasoning_gym.create_dataset("chain_sum", **options)[1]
     columns = {"dataset": "chain_sum", "options": options, "index": 1, "entry": entry}
@@ -241,14 +242,13 @@ def test_an_environment_that_cannot_be_made_stops_the_worker(function: str, reas
 
 def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
     program = (
-        "import pathlib, sys, threading\n"
         "from echo_queue.config import Environment\n"
-        "from tests.workers.test_environments import answers\n"
+        "from workers.environments import ScoringRequest\n"
         "from workers.environments.scorer import Scorer\n"
         f"one = Scorer(Environment(kind='function', function='{REWARDS}:misbehaves'))\n"
         "one.wait_ready()\n"
         "print(one._process.pid, flush=True)\n"
-        "one.score(answers(['hang']))\n"
+        "one.score(ScoringRequest('q', ['hang'], [[1]], {}))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None

@@ -1,6 +1,7 @@
 """Environments: what scores and answers samples. `protocol` says what one promises; `registry` makes one."""
 
 from workers.environments.protocol import (
+    EnvironmentSettings,
     InteractiveEnvironment,
     Reply,
     ScoringEnvironment,
@@ -11,6 +12,7 @@ from workers.environments.protocol import (
 from workers.environments.registry import create
 
 __all__ = [
+    "EnvironmentSettings",
     "InteractiveEnvironment",
     "Reply",
     "ScoringEnvironment",

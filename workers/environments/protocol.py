@@ -9,16 +9,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from echo_queue.records import Message
+if TYPE_CHECKING:  # numpy would take most of the start of each child process
+    from echo_queue.records import Message
+
+
+@dataclass(frozen=True)
+class EnvironmentSettings:
+    """The keys of the section `environment` that its child process needs; the parent has validated them."""
+
+    kind: str
+    function: str
+    options: dict[str, Any]
+    max_turns: int
 
 
 @dataclass(frozen=True)
 class ScoringRequest:
     """The N completions of one prompt, to be scored. `columns` are the prompt row's further columns."""
 
-    prompt: str | list[Message]
+    prompt: "str | list[Message]"
     completions: Sequence[str]
     completion_ids: Sequence[list[int]]
     columns: Mapping[str, Any]
@@ -32,7 +43,7 @@ class Turn:
     its last text may be cut, or may have been answered before by an observation that filled the room.
     """
 
-    prompt: str | list[Message]
+    prompt: "str | list[Message]"
     columns: Mapping[str, Any]
     seed: int
     completions: Sequence[str]
@@ -67,5 +78,5 @@ class Session(Protocol):
 class InteractiveEnvironment(Protocol):
     """Answers the model turn by turn."""
 
-    def start(self, prompt: str | list[Message], columns: Mapping[str, Any], seed: int) -> Session:
+    def start(self, prompt: "str | list[Message]", columns: Mapping[str, Any], seed: int) -> Session:
         """Starts a session whose replies depend only on these arguments and the model's turns. May raise anything."""

@@ -1,15 +1,14 @@
 """Makes the environment that the configuration names. An environment that is not used is not imported."""
 
-from echo_queue.config import Environment as EnvironmentConfig
-from workers.environments.protocol import InteractiveEnvironment, ScoringEnvironment
+from workers.environments.protocol import EnvironmentSettings, InteractiveEnvironment, ScoringEnvironment
 
 
-def create(config: EnvironmentConfig) -> ScoringEnvironment | InteractiveEnvironment:
-    """Makes the configured environment, an `InteractiveEnvironment` iff `config.kind` is interactive.
+def create(settings: EnvironmentSettings) -> ScoringEnvironment | InteractiveEnvironment:
+    """Makes the configured environment, an `InteractiveEnvironment` iff `settings.kind` is interactive.
 
     Raises `ConfigError` if the environment cannot be made on this machine.
     """
-    match config.kind:
+    match settings.kind:
         case "reasoning-gym":
             from workers.environments.reasoning_gym import ReasoningGym
 
@@ -21,16 +20,17 @@ def create(config: EnvironmentConfig) -> ScoringEnvironment | InteractiveEnviron
         case "function":
             from workers.environments.function import Function
 
-            return Function(config.function)
+            return Function(settings.function)
         case "interactive":
             from workers.environments.interactive import make
 
-            return make(config.function, config.options)
+            return make(settings.function, settings.options)
         case "verifiers":
             from workers.environments.verifiers import Verifiers
 
-            return Verifiers(config.function, config.options)
+            return Verifiers(settings.function, settings.options)
         case "poker":
             from workers.environments.poker import Poker
 
             return Poker()
+    raise ValueError(f"not a kind of environment: {settings.kind}")
