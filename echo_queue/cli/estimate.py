@@ -119,7 +119,7 @@ def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     steps = f"encode {_seconds(sent.encode_s)}, link {_seconds(sent.transfer_s)}, apply {_seconds(sent.apply_s)}"
     yield "T_bcast", _seconds(sent.total_s), steps
     yield "generation of a group", _seconds(found.t_gen_s), f"{config.model.max_new_tokens:,} tokens"
-    yield "generation of a batch", _seconds(found.generation_s), f"by {config.rollout.workers} workers"
+    yield "generation of a batch", _seconds(found.generation_s), f"rollout.workers = {config.rollout.workers}"
 
 
 def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
