@@ -3,7 +3,7 @@
 - A token costs 6 operations for each weight that it is multiplied with (forward 2, backward 4), and the attention
   12 · layers · heads · head_dim for each pair of a query and a key (Kaplan et al., arXiv 2001.08361, §2.1; Chowdhery et
   al., arXiv 2204.02311, appendix B). Causal attention has half of the pairs of a square.
-- A group's prompt is computed once for all of its samples (`learner.batch`), and the head at sampled tokens only.
+- A group's prompt is computed once for all of its samples (`learner.micro_batches`), the head at sampled tokens only.
 """
 
 from dataclasses import dataclass

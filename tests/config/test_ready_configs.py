@@ -14,8 +14,8 @@ from echo_queue.config.loading import load
 from echo_queue.estimate import Assumptions, estimate, model_shape
 from echo_queue.submission.sources.registry import open_source
 from tests.estimate import MODELS
-from workers.environments import ScoringRequest
 from workers.environments.math import Math
+from workers.environments.protocol import ScoringRequest
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 MODEL_FILES = {"Qwen/Qwen3-0.6B": MODELS / "qwen3-0.6b.json"}

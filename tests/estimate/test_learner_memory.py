@@ -23,7 +23,7 @@ from echo_queue.estimate.learner_memory import (
     micro_batch_shape,
 )
 from echo_queue.estimate.transfer import checkpoint_bytes
-from learner.batch import micro_batches, prepare
+from learner.micro_batches import micro_batches, prepare
 from learner.model import forward
 from learner.model.policy import Policy
 from learner.update import learn
