@@ -39,8 +39,8 @@ class MicroBatchShape:
 
 
 def micro_batch_shape(config: Config) -> MicroBatchShape:
-    """Returns the micro-batch that `learner.micro_batches` makes of prompts and samples that all are as long as the model
-    allows. One sample is its least."""
+    """Returns the micro-batch that `learner.micro_batches` makes of prompts and samples that all are as long as the
+    model allows. One sample is its least."""
     prompt, sample = config.model.max_prompt_tokens - 1, config.model.max_new_tokens
     rows = max(1, min(config.rollout.group_size, (config.learner.micro_tokens - prompt) // sample))
     pieces = max(1, min(config.learner.batch_groups, config.learner.micro_tokens // (prompt + rows * sample)))

@@ -13,7 +13,7 @@ from echo_queue.errors import ConfigError, Problem
 
 @dataclass(frozen=True)
 class Family:
-    """What a model type has, where its `config.json` does not say it.
+    """The traits of a model type that its `config.json` does not state.
 
     `head_dim`: the default; 0 stands for hidden size / heads. `biased`: q, k and v have a bias whatever the file says.
     `attention_bias`, `mlp_bias`: whether the key of that name is obeyed; a bias of attention is one of q, k, v and o.

@@ -27,7 +27,9 @@ CHANGES = (0.01, 0.05)
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the configuration does not say. `device`: "" takes a GPU unless the learner would train on the CPU here.
+    """Facts about machines and links that the configuration does not state.
+
+    `device`: "" takes a GPU unless the learner would train on the CPU here.
 
     `tokens_per_s`: the rate of one sample; None: `rollout.tokens_per_s`. `mean_tokens`: the length of the mean sample;
     None: `model.max_new_tokens`.
