@@ -21,7 +21,7 @@ FLOORS = (
     ("storage",),
     ("connections",),
     ("queue",),
-    ("weights", "submission", "services", "reporting"),
+    ("weights", "submission", "services", "reporting", "estimate"),
     ("cli",),
 )
 """The rooms of `echo_queue`, from the ground up. A room imports from the floors below its own, and from itself."""
