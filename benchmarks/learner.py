@@ -2,9 +2,9 @@
 
 - The models have the shapes of real ones and random weights; groups are random tokens of fixed lengths. Nothing is read
   from a network.
-- MFU = FLOP / seconds / the device's peak in dense bfloat16. FLOP = 6 · (weights of the layers · packed tokens + weights
-  of the head · drawn tokens) + 12 · layers · heads · head width · pairs of query and key that the mask allows. A shared
-  prompt counts once, and what activation checkpointing computes again counts as nothing.
+- MFU = FLOP / seconds / the device's peak in dense bfloat16. FLOP = 6 · (weights of the layers · packed tokens +
+  weights of the head · drawn tokens) + 12 · layers · heads · head width · pairs of query and key that the mask allows.
+  A shared prompt counts once, and what activation checkpointing computes again counts as nothing.
 - The baseline is transformers' own forward pass with `sdpa`, in which every sample carries its prompt, with the same
   optimizer, precision, micro-batch size, activation checkpointing and head, which sees the drawn tokens only.
 - `--fake` runs all of it with tiny shapes, on a CPU as well.
@@ -129,18 +129,16 @@ def main() -> int:
     )
     rows = []
     for shape in ["fake"] if options.fake else options.shapes:
+        sizes = WEIGHTS[shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
+        name = f"{shape}, {options.layers} layers" if options.layers else shape
         for mix in MIXES["fake" if options.fake else "real"]:
-            rows += [shown(row) for row in measured(shape, options.layers, mix, settings, where, options.repeats)]
+            rows += [shown(row) for row in measured(name, sizes, mix, settings, options.repeats)]
     return conclude(rows, targets(rows), as_json=options.json)
 
 
-def measured(
-    shape: str, layers: int | None, mix: Mix, settings: Learner, where: torch.device, repeats: int
-) -> Iterator[Row]:
+def measured(name: str, sizes: Mapping[str, Any], mix: Mix, settings: Learner, repeats: int) -> Iterator[Row]:
     """Yields ours, ours with rectangles where that is another way, and plain transformers."""
-    sizes = WEIGHTS[shape] | ({"num_hidden_layers": layers} if layers else {})
-    name = shape if layers is None else f"{shape}, {layers} layers"
-    draw = np.random.default_rng(0)
+    where, draw = device.choose("auto"), np.random.default_rng(0)
     groups = [random_group(draw, mix, sizes["vocab_size"]) for _ in range(mix.groups)]
 
     ways: dict[str, Callable[[], Trainer]] = {"ours": lambda: Ours(sizes, settings, where, groups)}

@@ -34,8 +34,20 @@ class UpdateResult:
 
 
 def learning_rate(settings: config.Learner, number: int) -> float:
-    """Returns the learning rate of the update that makes version `number`: a linear warm-up, then constant."""
-    return settings.lr * min(1.0, number / max(1, settings.warmup_updates))
+    """Returns the learning rate of the update that makes version `number`.
+
+    It rises along a line to `lr` over `warmup_updates`, and then follows `schedule`: with `constant` it stays; with
+    `linear` and `cosine` (arXiv 1608.03983, eq. 5, without restarts) it has fallen to `lr_end_share` of `lr` by update
+    `schedule_updates`, or `max_updates` if that is 0, and stays there.
+    """
+    if number < settings.warmup_updates:
+        return settings.lr * number / settings.warmup_updates
+    if settings.schedule == "constant":
+        return settings.lr
+    length = (settings.schedule_updates or settings.max_updates) - settings.warmup_updates
+    progress = min(1.0, (number - settings.warmup_updates) / length)
+    remaining = 1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return settings.lr * (settings.lr_end_share + (1 - settings.lr_end_share) * remaining)
 
 
 def learn(

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from echo_queue.config.loading import load
+from echo_queue.errors import ConfigError
 from echo_queue.launch.roles import become
 
 app = typer.Typer(
@@ -79,7 +80,10 @@ def worker(
 @app.command(rich_help_panel=ROLES)
 def learner(config: ConfigFile) -> None:
     """Run the learner: it drains groups within S, updates the model, and publishes and checkpoints its weights."""
-    load(config)
+    from echo_queue.estimate import refusals
+
+    if problems := tuple(refusals(load(config))):
+        raise ConfigError(*problems)
     become("learner", config)
 
 
@@ -88,6 +92,36 @@ def init_model(config: ConfigFile) -> None:
     """Build the base model of CONFIG, a small Qwen3 warmed up on the task's format. A model built before is kept."""
     load(config)
     become("learner.base_model", config)
+
+
+@app.command(rich_help_panel=PREPARE)
+def estimate(
+    config: ConfigFile,
+    *,
+    model_config: Annotated[
+        Path | None, typer.Option(help="The model's config.json; default: that of model.base.", show_default=False)
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="h200, h100, a100, l40s, 4090 or cpu; default: by learner.device.", show_default=False)
+    ] = "",
+    devices: Annotated[int, typer.Option(help="Number of devices of the learner.")] = 1,
+    mfu: Annotated[float, typer.Option(help="Share of the device's peak rate that training reaches.")] = 0.35,
+    link_gbit: Annotated[float, typer.Option(help="Rate of each machine's link, in Gbit/s.")] = 1.0,
+    tokens_per_s: Annotated[
+        float | None, typer.Option(help="Rate of one sample; default: rollout.tokens_per_s.", show_default=False)
+    ] = None,
+    mean_tokens: Annotated[
+        int | None, typer.Option(help="Length of the mean sample; default: model.max_new_tokens.", show_default=False)
+    ] = None,
+    change: Annotated[float, typer.Option(help="Share of the bfloat16 values that an update changes.")] = 0.01,
+    as_json: Json = False,
+) -> None:
+    """Reckon memory, bytes, times and the lag of CONFIG from its model's config.json. Nothing is loaded or started."""
+    from echo_queue.cli.estimate import show as show_estimate
+    from echo_queue.estimate import Assumptions
+
+    assumed = Assumptions(device, devices, mfu, link_gbit, tokens_per_s, mean_tokens, change)
+    show_estimate(load(config), model_config, assumed, as_json=as_json)
 
 
 @app.command(rich_help_panel=INSPECT)

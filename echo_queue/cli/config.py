@@ -16,6 +16,7 @@ from echo_queue import config as configuration
 from echo_queue.cli.output import print_json
 from echo_queue.config.loading import examine
 from echo_queue.errors import Problem
+from echo_queue.estimate import refusals
 from echo_queue.launch.problem_output import print_problems
 
 LEAST_FREE_BYTES = 1 << 30
@@ -31,11 +32,14 @@ which the command is started. `echo-queue config check CONFIG` reports every pro
 
 
 def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem, ...]]:
-    """Returns the file's configuration and problems, with those of the directory and the services that it names."""
+    """Returns the file's configuration and problems, with those that the estimate finds and those of the directory and
+    the services that it names."""
     from echo_queue.services.inspection import check as check_services
 
     config, problems = examine(path)
     if config is not None:
+        named = {problem.where for problem in problems}
+        problems += tuple(problem for problem in refusals(config) if problem.where not in named)
         of_directory = tuple(_directory_problems(config.run.dir))
         problems += of_directory or tuple(check_services(config))
     return config, problems

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from echo_queue.config import Config, Environment, Preemption, Rollout
+from echo_queue.config import Config, Environment, Learner, Preemption, Rollout
 from echo_queue.errors import Problem
 
 NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
@@ -38,6 +38,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
             f"set {largest} or more",
         )
     yield from _environment(config.environment)
+    yield from _schedule(config.learner)
     source = config.prompts.source
     if config.environment.kind == "poker" and source and not source.startswith("poker:"):
         yield Problem("prompts.source", f"{source} has no hands for a poker table", "name poker:kuhn or poker:leduc")
@@ -134,6 +135,19 @@ def _preemption(preemption: Preemption) -> Iterator[Problem]:
         yield Problem(f"{where}.endpoint", f'is not used by watch "{watch}"', 'set watch to "aws", "gcp" or "azure"')
     if watch != "azure" and preemption.acknowledge:
         yield Problem(f"{where}.acknowledge", f'is not used by watch "{watch}"', 'set watch = "azure"')
+
+
+def _schedule(learner: Learner) -> Iterator[Problem]:
+    where, length = "learner.schedule_updates", learner.schedule_updates or learner.max_updates
+    if learner.schedule == "constant":
+        if learner.schedule_updates:
+            yield Problem(where, 'is not used by schedule "constant"', 'set schedule to "linear" or "cosine"')
+    elif not length:
+        what = f'is 0, and max_updates as well: schedule "{learner.schedule}" has no end to fall to'
+        yield Problem(where, what, 'set one of them, or schedule to "constant"')
+    elif length <= learner.warmup_updates:
+        what = f"the rate would fall until update {length}, but the warm-up lasts until {learner.warmup_updates}"
+        yield Problem(where, what, f"set {learner.warmup_updates + 1} or more, or a shorter warm-up")
 
 
 def _environment(environment: Environment) -> Iterator[Problem]:

@@ -205,6 +205,9 @@ class Rollout(Section):
     """Number of groups that a worker generates at once."""
     progress_s: Seconds = 2.0
     """Seconds between two times that a worker stores its partial rollouts, from which another worker can continue."""
+    tokens_per_s: float = Field(default=50.0, gt=0)
+    """Expected speed of one sample, in tokens per second. Only `echo-queue estimate` and `config check` reckon with
+    it."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -267,6 +270,14 @@ class Learner(Section):
     """Learning rate of AdamW."""
     warmup_updates: int = Field(default=0, ge=0)
     """Number of updates over which the learning rate rises from 0."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """The learning rate after the warm-up: it stays at `lr`, or falls to `lr_end_share` of it, along a straight line or
+    half a cosine wave."""
+    schedule_updates: int = Field(default=0, ge=0)
+    """Number of updates, the warm-up's included, after which a falling rate has reached its end and stays there. 0
+    stands for `max_updates`."""
+    lr_end_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of `lr` at the end of a falling schedule."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's two moments."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -294,6 +305,8 @@ class Learner(Section):
     and attention, or everything."""
     compile: bool = False
     """Compiles each layer with `torch.compile`; the first updates take minutes longer."""
+    allow_cpu: bool = False
+    """Allows a model of more than 2 billion parameters on a CPU, which `config check`, `run` and `learner` refuse."""
     checkpoint_updates: Positive = 20
     """Number of updates between two checkpoints. A restart repeats at most this many updates."""
     keep_checkpoints: Positive = 2

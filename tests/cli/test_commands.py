@@ -52,6 +52,7 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "bury",
         "revive",
         "init-model",
+        "estimate",
         "config",
     ):
         assert f" {command} " in done.stdout

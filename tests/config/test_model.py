@@ -128,6 +128,24 @@ def test_environments_that_answer_are_named_in_full(tmp_path: Path) -> None:
         assert not problems(tmp_path, BASE + f"[environment]\n{section}\n")
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        'schedule = "linear"',
+        "schedule_updates = 10",
+        'schedule = "cosine"\nschedule_updates = 10\nwarmup_updates = 10',
+        'schedule = "cosine"\nmax_updates = 9\nwarmup_updates = 10',
+    ],
+)
+def test_a_schedule_of_the_learning_rate_has_an_end(tmp_path: Path, schedule: str) -> None:
+    assert list(problems(tmp_path, BASE + f"[learner]\n{schedule}\n")) == ["learner.schedule_updates"]
+
+
+def test_a_schedule_ends_with_the_run_or_by_its_own_number(tmp_path: Path) -> None:
+    assert not problems(tmp_path, BASE + '[learner]\nschedule = "linear"\nmax_updates = 100\n')
+    assert not problems(tmp_path, BASE + '[learner]\nschedule = "cosine"\nschedule_updates = 100\nwarmup_updates = 9\n')
+
+
 def test_a_union_is_one_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
     assert list(found) == ["staleness.kappa"]

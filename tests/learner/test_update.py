@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -136,6 +138,24 @@ def test_the_learning_rate_warms_up_and_stays() -> None:
     settings = Learner(lr=1.0, warmup_updates=4)
     assert [learning_rate(settings, number) for number in range(1, 7)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert learning_rate(Learner(lr=1.0), 1) == 1.0
+
+
+def test_the_learning_rate_falls_along_a_line_to_its_share_and_stays() -> None:
+    settings = Learner(lr=2.0, warmup_updates=2, schedule="linear", schedule_updates=6, lr_end_share=0.2)
+    expected = [1.0, 2.0, 1.6, 1.2, 0.8, 0.4, 0.4, 0.4]
+    assert [learning_rate(settings, number) for number in range(1, 9)] == pytest.approx(expected)
+
+
+def test_the_learning_rate_falls_along_half_a_cosine_wave() -> None:
+    settings = Learner(lr=1.0, schedule="cosine", max_updates=4, lr_end_share=0.0)
+    half = math.sqrt(0.5) / 2
+    expected = [0.5 + half, 0.5, 0.5 - half, 0.0, 0.0]
+    assert [learning_rate(settings, number) for number in range(1, 6)] == pytest.approx(expected)
+
+
+def test_a_schedule_may_end_before_the_run_does() -> None:
+    settings = Learner(lr=1.0, schedule="linear", schedule_updates=2, max_updates=100, lr_end_share=0.5)
+    assert [learning_rate(settings, number) for number in (1, 2, 3, 100)] == pytest.approx([0.75, 0.5, 0.5, 0.5])
 
 
 def test_the_kl_term_holds_the_policy_near_its_reference() -> None:

@@ -30,7 +30,7 @@ CLIENTS = (WorkerQueue, PeerDirectory, TrustedWeights, SubmitterQueue, LearnerQu
 ASKING = ("call", "move", "ask", "_numbered")
 """Methods whose first argument names a function of the server."""
 CONFIRM = {"confirm"}
-"""What `Caller` itself calls, where moves wait for replicas."""
+"""The functions that `Caller` itself calls, where moves wait for replicas."""
 READ_ONLY = {"audit", "status"}
 FILES = {
     "worker": (WorkerQueue,),

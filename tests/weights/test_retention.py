@@ -10,7 +10,16 @@ from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import FOLDER, manifest_key
 from echo_queue.weights.retention import expendable
-from tests.weights.scene import SMALL, VERIFIER, fetch, history, publish, publish_all, same, weight_publisher
+from tests.weights.published_weights import (
+    SMALL,
+    VERIFIER,
+    fetch,
+    history,
+    publish,
+    publish_all,
+    same,
+    weight_publisher,
+)
 
 ONE = {"w": torch.ones(1)}
 

@@ -1,4 +1,4 @@
-"""Every decoder of bytes that another machine, or a process nobody vouches for, has written: what the fuzzer calls.
+"""Every decoder of bytes that another machine, or an untrusted process, has written, as the fuzzer calls it.
 
 Each takes any bytes and must return, or raise the one kind of error that its decoder declares. Whatever else comes out
 of it is a finding: another exception, a value that does not survive its own encoding, a hang, or too much memory.
@@ -48,8 +48,8 @@ from learner.recovery import checkpoint
 from tests.faults.fuzz import delta_shards
 from workers.environments import child
 from workers.weights.peers import http1
-from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled
+from workers.weights.peers.peer_auth import PeerAuth, Refused
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
@@ -137,7 +137,7 @@ def take_partials_header(data: bytes) -> None:
 
 
 def take_kept(data: bytes) -> None:
-    """What the hash `partials` says of a task, as if a worker had written it by hand: kind, NUL, payload."""
+    """Reads an entry of the hash `partials`, as if a worker had written it by hand: kind, NUL, payload."""
     kind, _, payload = data.partition(b"\0")
     payloads = Payloads(HeldPayloads(data), 0, CAP_BYTES, limits=LIMITS)
     told = StoredPartial(*partial_codec.versions(small_partials()), 2, 4, kind.decode("utf-8", "replace"), payload)
@@ -219,7 +219,7 @@ def take_beat(data: bytes) -> None:
 
 
 def take_dead(data: bytes) -> None:
-    """A dead task's reason and worker come from whoever failed it; the rest is Redis' own."""
+    """A dead task's reason and worker come from the worker that failed it; the rest is Redis' own."""
     reason, _, worker = data.partition(b"\0")
     own = {b"id": b"set/0/1", b"attempt": b"3", b"died": b"5"}
     replies.dead_of(own | {b"reason": reason, b"worker": worker})
@@ -313,7 +313,7 @@ def take_metrics(data: bytes) -> None:
 
 
 def take_answer(data: bytes) -> None:
-    """What an environment's process answers its worker."""
+    """Reads an answer of an environment's process to its worker."""
     with suppress(ValueError):  # orjson's errors are some
         answer = child.answer_of(orjson.loads(data))
         if isinstance(answer, child.Rewards):

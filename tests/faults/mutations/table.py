@@ -11,7 +11,7 @@ LUA = "echo_queue/queue/library/"
 
 @dataclass(frozen=True)
 class Mutation:
-    """In `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
+    """A mutation: in `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
 
     name: str
     danger: str
@@ -424,7 +424,7 @@ MUTATIONS = (
     Mutation(
         "what was announced in vain stays in the part cache",
         "a learner that is killed again and again fills the workers' disks",
-        "workers/weights/cache/transport.py",
+        "workers/weights/cache/caching_transport.py",
         "        self._part_cache.discard(prefetched.keys - wanted)\n",
         "",
         ("tests/workers/weights/test_growing_routes.py::test_what_is_given_up_leaves_no_part_and_holds_nothing",),
@@ -527,7 +527,9 @@ MUTATIONS = (
         "workers/weights/key_pinning.py",
         "            if keys.public_key != expected:\n",
         "            if False:\n",
-        ("tests/workers/weights/test_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",),
+        (
+            "tests/workers/weights/test_weight_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",
+        ),
     ),
     Mutation(
         "leases are kept in quarantine",

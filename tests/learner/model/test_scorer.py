@@ -70,7 +70,7 @@ def gradients(model: PreTrainedModel, value: Tensor) -> dict[str, Tensor]:
 def test_shared_prompts_give_the_gradients_of_a_plain_forward_pass(
     groups: list[Group], micro_tokens: int, temperature: float
 ) -> None:
-    """Of one whose loss leaves out what was observed."""
+    """The gradients are those of a loss that leaves out what was observed."""
     expected = gradients(model := tiny_model(), plain_sum(model, groups, temperature))
     model = for_scorer(tiny_model())
     found = gradients(model, shared(model, groups, temperature, micro_tokens))

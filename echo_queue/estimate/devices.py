@@ -1,0 +1,62 @@
+"""The devices that are known by name, with their peak rate and memory, and which of them the learner would take here.
+
+Rates are dense: vendors' data sheets also print twice as much, for sparse matrices.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, Problem
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Device:
+    """`flops`: the peak in operations a second. `memory`: bytes; 0 if the machine's memory is the bound."""
+
+    name: str
+    flops: float
+    memory: int = 0
+
+
+DEVICES: Mapping[str, Device] = {
+    "h200": Device("NVIDIA H200 SXM", 989e12, 143_771 * MIB),
+    "h100": Device("NVIDIA H100 SXM", 989e12, 81_559 * MIB),
+    "a100": Device("NVIDIA A100 SXM 80 GB", 312e12, 81_920 * MIB),
+    "l40s": Device("NVIDIA L40S", 362e12, 46_068 * MIB),
+    "4090": Device("NVIDIA RTX 4090", 165e12, 24_564 * MIB),
+}
+"""Peak rates of bfloat16 with float32 sums (data sheets; the Ada GPU architecture white paper for the last), and the
+memory that nvidia-smi prints."""
+CPU = "cpu"
+CPU_THREAD_FLOPS = 80e9
+"""A thread with two units for AVX2's fused multiply-add: 2 × 8 × 2 float32 operations a cycle, at 2.5 GHz."""
+DEFAULT_GPU = "h100"
+DEFAULT_MFU = 0.35
+"""The share of the peak that training reaches. torchtitan's Llama 3.1 8B on 8 H100 reaches 0.33 without and 0.39 with
+torch.compile (torchtitan, benchmarks/llama3_h100_202412_torchtitan.md)."""
+
+
+def device(name: str, threads: int) -> Device:
+    """Returns the device of that name; "cpu" is `threads` threads. Raises `ConfigError` for a name that is unknown."""
+    if name == CPU:
+        return Device(f"{threads} CPU thread{'s' if threads > 1 else ''}", threads * CPU_THREAD_FLOPS)
+    if name not in DEVICES:
+        fix = f"name one of {', '.join([*DEVICES, CPU])}"
+        raise ConfigError(Problem("--device", f"{name} is not a device that is known", fix))
+    return DEVICES[name]
+
+
+def learner_is_on_cpu(config: Config, environ: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> bool:
+    """Returns whether a learner that is started on this machine would train on its CPU.
+
+    Looks for the device files of NVIDIA's and AMD's drivers, so that torch need not be imported.
+    """
+    if config.learner.device != "auto":
+        return config.learner.device == CPU
+    hidden = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
+    return hidden in ("", "-1") or not (any(dev.glob("nvidia[0-9]*")) or (dev / "kfd").exists())

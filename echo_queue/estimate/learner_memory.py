@@ -1,0 +1,168 @@
+"""The memory of the learner on one of its devices.
+
+The state follows from `learner.model.policy`. The activations are the tensors that autograd keeps for the backward
+pass of `learner.model.scorer`, without kernels that fuse anything: `tests/estimate/test_learner_memory.py` counts
+them and gets the same number of bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from echo_queue.config import Config
+from echo_queue.estimate.model_shape import ModelShape
+
+BYTES = {"float32": 4, "bfloat16": 2}
+FLOAT32 = 4
+LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 28}
+"""`learner.model.scorer.LOGITS_AT_ONCE`, which this package must not import."""
+LOGIT_COPIES = 3
+"""Copies of the logits at the peak of the head's backward pass: log softmax, its gradient, and the logits' gradient."""
+
+
+@dataclass(frozen=True)
+class MicroBatchShape:
+    """A micro-batch of full length: `prompts` of `prompt_tokens` each, without their last, and `rows` of samples."""
+
+    prompts: int
+    prompt_tokens: int
+    rows: int
+    sample_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompts * self.prompt_tokens + self.rows * self.sample_tokens
+
+    @property
+    def drawn(self) -> int:
+        return self.rows * self.sample_tokens
+
+
+def micro_batch_shape(config: Config) -> MicroBatchShape:
+    """Returns the micro-batch that `learner.batch` makes of prompts and samples that all are as long as the model
+    allows. One sample is its least."""
+    prompt, sample = config.model.max_prompt_tokens - 1, config.model.max_new_tokens
+    rows = max(1, min(config.rollout.group_size, (config.learner.micro_tokens - prompt) // sample))
+    pieces = max(1, min(config.learner.batch_groups, config.learner.micro_tokens // (prompt + rows * sample)))
+    return MicroBatchShape(pieces, prompt, pieces * rows, sample)
+
+
+@dataclass(frozen=True)
+class LearnerMemory:
+    """Bytes on one device. The state is there always, the rest at the peak of an update."""
+
+    masters: int
+    moments: int
+    gradients: int
+    compute_copy: int
+    """The weights that the passes compute with, and their gradients, where they are not the masters themselves."""
+    reference: int
+    """The base model, with `learner.kl` above 0."""
+    snapshot: int
+    """The copy of the weights that is being published."""
+    activations: int
+    checkpointed_activations: int
+    """The same with activation checkpointing of every layer."""
+    logits: int
+    head_gradient: int
+    """The head's gradient while those of its pieces are added up in float32, beside the gradient that is kept."""
+
+    @property
+    def state(self) -> int:
+        return self.masters + self.moments + self.gradients + self.compute_copy + self.reference + self.snapshot
+
+    @property
+    def peak(self) -> int:
+        return self.state + self.activations + self.logits + self.head_gradient
+
+    @property
+    def checkpointed_peak(self) -> int:
+        return self.peak - self.activations + self.checkpointed_activations
+
+
+def learner_memory(
+    config: Config, shape: ModelShape, devices: int = 1, kind: Literal["cpu", "cuda"] = "cpu"
+) -> LearnerMemory:
+    """Returns the memory of each of `devices`: float32 masters, two moments and gradients are 16 bytes a parameter.
+
+    Several devices share the state equally (fully sharded data parallelism: ZeRO stage 3, arXiv 1910.02054), and each
+    of them has two layers and the head in full at a time. `micro_tokens` is the size of each device's micro-batch.
+    """
+    width, share = BYTES[config.model.dtype], -(-shape.total // devices)
+    batch = micro_batch_shape(config)
+    return LearnerMemory(
+        masters=FLOAT32 * share,
+        moments=2 * FLOAT32 * share,
+        gradients=FLOAT32 * share,
+        compute_copy=_compute_copy(shape, width, devices),
+        reference=width * share if config.learner.kl else 0,
+        snapshot=width * share,
+        activations=activations(shape, batch, width, kind),
+        checkpointed_activations=activations(shape, batch, width, kind, checkpointed=True),
+        logits=logits(shape, batch, width, kind),
+        head_gradient=(FLOAT32 + width) * shape.embedding,
+    )
+
+
+def _compute_copy(shape: ModelShape, width: int, devices: int) -> int:
+    """One device computes in float32 with the masters themselves. Otherwise two layers and the head exist at a time."""
+    if devices == 1 and width == FLOAT32:
+        return 0
+    return 2 * width * (2 * shape.largest_layer + shape.embedding)
+
+
+def activations(
+    shape: ModelShape,
+    batch: MicroBatchShape,
+    width: int,
+    kind: Literal["cpu", "cuda"] = "cpu",
+    *,
+    checkpointed: bool = False,
+) -> int:
+    """Returns the bytes that autograd keeps of a micro-batch, besides the logits; `width`: bytes of the compute type.
+
+    With checkpointing (arXiv 1604.06174) the inputs of all layers are kept, and the activations of one.
+    """
+    dense = layer_activations(shape, batch, width, kind)
+    sparse = dense + batch.tokens * width * (_expert_elements(shape) - 4 * shape.intermediate)
+    layers = (shape.layers - shape.sparse_layers) * dense + shape.sparse_layers * sparse
+    if checkpointed:
+        layers = shape.layers * batch.tokens * shape.hidden * width + (sparse if shape.sparse_layers else dense)
+    # The last norm keeps its input in float32, the result of the division, and 1 / RMS; rotation keeps sine and cosine.
+    norm = batch.tokens * (shape.hidden * (FLOAT32 + width) + FLOAT32)
+    return layers + norm + 2 * batch.tokens * shape.head_dim * width + batch.drawn * shape.hidden * width
+
+
+def layer_activations(
+    shape: ModelShape, batch: MicroBatchShape, width: int, kind: Literal["cpu", "cuda"] = "cpu"
+) -> int:
+    """Returns the bytes that autograd keeps of one layer with an MLP.
+
+    Of each token: a norm's float32 input and 1 / RMS, its result before and after the weight; the queries' and keys'
+    norms without the latter; the inputs of the output projection and of the down projection, and the three factors of
+    the MLP. Of the attention: queries, keys, values, results, log-sum-exp (float32) and, on a CPU, the mask.
+    """
+    norms = 2 * (shape.hidden * (FLOAT32 + 2 * width) + FLOAT32)
+    if shape.qk_norm:
+        norms += (shape.heads + shape.kv_heads) * (shape.head_dim * (FLOAT32 + width) + FLOAT32)
+    packed = batch.tokens * (norms + (shape.queries + 4 * shape.intermediate) * width)
+    both = batch.prompt_tokens + batch.sample_tokens
+    queries = batch.prompts * batch.prompt_tokens + batch.rows * batch.sample_tokens
+    keys = batch.prompts * batch.prompt_tokens + batch.rows * both
+    rectangles = 2 * width * (queries * shape.queries + keys * shape.keys) + queries * shape.heads * FLOAT32
+    mask = batch.rows * batch.sample_tokens * both * width if kind == "cpu" else 0
+    return packed + rectangles + mask
+
+
+def logits(shape: ModelShape, batch: MicroBatchShape, width: int, kind: Literal["cpu", "cuda"] = "cpu") -> int:
+    """Returns the bytes of the logits at their peak: in float32, of at most `LOGITS_AT_ONCE` values or one token."""
+    at_once = min(batch.drawn, max(1, LOGITS_AT_ONCE[kind] // shape.vocabulary)) * shape.vocabulary
+    return at_once * (LOGIT_COPIES * FLOAT32 + (width if width < FLOAT32 else 0))
+
+
+def _expert_elements(shape: ModelShape) -> int:
+    """Elements that a token's experts keep: their inputs and weighted results, and four factors as an MLP has.
+
+    The number of the router's probabilities is that of all experts. This is reckoned, not measured.
+    """
+    one = 4 * shape.expert_intermediate + 2 * shape.hidden
+    return shape.experts_per_token * one + 2 * shape.experts

@@ -1,0 +1,79 @@
+"""Finds the `config.json` of a run's model, on this machine's disks and nowhere else.
+
+A hub name is looked up in the hub's cache by the cache's own layout (`models--OWNER--NAME/snapshots/REVISION`;
+huggingface_hub, docs/source/en/guides/manage-cache.md), so that neither huggingface_hub nor a network is needed.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from echo_queue.config import Config, ModelInit
+from echo_queue.errors import ConfigError, Problem
+from echo_queue.estimate.model_shape import ModelShape, shape_of
+
+FILE = "config.json"
+WHERE = "model.base"
+
+
+def model_shape(config: Config, file: Path | None = None, environ: Mapping[str, str] = os.environ) -> ModelShape:
+    """Returns the shape of the run's model: that of `file`, a model's config.json, if it is given.
+
+    Raises `ConfigError` if the model is not on this machine, or is of a type that no estimate is made for.
+    """
+    if file is None and config.model.base == "init":
+        return _init_shape(config.model.init)
+    path = file or find(config.model.base, environ)
+    if path is None:
+        what = f"{config.model.base} is neither a folder with a {FILE} nor in the hub's cache on this machine"
+        fix = f"run `hf download {config.model.base} {FILE}`, or name a model's {FILE} with --model-config"
+        raise ConfigError(Problem(WHERE, what, fix))
+    return shape_of(_read(path), str(path))
+
+
+def find(base: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Returns the config.json of a folder or of a hub model that was downloaded before; None if there is none here."""
+    return next((path for path in _candidates(base, environ) if path.is_file()), None)
+
+
+def _candidates(base: str, environ: Mapping[str, str]) -> Iterator[Path]:
+    yield Path(base) / FILE
+    model = _hub_cache(environ) / f"models--{base.replace('/', '--')}"
+    main = model / "refs" / "main"
+    if main.is_file():
+        yield model / "snapshots" / main.read_text(encoding="utf-8").strip() / FILE
+
+
+def _hub_cache(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    return Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(Problem(str(path), f"cannot be read: {error.strerror}", "name a readable file")) from None
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(Problem(str(path), f"is not JSON: {error}", "download the file again")) from None
+    if not isinstance(document, dict):
+        raise ConfigError(Problem(str(path), "is not a JSON object", f"name a model's {FILE}"))
+    return document
+
+
+def _init_shape(init: ModelInit) -> ModelShape:
+    """Returns the shape of the model that `init-model` builds; its vocabulary may turn out smaller than the bound."""
+    return ModelShape(
+        hidden=init.hidden,
+        layers=init.layers,
+        heads=init.heads,
+        kv_heads=init.kv_heads,
+        head_dim=init.head_dim,
+        intermediate=init.intermediate,
+        vocabulary=init.vocabulary,
+        tied=True,
+        qk_norm=True,
+    )

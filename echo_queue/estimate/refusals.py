@@ -1,0 +1,46 @@
+"""Refuses runs that the estimate shows to be hopeless, before any process starts.
+
+`config check`, `run` and `learner` call it. It reads only what is on this machine: where the model's config.json is
+not, what depends on it goes unchecked.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, Problem
+from echo_queue.estimate.devices import learner_is_on_cpu
+from echo_queue.estimate.model_config import model_shape
+from echo_queue.estimate.training_time import t_gen_s
+
+LARGEST_ON_CPU = 2_000_000_000
+"""Parameters. An update of more takes hours on a CPU."""
+
+
+def refusals(config: Config, environ: Mapping[str, str] = os.environ) -> Iterator[Problem]:
+    """Yields why this run would fail although each of its settings is valid."""
+    first_group_s = t_gen_s(config, config.rollout.tokens_per_s)
+    if first_group_s >= config.queue.stall_deadline_s:
+        yield Problem(
+            "queue.stall_deadline_s",
+            f"ends after {config.queue.stall_deadline_s:g} s; the first group may take {first_group_s:,.0f} s, for "
+            f"{config.model.max_new_tokens:,} new tokens at {config.rollout.tokens_per_s:g} a second",
+            f"set {2 * first_group_s:.0f} or more, lower model.max_new_tokens, or set rollout.tokens_per_s to what "
+            "your engine makes of one sample",
+        )
+    yield from _of_device(config, environ)
+
+
+def _of_device(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
+    if config.learner.allow_cpu or not learner_is_on_cpu(config, environ):
+        return
+    try:
+        parameters = model_shape(config, environ=environ).total
+    except ConfigError:
+        return
+    if parameters > LARGEST_ON_CPU:
+        yield Problem(
+            "learner.device",
+            f"the model has {parameters / 1e9:.1f} billion parameters, and the learner would train it on a CPU",
+            'set it to "cuda" if the learner runs on another machine with a GPU, or learner.allow_cpu to true',
+        )

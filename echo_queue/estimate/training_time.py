@@ -1,0 +1,67 @@
+"""The time of one update (T_train) and of one group's generation, from operations and rates.
+
+- A token costs 6 operations for each weight that it is multiplied with (forward 2, backward 4), and the attention
+  12 · layers · heads · head_dim for each pair of a query and a key (Kaplan et al., arXiv 2001.08361, §2.1; Chowdhery et
+  al., arXiv 2204.02311, appendix B). Causal attention has half of the pairs of a square.
+- A group's prompt is computed once for all of its samples (`learner.micro_batches`), the head at sampled tokens only.
+"""
+
+from dataclasses import dataclass
+
+from echo_queue.config import Config
+from echo_queue.estimate.devices import Device
+from echo_queue.estimate.model_shape import ModelShape
+
+MATMUL, ATTENTION = 6, 12
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The tokens of one update: `groups` of `samples`, with prompts and samples of these lengths."""
+
+    groups: int
+    samples: int
+    prompt_tokens: int
+    sample_tokens: int
+
+    @property
+    def sampled(self) -> int:
+        return self.groups * self.samples * self.sample_tokens
+
+
+def batch_of(config: Config, mean_tokens: int | None = None) -> Batch:
+    """Returns the batch of an update whose samples have `mean_tokens`; None: as many as the model may draw."""
+    tokens = mean_tokens or config.model.max_new_tokens
+    return Batch(config.learner.batch_groups, config.rollout.group_size, config.model.max_prompt_tokens, tokens)
+
+
+def flops_per_token(shape: ModelShape, length: int) -> float:
+    """Returns the operations of one token in a causal sequence of `length`: 6·N + 6·layers·heads·head_dim·length."""
+    return MATMUL * shape.matmul + ATTENTION * shape.layers * shape.queries * length / 2
+
+
+def flops_of_update(shape: ModelShape, batch: Batch) -> float:
+    """Returns the operations of one update, each prompt counted once."""
+    prompts = batch.groups * batch.prompt_tokens
+    body, head = shape.matmul - shape.embedding, shape.embedding
+    pairs_of_sample = batch.sample_tokens**2 / 2 + batch.prompt_tokens * batch.sample_tokens
+    pairs = batch.groups * (batch.prompt_tokens**2 / 2 + batch.samples * pairs_of_sample)
+    linear = MATMUL * (body * (prompts + batch.sampled) + head * batch.sampled)
+    return linear + ATTENTION * shape.layers * shape.queries * pairs
+
+
+def t_train_s(flops: float, device: Device, devices: int, mfu: float) -> float:
+    """Returns the seconds of one update: its operations / (devices · peak · share of the peak)."""
+    return flops / (devices * device.flops * mfu)
+
+
+def t_gen_s(config: Config, tokens_per_s: float) -> float:
+    """Returns the seconds from a group's first token to its last: those of its longest sample, as samples of a group
+    are generated at the same time."""
+    return config.model.max_new_tokens / tokens_per_s
+
+
+def generation_s(config: Config, batch: Batch, tokens_per_s: float) -> float:
+    """Returns the seconds in which all of `rollout.workers`, each with `rollout.concurrent_groups`, make one batch."""
+    at_once = config.rollout.workers * config.rollout.concurrent_groups * batch.samples
+    return batch.sampled / (at_once * tokens_per_s)

@@ -1,0 +1,93 @@
+"""Bytes of checkpoints and publications, and how long a publication takes to reach the workers (T_bcast).
+
+The rates are those that docs/weights.md, "What a delta costs", has measured on one thread of a CPU, the lower ends.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from echo_queue.config import Config
+from echo_queue.estimate.learner_memory import BYTES, FLOAT32
+from echo_queue.estimate.model_shape import ModelShape
+
+BYTES_PER_CHANGE = {
+    0.005: 1.24, 0.01: 1.12, 0.02: 1.14, 0.05: 0.99, 0.10: 0.88, 0.39: 0.70, 0.85: 0.67
+}  # fmt: skip
+"""bfloat16: share of changed values → bytes for each of them (`python -m benchmarks.delta`, "ours")."""
+FLOAT32_DELTA_BYTES = 2.27
+"""float32: nearly every value changes with an update; bytes for each (the same table, lr 1e-4)."""
+ANCHOR_BYTES = {"float32": 3.33, "bfloat16": 1.33}
+"""Bytes for each value of an anchor, measured with `echo_queue.weights.delta.encode` on 8 million normally distributed
+values."""
+WORTHWHILE = 0.9
+"""A delta that is not smaller than this share of an anchor is published as an anchor (docs/weights.md, "Routes")."""
+ENCODE_BYTES_PER_S = 1.6e9
+APPLY_BYTES_PER_S = 1.9e9
+"""Bytes of weights per second that one thread encodes and applies, digests included."""
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """One publication: its bytes and the seconds of its three steps, which overlap in part; `total_s` adds them up."""
+
+    delta_bytes: int
+    encode_s: float
+    transfer_s: float
+    apply_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.encode_s + self.transfer_s + self.apply_s
+
+
+def checkpoint_bytes(shape: ModelShape) -> int:
+    """Returns the bytes of a checkpoint's tensors: masters and two moments in float32 (`learner.model.policy`)."""
+    return 3 * FLOAT32 * shape.total
+
+
+def weight_bytes(config: Config, shape: ModelShape) -> int:
+    """Returns the bytes of the weights in the type in which they are published and served."""
+    return BYTES[config.model.dtype] * shape.total
+
+
+def anchor_bytes(config: Config, shape: ModelShape) -> int:
+    """Returns the bytes of a version that is stored whole."""
+    return round(ANCHOR_BYTES[config.model.dtype] * shape.total)
+
+
+def delta_bytes(config: Config, shape: ModelShape, change: float) -> int:
+    """Returns the bytes of a publication of which a share of `change` of the values has changed.
+
+    float32 ignores `change`, because every value changes. A delta that is not worth it is an anchor.
+    """
+    if config.model.dtype == "float32":
+        delta = FLOAT32_DELTA_BYTES * shape.total
+    else:
+        delta = bytes_per_change(change) * change * shape.total
+    anchor = anchor_bytes(config, shape)
+    return round(delta) if delta < WORTHWHILE * anchor else anchor
+
+
+def bytes_per_change(change: float) -> float:
+    """Returns the bytes for each changed bfloat16 value, between measured shares by the logarithm of the share."""
+    shares = sorted(BYTES_PER_CHANGE)
+    if change <= shares[0]:
+        return BYTES_PER_CHANGE[shares[0]]
+    for low, high in pairwise(shares):
+        if change <= high:
+            place = math.log(change / low) / math.log(high / low)
+            return BYTES_PER_CHANGE[low] + place * (BYTES_PER_CHANGE[high] - BYTES_PER_CHANGE[low])
+    return BYTES_PER_CHANGE[shares[-1]]
+
+
+def broadcast(config: Config, shape: ModelShape, change: float, link_gbit: float) -> Broadcast:
+    """Returns the time of one publication if the learner and every worker have a link of `link_gbit`.
+
+    A delta of several parts is announced, so workers fetch it while it is uploaded, in F/B together; one of a single
+    part takes F/B to the store and F/B from it (docs/weights.md, "While it is uploaded").
+    """
+    size, weights = delta_bytes(config, shape, change), weight_bytes(config, shape)
+    crossings = 1 if weights > config.weights.part_bytes else 2
+    transfer_s = crossings * size * 8 / (link_gbit * 1e9)
+    return Broadcast(size, weights / ENCODE_BYTES_PER_S, transfer_s, weights / APPLY_BYTES_PER_S)

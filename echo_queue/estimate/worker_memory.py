@@ -1,0 +1,46 @@
+"""The memory of a rollout worker: what its engine holds on its device, and what the worker holds beside it."""
+
+from dataclasses import dataclass
+
+from echo_queue.config import Config
+from echo_queue.estimate.learner_memory import BYTES
+from echo_queue.estimate.model_shape import ModelShape
+from echo_queue.estimate.transfer import weight_bytes
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """Bytes of one worker; `engine` is on its device, `host` is the staged copy of the weights (docs/weights.md, "Hot
+    load")."""
+
+    weights: int
+    kv_per_token: int
+    tokens_in_flight: int
+    host: int
+
+    @property
+    def kv_cache(self) -> int:
+        return self.kv_per_token * self.tokens_in_flight
+
+    @property
+    def engine(self) -> int:
+        return self.weights + self.kv_cache
+
+
+def worker_memory(config: Config, shape: ModelShape) -> WorkerMemory:
+    """Returns the memory of a worker whose samples all are as long as the model allows.
+
+    A token has a key and a value in each layer: 2 · layers · key heads · head_dim (arXiv 2309.06180, §2). With the
+    `transformers` engine each sample has its prompt for itself (`workers.engines.kv_cache`); vLLM's prefix cache keeps
+    a group's prompt once. Engines that take all of a device's memory (vLLM) need this much for no sample to wait.
+    """
+    groups, samples = config.rollout.concurrent_groups, config.rollout.group_size
+    prompts = groups * (samples if config.rollout.engine == "transformers" else 1)
+    tokens = prompts * config.model.max_prompt_tokens + groups * samples * config.model.max_new_tokens
+    weights = weight_bytes(config, shape)
+    return WorkerMemory(
+        weights=weights,
+        kv_per_token=2 * shape.layers * shape.keys * BYTES[config.model.dtype],
+        tokens_in_flight=tokens,
+        host=weights + 2 * config.weights.part_bytes,
+    )

@@ -1,0 +1,80 @@
+"""`echo-queue estimate` and what it makes `config check` refuse, as processes that have no torch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import block
+from tests.estimate import MODELS
+
+RUN = """[run]
+name = "t"
+dir = "out"
+[model]
+base = "Qwen/Qwen3-8B"
+dtype = "bfloat16"
+max_new_tokens = 4096
+"""
+
+
+def echo_queue(directory: Path, *arguments: object, text: str = RUN) -> subprocess.CompletedProcess[str]:
+    (directory / "run.toml").write_text(text, encoding="utf-8")
+    code = block("torch", "transformers", "huggingface_hub") + "from echo_queue.cli import main; main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environ = os.environ | {"HF_HOME": str(directory / "hub"), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_table_says_whether_s_holds(tmp_path: Path) -> None:
+    eight_b = ("--model-config", MODELS / "qwen3-8b.json", "--device", "h100")
+    done = echo_queue(tmp_path, "estimate", "run.toml", *eight_b, "--devices", 8)
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("8.191 B", "masters", "4.10 GB", "98.29 GB", "91.74 MB", "T_train", "S = 4 does not hold"):
+        assert words in done.stdout
+    assert "…" not in done.stdout.replace("… with checkpointing", ""), "nothing is cut off"
+    alone = echo_queue(tmp_path, "estimate", "run.toml", *eight_b)
+    assert "The learner does not fit" in alone.stdout
+    assert "S = 4 holds" in alone.stdout
+
+
+def test_scripts_get_plain_numbers(tmp_path: Path) -> None:
+    done = echo_queue(
+        tmp_path, "estimate", "run.toml", "--json", "--model-config", MODELS / "qwen3-30b-a3b.json", "--change", 0.03
+    )
+    found = json.loads(done.stdout)
+    assert found["shape"]["parameters"] == 30_532_122_624
+    assert list(found["deltas"]) == ["0.01", "0.03", "0.05"]
+    assert found["learner"]["masters"] == 4 * 30_532_122_624
+    assert isinstance(found["lag"]["holds"], bool)
+
+
+def test_a_model_that_is_not_here_is_one_clear_error(tmp_path: Path) -> None:
+    done = echo_queue(tmp_path, "estimate", "run.toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "neither a folder with a config.json nor in the hub's cache" in done.stderr
+    assert "hf download Qwen/Qwen3-8B config.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("config", "check"), ("run",), ("learner",)])
+def test_a_large_model_on_a_cpu_is_refused_before_anything_starts(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_bytes((MODELS / "qwen3-4b.json").read_bytes())
+    text = RUN.replace("Qwen/Qwen3-8B", "model")
+    done = echo_queue(tmp_path, *arguments, "run.toml", text=text)
+    assert done.returncode == 2
+    assert "learner.device: the model has 4.0 billion parameters" in done.stderr
+    assert not (tmp_path / "out" / "logs").exists(), "nothing was started"
+    checked = echo_queue(tmp_path, "config", "check", "run.toml", text=text + "[learner]\nallow_cpu = true\n")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_run_whose_first_group_comes_too_late_is_refused(tmp_path: Path) -> None:
+    done = echo_queue(tmp_path, "config", "check", "run.toml", text=RUN.replace("4096", "32768"))
+    assert done.returncode == 2
+    assert "the first group may take 655 s" in done.stderr
+    assert "→ set 1311 or more" in done.stderr

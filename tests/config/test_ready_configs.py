@@ -1,0 +1,65 @@
+"""Each configuration in configs/ can be started: it has no problem, and its model is one that is known."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from echo_queue.cli.config import problems_of
+from echo_queue.config import Config
+from echo_queue.config.loading import load
+from echo_queue.estimate import Assumptions, estimate, model_shape
+from echo_queue.submission.sources.registry import open_source
+from tests.estimate import MODELS
+from workers.environments.math import Math
+from workers.environments.protocol import ScoringRequest
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+MODEL_FILES = {"Qwen/Qwen3-0.6B": MODELS / "qwen3-0.6b.json"}
+GSM8K = [
+    ("How many eggs are 6 dozen?", "A dozen is <<12=12>>12.\n6 dozen are <<6*12=72>>72.\n#### 72"),
+    ("How many are 1,234 and none?", "#### 1,234"),
+]
+
+
+@pytest.fixture(params=sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return Path(request.param)
+
+
+def test_it_has_no_problems(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert problems_of(path)[1] == ()
+
+
+def test_it_can_be_estimated_and_its_bound_holds(path: Path) -> None:
+    config: Config = load(path, {})
+    found = estimate(config, model_shape(config, MODEL_FILES.get(config.model.base)), Assumptions())
+    assert not found.device.memory or found.learner.peak < found.device.memory
+    assert found.lag_of_these_workers.holds
+    assert found.lag.publications_keep_up
+
+
+def test_gsm8k_becomes_prompts_that_math_scores(tmp_path: Path) -> None:
+    table = pyarrow.table({"question": [q for q, _ in GSM8K], "answer": [a for _, a in GSM8K]})
+    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    script = runpy.run_path(str(CONFIGS / "gsm8k_prompts.py"))
+    script["main"](tmp_path / "train.parquet", tmp_path / "gsm8k.jsonl")
+    ((_, rows),) = open_source(str(tmp_path / "gsm8k.jsonl")).scan(10)
+    assert [row.columns["answer"] for row in rows] == ["72", "1234"]
+    written = json.loads((tmp_path / "gsm8k.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert written["prompt"][0]["content"].startswith("How many eggs are 6 dozen?\n\nSolve")
+    for row, right in zip(rows, ("So there are 72 eggs: \\boxed{72}", "\\boxed{1,234}"), strict=True):
+        completions = [right, "\\boxed{71}", "I do not know."]
+        request = ScoringRequest(row.prompt, completions, [[0]] * 3, row.columns)
+        assert Math().score(request) == [1.0, 0.0, 0.0]
+
+
+def test_an_answer_without_a_number_is_refused() -> None:
+    script = runpy.run_path(str(CONFIGS / "gsm8k_prompts.py"))
+    with pytest.raises(ValueError, match="no final answer"):
+        script["row"]("Why?", "Because.")

@@ -1,0 +1,157 @@
+"""What autograd keeps and what a checkpoint holds is reckoned to the byte; the learner's peak within a tenth."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from echo_queue.estimate import shape_of
+from echo_queue.estimate.learner_memory import (
+    LOGITS_AT_ONCE,
+    MicroBatchShape,
+    activations,
+    layer_activations,
+    learner_memory,
+    logits,
+    micro_batch_shape,
+)
+from echo_queue.estimate.transfer import checkpoint_bytes
+from learner.batch.micro_batches import micro_batches
+from learner.batch.prepare import prepare
+from learner.model import scorer
+from learner.model.attention.rectangles import Rectangles
+from learner.model.loading import prepare as for_scorer
+from learner.model.policy import Policy
+from learner.update import learn
+from tests.estimate import config, shape
+from tests.learner.synthetic import group
+
+SMALL = {"vocab_size": 500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 24}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+PROMPT, SAMPLE, SAMPLES, GROUPS = 17, 20, 4, 3
+HEAP_STEP = 1 << 20
+"""Blocks of this size and more are given back to the kernel as soon as they are freed."""
+
+
+def small_model(model_type: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **SMALL), dtype=dtype)
+    return for_scorer(model)
+
+
+def kept_by_autograd(model: PreTrainedModel) -> tuple[dict[str, int], MicroBatchShape]:
+    """Bytes of the floats that one micro-batch keeps beside the parameters: of the logits, and of the rest."""
+    groups = [group(i, PROMPT, [SAMPLE] * SAMPLES, [1] + [0] * (SAMPLES - 1)) for i in range(GROUPS)]
+    (batch,) = micro_batches(prepare(groups, "std", "skip"), 1 << 20, Rectangles)
+    own = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point() and tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        scored = scorer.Scorer(model)(batch, 1.0)
+    assert scored.logprobs.requires_grad
+    sizes = {"logits": 0, "activations": 0}
+    for tensor in kept.values():
+        what = "logits" if tensor.shape[-1] == SMALL["vocab_size"] else "activations"
+        sizes[what] += tensor.untyped_storage().nbytes()
+    return sizes, MicroBatchShape(GROUPS, PROMPT - 1, GROUPS * SAMPLES, SAMPLE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model_type", ["qwen3", "llama"])
+def test_activations_are_reckoned_to_the_byte(model_type: str, dtype: str) -> None:
+    kept, batch = kept_by_autograd(small_model(model_type, getattr(torch, dtype)))
+    width = {"float32": 4, "bfloat16": 2}[dtype]
+    assert activations(shape_of(SMALL | {"model_type": model_type}, ""), batch, width) == kept["activations"]
+    assert kept["logits"] == 4 * batch.drawn * SMALL["vocab_size"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_state_and_the_checkpoint_are_reckoned_to_the_byte(dtype: str) -> None:
+    trained = Policy(small_model("qwen3"), config().learner, getattr(torch, dtype))
+    learn(trained, [group(0)], 1, config().learner, 1.0)
+    found = learner_memory(config(model={"dtype": dtype}), shape_of(SMALL | {"model_type": "qwen3"}, ""))
+    held = {"masters": 0, "moments": 0}
+    for name, tensor in trained.tensors().items():
+        if name.startswith(("master/", "exp_avg")):
+            held["masters" if name.startswith("master/") else "moments"] += tensor.nbytes
+    assert held == {"masters": found.masters, "moments": found.moments}
+    assert sum(held.values()) == checkpoint_bytes(shape_of(SMALL | {"model_type": "qwen3"}, ""))
+    copies = sum(tensor.nbytes for tensor in trained.snapshot().values())
+    assert found.snapshot == copies
+    assert (found.compute_copy == 0) == (dtype == "float32")
+
+
+def test_the_pieces_of_the_logits_are_those_of_the_forward_pass() -> None:
+    assert LOGITS_AT_ONCE == scorer.LOGITS_AT_ONCE
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 200, 16_384])
+def test_a_micro_batch_is_the_one_that_the_learner_makes(micro_tokens: int) -> None:
+    run = config(
+        model={"max_prompt_tokens": PROMPT, "max_new_tokens": SAMPLE},
+        rollout={"group_size": SAMPLES},
+        learner={"batch_groups": GROUPS, "micro_tokens": micro_tokens},
+    )
+    groups = [group(i, PROMPT, [SAMPLE] * SAMPLES, [1] + [0] * (SAMPLES - 1)) for i in range(GROUPS)]
+    first = next(micro_batches(prepare(groups, "std", "skip"), micro_tokens, Rectangles))
+    rows, prompts = first.packing.queries.shape[0], first.packing.prompts.shape[0]
+    assert micro_batch_shape(run) == MicroBatchShape(prompts, PROMPT - 1, rows, SAMPLE)
+    assert micro_batch_shape(run).tokens == len(first.tokens)
+
+
+def test_checkpointing_keeps_the_layers_inputs_and_one_layer() -> None:
+    batch = MicroBatchShape(0, 0, 4, 4_096)
+    whole, checkpointed = (activations(shape("qwen3-8b"), batch, 2, checkpointed=on) for on in (False, True))
+    assert whole - checkpointed == 35 * layer_activations(shape("qwen3-8b"), batch, 2) - 36 * 16_384 * 4_096 * 2
+
+
+def test_the_logits_are_bounded_whatever_the_vocabulary() -> None:
+    found = [logits(shape("qwen3-8b"), MicroBatchShape(1, 255, rows, 4_096), 2) for rows in (1, 4)]
+    assert found[0] == found[1] <= LOGITS_AT_ONCE["cpu"] * (3 * 4 + 2)
+
+
+def test_devices_share_the_state() -> None:
+    """16 bytes a parameter over eight devices, and no float32 copy of a whole model on any of them."""
+    run = config(model={"dtype": "bfloat16"})
+    one, eight = (learner_memory(run, shape("qwen3-8b"), devices) for devices in (1, 8))
+    assert one.masters + one.moments + one.gradients == 16 * shape("qwen3-8b").total == 131_051_765_760
+    assert one.compute_copy < shape("qwen3-8b").total, "two layers and the head, not the model"
+    assert eight.masters == one.masters // 8
+    assert eight.state < one.state / 4
+
+
+def test_a_reference_model_counts_only_if_there_is_one() -> None:
+    found = [learner_memory(config(learner={"kl": kl}), shape("qwen3-0.6b")).reference for kl in (0.0, 0.1)]
+    assert found == [0, 4 * 596_049_920], "in float32, as it computes"
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_learner_on_a_cpu_is_within_a_tenth(tmp_path: Path) -> None:
+    """In a process whose heap gives freed blocks back; glibc otherwise keeps them, a quarter more at worst."""
+    settings: dict[str, Any] = {
+        "run": {"name": "t", "dir": str(tmp_path)},
+        "model": {"max_prompt_tokens": 64, "max_new_tokens": 128},
+        "rollout": {"group_size": 8},
+        "learner": {"batch_groups": 2, "micro_tokens": 1_024},
+    }
+    model = {"model_type": "qwen3", "vocab_size": 16_000, "hidden_size": 512, "num_hidden_layers": 6, "head_dim": 64}
+    model |= {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1_536}
+    model |= {"tie_word_embeddings": True}
+    environ = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(HEAP_STEP), "MALLOC_TRIM_THRESHOLD_": str(HEAP_STEP)}
+    command = [sys.executable, "-m", "tests.estimate.measured_learner", json.dumps(settings), json.dumps(model)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    found = learner_memory(config(**settings), shape_of(model, ""))
+    # Nothing is published here, so there is no snapshot.
+    assert int(done.stdout) == pytest.approx(found.peak - found.snapshot, rel=0.1)
