@@ -7,7 +7,7 @@
   published and then lost with its learner is abandoned by the next learner's lineage.
 - Every wait ends at `queue.stall_deadline_s` with an error that names what was waited for.
 
-Deliberate simplifications: one process and one device; one optimizer step per batch; the oldest groups first.
+Deliberate simplifications: one process; one optimizer step per batch; the oldest groups first.
 """
 
 import logging
