@@ -253,7 +253,7 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
 
 def _restore(store: ObjectStore, policy: Policy) -> CheckpointManifest | None:
     """Gives `policy` the state of the newest whole checkpoint, and returns that; None if there is none yet."""
-    found = checkpoint.newest(store)
+    found = checkpoint.newest(store, policy.tensors())
     if found is None:
         return None
     manifest, tensors = found

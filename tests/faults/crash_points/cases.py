@@ -107,7 +107,7 @@ class LearnerCase(Case):
         if point == "uncommit":
             assert self.live("commit#3") == CRASHED
             newest = next(iter(checkpoint.history(self.store)))
-            self.store.put(newest.state, b"damaged")
+            self.store.put(newest.keys[0], b"damaged")
 
     def live(self, crash_at: str = "", record: Path | None = None) -> int:
         """With a store in which the point can be reached."""
