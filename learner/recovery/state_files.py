@@ -9,8 +9,10 @@
 """
 
 import math
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -195,14 +197,31 @@ def row_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def in_threads(action: Callable[[T], U], items: Iterable[T]) -> list[U]:
-    """Returns the results of `action`, in order. After the first failure, which it raises, no other item is begun."""
-    with ThreadPoolExecutor(THREADS, "checkpoint") as pool:
-        under_way = [pool.submit(action, item) for item in items]
-        try:
-            return [one.result() for one in under_way]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    """Returns the results of `action`, in order. After the first failure, which it raises, no other item is begun.
+
+    The threads are daemons, which do not hold up the end of their process.
+    """
+    waiting = deque(enumerate(items))
+    results: dict[int, U] = {}
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        while waiting and not failures:
+            with suppress(IndexError):  # another thread took the last item
+                place, item = waiting.popleft()
+                try:
+                    results[place] = action(item)
+                except BaseException as error:
+                    failures.append(error)
+
+    threads = [threading.Thread(target=work, name="state files", daemon=True) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [results[place] for place in range(len(results))]
 
 
 def _header(slices: Sequence[Slice], begins: Sequence[int]) -> bytes:

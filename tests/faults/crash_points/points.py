@@ -45,7 +45,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "learner": (
         *(f"learner/{name}.py" for name in ("train", "collector", "housekeeper")),
-        *(f"learner/recovery/{name}.py" for name in ("resume", "checkpoint", "state_files", "state_reader")),
+        *(
+            f"learner/recovery/{name}.py"
+            for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
+        ),
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",

@@ -33,16 +33,11 @@ MUTATIONS = (
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
         "learner/train.py",
         """\
-        self.newest = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
-        )
-        self.queue.commit(self.newest.name, trained)
+        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
 """,
         """\
         self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
-        self.newest = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
-        )
+        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
 """,
         ("tests/learner/test_train.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
     ),
