@@ -7,32 +7,33 @@ the part began: above the state for a save, above the tensors to be filled for a
 """
 
 import argparse
-import multiprocessing
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import orjson
 import safetensors.torch
 import torch
 from blake3 import blake3
 
 from benchmarks.verdict import conclude
 from echo_queue.connections.secrets import StoreKeys
+from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
-from learner.recovery.state_files import FILE_BYTES, THREADS, StateFile, whole, write_files
-from learner.recovery.state_reader import read_whole
+from learner.recovery import checkpoint
+from learner.recovery.state_files import FILE_BYTES, THREADS
 
 MB, GB = 1e6, 1e9
-PREFIX, BLOB = "checkpoints/files/", "checkpoints/blob"
+RUN, BLOB = "benchmark", "one-object"
 SLACK_BYTES = 64 << 20
 """What interpreter, client and threads take besides the files under way."""
 ROW = 4096
-PROCESSES = multiprocessing.get_context("spawn")
 DEADLINE_S = 600.0
 
 Tensors = dict[str, torch.Tensor]
@@ -44,6 +45,19 @@ class Measured:
 
     seconds: float
     extra_bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process measures: an action of `ACTIONS`, with a state of that size, on that server."""
+
+    action: str
+    gigabytes: float
+    file_bytes: int
+    url: str
+    bucket: str
+    access_key: str
+    secret_key: str
 
 
 @dataclass(frozen=True)
@@ -61,39 +75,34 @@ class Figures:
     baseline_load_mb: float
 
 
-class Ours:
-    """The state in files of bounded size."""
-
-    def __init__(self, file_bytes: int) -> None:
-        self.file_bytes = file_bytes
-        self.files: tuple[StateFile, ...] = ()
-
-    def save(self, store: ObjectStore, tensors: Tensors) -> None:
-        self.files = write_files(store, PREFIX, whole(tensors), self.file_bytes)
-
-    def load(self, store: ObjectStore, tensors: Tensors) -> None:
-        read_whole(store, PREFIX, self.files, tensors)
+def save(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    checkpoint.save(store, Version(1, 1), tensors, trained=(), parent=None, window=1.0, file_bytes=file_bytes)
 
 
-class Baseline:
-    """The state as one object."""
-
-    digest = ""
-
-    def save(self, store: ObjectStore, tensors: Tensors) -> None:
-        data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
-        self.digest = blake3(data).hexdigest()
-        store.put(BLOB, data, once=True)  # what is put once is a single put
-
-    def load(self, store: ObjectStore, tensors: Tensors) -> None:
-        data = store.get(BLOB)
-        if blake3(data).hexdigest() != self.digest:
-            raise ValueError("the digest does not match")
-        for name, tensor in safetensors.torch.load(data).items():
-            tensors[name].copy_(tensor)
+def load(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    checkpoint.newest(store, tensors)
 
 
-Way = Ours | Baseline
+def save_as_one(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    store.put(f"{BLOB}.digest", blake3(data).hexdigest().encode())
+    store.put(BLOB, data, once=True)  # what is put once is a single put
+
+
+def load_as_one(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    data = store.get(BLOB)
+    if blake3(data).hexdigest().encode() != store.get(f"{BLOB}.digest"):
+        raise ValueError("the digest does not match")
+    for name, tensor in safetensors.torch.load(data).items():
+        tensors[name].copy_(tensor)
+
+
+ACTIONS: Mapping[str, Callable[[ObjectStore, Tensors, int], None]] = {
+    "save": save,
+    "load": load,
+    "save as one": save_as_one,
+    "load as one": load_as_one,
+}
 
 
 def state(gigabytes: float) -> Tensors:
@@ -104,35 +113,35 @@ def state(gigabytes: float) -> Tensors:
     return {f"master/{place}": torch.rand(size, ROW, generator=draw) for place, size in enumerate(sizes)}
 
 
-def measured(way: Way, endpoint: StoreEndpoint, gigabytes: float, *, load: bool) -> tuple[Measured, Way]:
-    """Saves or loads a state in a process of its own; what was loaded is compared. Returns `way` as it ended."""
-    ours, theirs = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=_measure, args=(theirs.send, way, endpoint, gigabytes, load), daemon=True)
-    process.start()
-    theirs.close()
-    if not ours.poll(DEADLINE_S):
-        raise TimeoutError(f"no answer within {DEADLINE_S:.0f} s")
-    found: tuple[Measured, Way] = ours.recv()
-    process.join()
-    return found
+def measured(action: str, endpoint: StoreEndpoint, gigabytes: float, file_bytes: int) -> Measured:
+    """Measures an action in a process of its own, which compares what it loads with what was saved."""
+    keys = (endpoint.access_key or "", endpoint.secret_key or "")
+    part = Part(action, gigabytes, file_bytes, endpoint.url, endpoint.bucket, *keys)
+    command = [sys.executable, "-m", "benchmarks.checkpoint", "--part"]
+    ended = subprocess.run(
+        command, input=orjson.dumps(asdict(part)), stdout=subprocess.PIPE, timeout=DEADLINE_S, check=True
+    )
+    return Measured(**orjson.loads(ended.stdout))
 
 
-def _measure(
-    answer: Callable[[tuple[Measured, Way]], None], way: Way, endpoint: StoreEndpoint, gigabytes: float, load: bool
-) -> None:
+def measure_here(part: Part) -> Measured:
     torch.set_num_threads(1)
-    store = ObjectStore(endpoint, "benchmark", DEADLINE_S)
+    endpoint = StoreEndpoint(
+        part.url, part.bucket, access_key=part.access_key, secret_key=part.secret_key, put_once=True
+    )
+    store = ObjectStore(endpoint, RUN, DEADLINE_S)
     store.check()
-    tensors = state(gigabytes)
-    if load:
-        tensors = {name: torch.zeros_like(tensor).fill_(-1.0) for name, tensor in tensors.items()}
+    tensors = state(part.gigabytes)
+    if part.action.startswith("load"):
+        for tensor in tensors.values():
+            tensor.fill_(-1.0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     before, began = _resident("VmRSS"), time.perf_counter()
-    way.load(store, tensors) if load else way.save(store, tensors)
-    seconds, peak = time.perf_counter() - began, _resident("VmHWM")
-    if load and not all(torch.equal(tensors[name], tensor) for name, tensor in state(gigabytes).items()):
+    ACTIONS[part.action](store, tensors, part.file_bytes)
+    found = Measured(time.perf_counter() - began, _resident("VmHWM") - before)
+    if not all(torch.equal(tensors[name], tensor) for name, tensor in state(part.gigabytes).items()):
         raise ValueError("the state came back otherwise")
-    answer((Measured(seconds, peak - before), way))
+    return found
 
 
 def _resident(what: str) -> int:
@@ -142,10 +151,9 @@ def _resident(what: str) -> int:
 
 
 def measure(endpoint: StoreEndpoint, gigabytes: float, file_bytes: int) -> Figures:
-    saved, ours = measured(Ours(file_bytes), endpoint, gigabytes, load=False)
-    baseline_saved, baseline = measured(Baseline(), endpoint, gigabytes, load=False)
-    loaded, _ = measured(ours, endpoint, gigabytes, load=True)
-    baseline_loaded, _ = measured(baseline, endpoint, gigabytes, load=True)
+    saved, baseline_saved, loaded, baseline_loaded = (
+        measured(action, endpoint, gigabytes, file_bytes) for action in ("save", "save as one", "load", "load as one")
+    )
     return Figures(
         gigabytes=gigabytes,
         save_s=saved.seconds,
@@ -161,30 +169,35 @@ def measure(endpoint: StoreEndpoint, gigabytes: float, file_bytes: int) -> Figur
     )
 
 
+def _print(what: str, seconds: float, megabytes: float, baseline_s: float, baseline_mb: float) -> None:
+    ours, baseline = (f"{s:6.1f} s and {mb:5.0f} MB" for s, mb in ((seconds, megabytes), (baseline_s, baseline_mb)))
+    print(f"  {what}  {ours}; baseline {baseline}; ratio of seconds {seconds / baseline_s:.2f}")
+
+
 def main() -> int:
     """Prints the figures; returns 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the state")
     parser.add_argument("--file-mib", type=int, default=FILE_BYTES >> 20, help="largest size of a file, MiB")
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.part:
+        print(orjson.dumps(measure_here(Part(**orjson.loads(sys.stdin.buffer.read())))).decode())
+        return 0
     with tempfile.TemporaryDirectory() as directory:
         server = S3Server(Path(directory), StoreKeys("BENCHMARKBENCHMARKBE", "benchmark"))
         server.start()
         try:
             endpoint = replace(server.endpoint("benchmark"), put_once=True)
-            ObjectStore(endpoint, "benchmark").create_bucket()
+            ObjectStore(endpoint, RUN).create_bucket()
             figures = measure(endpoint, args.gigabytes, args.file_mib << 20)
         finally:
             server.stop()
     bound_mb = (THREADS * (args.file_mib << 20) + SLACK_BYTES) / MB
     print(f"{args.gigabytes:g} GB in files of {args.file_mib} MiB, {THREADS} at a time; baseline: one object, one put")
-    for part in ("save", "load"):
-        row = {name: getattr(figures, f"{name}") for name in (f"{part}_s", f"baseline_{part}_s", f"{part}_ratio")}
-        ours_mb, baseline_mb = getattr(figures, f"{part}_mb"), getattr(figures, f"baseline_{part}_mb")
-        seconds, baseline_s, ratio = row.values()
-        print(f"  {part}  {seconds:6.1f} s, +{ours_mb:.0f} MB; baseline {baseline_s:6.1f} s, +{baseline_mb:.0f} MB; "
-              f"ratio of seconds {ratio:.2f}")  # fmt: skip
+    _print("save", figures.save_s, figures.save_mb, figures.baseline_save_s, figures.baseline_save_mb)
+    _print("load", figures.load_s, figures.load_mb, figures.baseline_load_s, figures.baseline_load_mb)
     targets = {
         f"a save takes at most {bound_mb:.0f} MB besides the state": figures.save_mb <= bound_mb,
         f"a load takes at most {bound_mb:.0f} MB besides the tensors": figures.load_mb <= bound_mb,

@@ -22,7 +22,7 @@ from echo_queue.errors import FencedError, Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import state_reader
-from learner.recovery.state_files import DTYPES, SUFFIX, StateFile, StoredRows, rows_of, whole, write_files
+from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, StateFile, StoredRows, rows_of, whole, write_files
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +71,13 @@ def save(
     trained: tuple[str, ...],
     parent: CheckpointManifest | None,
     window: float,
+    file_bytes: int = FILE_BYTES,
 ) -> CheckpointManifest:
-    """Makes a checkpoint durable. Raises `FencedError` if another learner made a checkpoint of this name."""
-    files = write_files(store, folder_of(name_of(version)), whole(tensors))
+    """Makes a checkpoint durable, in files of at most `file_bytes`.
+
+    Raises `FencedError` if another learner made a checkpoint of this name.
+    """
+    files = write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
     return complete(store, version, files, trained=trained, parent=parent, window=window)
 
 

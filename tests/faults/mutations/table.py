@@ -349,15 +349,15 @@ MUTATIONS = (
         "a learner that dies while it saves leaves a checkpoint that cannot be loaded, and counts as one",
         "learner/recovery/checkpoint.py",
         """\
-    files = write_files(store, folder_of(name_of(version)), whole(tensors))
+    files = write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
     return complete(store, version, files, trained=trained, parent=parent, window=window)
 """,
         """\
     import types
     nowhere = types.SimpleNamespace(put=lambda key, data: True)
-    files = write_files(nowhere, folder_of(name_of(version)), whole(tensors))
+    files = write_files(nowhere, folder_of(name_of(version)), whole(tensors), file_bytes)
     manifest = complete(store, version, files, trained=trained, parent=parent, window=window)
-    write_files(store, folder_of(name_of(version)), whole(tensors))
+    write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
     return manifest
 """,
         ("tests/learner/recovery/test_checkpoint.py::test_a_save_that_is_cut_off_leaves_no_checkpoint",),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.checkpoint import SLACK_BYTES, Ours, measured
+from benchmarks.checkpoint import RUN, SLACK_BYTES, measured
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery.state_files import THREADS
@@ -15,13 +15,11 @@ GIGABYTES, FILE_BYTES = 0.4, 8 << 20
 @pytest.mark.slow
 def test_saving_and_loading_take_the_memory_of_a_few_files(s3_server: S3Server) -> None:
     endpoint = replace(s3_server.endpoint("memory"), put_once=False)
-    store = ObjectStore(endpoint, "benchmark")
+    store = ObjectStore(endpoint, RUN)
     store.create_bucket()
     bound = THREADS * FILE_BYTES + SLACK_BYTES
     try:
-        saved, way = measured(Ours(FILE_BYTES), endpoint, GIGABYTES, load=False)
-        assert saved.extra_bytes <= bound
-        loaded, _ = measured(way, endpoint, GIGABYTES, load=True)
-        assert loaded.extra_bytes <= bound
+        for action in ("save", "load"):
+            assert measured(action, endpoint, GIGABYTES, FILE_BYTES).extra_bytes <= bound, action
     finally:
         store.delete([stored.key for stored in store.list()])
