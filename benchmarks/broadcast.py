@@ -33,7 +33,7 @@ LATE = 1.10
 BEHIND = 0.25
 """The most F/B from the pointer's move until all workers have what was announced, the upload itself not counted."""
 CARRIES = 0.98
-"""If all hops at once carry less than this share of one alone, this machine is too small for the benchmark."""
+"""The machine is too small for the benchmark if all hops at once carry less than this share of one alone."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ def measure(settings: Settings, table: Table) -> Figures:
         hops = min(lab.calibrate(CALIBRATION_S))
         lab.serve()
         load = f"{machine.business()}; others use {others:.0%} of them"
-        table.say(
+        table.write(
             f"{settings.megabytes:g} MB over {settings.mbit:g} Mbit/s links: goodput {_mbit(lab.goodput):.1f} Mbit/s, "
         )
-        table.say(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {load}\n")
-        table.say(HEADING)
+        table.write(f"so F/B = {lab.bound_s:.3f} s; {max(settings.peers)} hops at once get {_mbit(hops):.1f}; {load}\n")
+        table.write(HEADING)
         fewest = min(settings.peers)
         baselines = tuple(
             table.show(scenarios.plain(lab, peers, settings.baseline_rounds, source))

@@ -98,7 +98,7 @@ class Worker(threading.Thread):
         return replace(self._template, task=task.id, index=task.index, worker=self.name, attempt=task.attempt)
 
 
-class Admitting(threading.Thread):
+class AdmissionThread(threading.Thread):
     """Admits prompts, as the learner's housekeeper does, until `stopping` is set."""
 
     def __init__(self, operator: Operator, stopping: threading.Event) -> None:
@@ -111,7 +111,7 @@ class Admitting(threading.Thread):
                 self._operator.admit()
 
 
-def play(
+def run_round(
     directory: Path, program: Path | None, *, replicas: Replicas, workers: int, well_s: float, stall_s: float
 ) -> Round:
     """Runs a master until its end, and compares what its successor knows."""
@@ -126,7 +126,7 @@ def play(
             Worker(WorkerQueue(Caller(pair.master.client(), "run", DEADLINE_S, replicas)), *rest)
             for rest in ((f"w{number}", template, stopping) for number in range(workers))
         ]
-        admitting = Admitting(Operator(Caller(pair.master.client(), "run", DEADLINE_S)), stopping)
+        admitting = AdmissionThread(Operator(Caller(pair.master.client(), "run", DEADLINE_S)), stopping)
         for thread in (*threads, admitting):
             thread.start()
         time.sleep(well_s / 4)
@@ -165,7 +165,7 @@ def measure(program: Path | None, rounds: int, workers: int, well_s: float, stal
             with tempfile.TemporaryDirectory() as directory:
                 replicas = WAIT if waits else Replicas()
                 settings: Any = {"workers": workers, "well_s": well_s, "stall_s": stall_s}
-                taken[waits].append(play(Path(directory), program, replicas=replicas, **settings))
+                taken[waits].append(run_round(Path(directory), program, replicas=replicas, **settings))
     rate = {waits: statistics.median(each.moves_per_s for each in played) for waits, played in taken.items()}
     return Figures(
         server=program.name if program else "valkey-server",

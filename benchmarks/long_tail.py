@@ -112,7 +112,7 @@ def recorded() -> Trace:
 
 
 @dataclass
-class Running:
+class RunningGroup:
     task: Task
     version: Version
     left: float
@@ -126,8 +126,8 @@ class Worker:
     name: str
     queue: WorkerQueue
     trace: Trace
-    slots: Callable[[Sequence[Running]], int]
-    running: list[Running] = field(default_factory=list)
+    slots: Callable[[Sequence[RunningGroup]], int]
+    running: list[RunningGroup] = field(default_factory=list)
 
     @property
     def step_s(self) -> float:
@@ -142,7 +142,7 @@ class Worker:
         """Leases once, as much as there is room for; returns whether it got anything."""
         room = self.slots(self.running) - len(self.running)
         tasks = self.queue.lease(self.name, version, room).tasks if room > 0 else ()
-        self.running += [Running(task, version, float(self.trace.now[task.index])) for task in tasks]
+        self.running += [RunningGroup(task, version, float(self.trace.now[task.index])) for task in tasks]
         return bool(tasks)
 
     def pass_time(self, seconds: float) -> None:
@@ -235,11 +235,11 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     submitter.submit("p", 0, PromptShard("none", 0, size), trace.buckets if order == "bucket" else b"")
     trainer = Trainer(LearnerQueue(caller), trace.train_s)
     if epochs == 2:  # the first takes no time
-        teach(queue, trainer, trace.now if order == "told" else trace.before)
+        complete_first_epoch(queue, trainer, trace.now if order == "told" else trace.before)
     operator.configure(rules)
     began = trainer.version.number
 
-    def slots(running: Sequence[Running]) -> int:
+    def slots(running: Sequence[RunningGroup]) -> int:
         if order != "designated" or not running:
             return GROUPS
         first = BATCH * (trainer.version.number - began)
@@ -250,7 +250,7 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     return timed(trainer, simulated, began + len(trace.batches), operator)
 
 
-def teach(queue: WorkerQueue, trainer: Trainer, lengths: Lengths) -> None:
+def complete_first_epoch(queue: WorkerQueue, trainer: Trainer, lengths: Lengths) -> None:
     """Completes the first epoch, from which the queue learns the lengths."""
     for _ in range(len(lengths) // BATCH):
         tasks = queue.lease("teacher", trainer.version, BATCH).tasks

@@ -79,31 +79,31 @@ class Figures:
     tokens_ratio: float
 
 
-def play(arm: Arm, trace: Trace, options: argparse.Namespace) -> Outcome:
+def run_arm(arm: Arm, trace: Trace, options: argparse.Namespace) -> Outcome:
     with tempfile.TemporaryDirectory() as name, running(Path(name), _settings(arm, trace, options)) as run:
         directory = Path(name)
         trace.write(directory / "trace.json")
         plan = Plan(directory / "trace.json", directory / "counts", 1 / options.steps_per_s)
-        fleet = Fleet(run.stage.path, directory, plan, options.workers, options.boot)
+        fleet = Fleet(run.harness.path, directory, plan, options.workers, options.boot)
         try:
             fleet.start()
             run.await_workers(options.workers)
-            return _play(run, fleet, arm, trace.takings(options.workers, options.every))
+            return _run_arm(run, fleet, arm, trace.losses(options.workers, options.every))
         finally:
             fleet.end()
 
 
-def _play(run: Run, fleet: Fleet, arm: Arm, takings: Iterator[tuple[float, int]]) -> Outcome:
+def _run_arm(run: Run, fleet: Fleet, arm: Arm, losses: Iterator[tuple[float, int]]) -> Outcome:
     run.submit(arm.groups)
     before, began = machine.now(), time.monotonic()
-    due_s, place = next(takings)
+    due_s, place = next(losses)
     while run.groups < arm.groups:
         passed_s = time.monotonic() - began
         if passed_s > DEADLINE_S:
             raise TimeoutError(f"{run.groups} of {arm.groups} groups within {DEADLINE_S:g} s")
         if passed_s >= due_s:
             fleet.take(place, arm.notice_s)
-            due_s, place = next(takings)
+            due_s, place = next(losses)
         fleet.sweep()
         run.turn()
         time.sleep(LEARNER_S)
@@ -120,7 +120,7 @@ def _play(run: Run, fleet: Fleet, arm: Arm, takings: Iterator[tuple[float, int]]
         groups_per_s=round(run.groups / seconds, 3),
         tokens_per_s=round(run.tokens / seconds, 1),
         overdue=len(fleet.overdue),
-        identity=run.stage.queue.audit().ok,
+        identity=run.harness.queue.audit().ok,
         busy_share=round(busy, 2),
     )
 
@@ -155,9 +155,9 @@ def measure(options: argparse.Namespace) -> Figures:
     outcomes = []
     for number in range(options.rounds):
         for arm in arms(options):
-            outcomes.append(play(arm, Trace(options.seed + number, SAMPLES, options.longest), options))
+            outcomes.append(run_arm(arm, Trace(options.seed + number, SAMPLES, options.longest), options))
             if not options.json:
-                _say(outcomes[-1])
+                _print_outcome(outcomes[-1])
     return figures_of(outcomes, options)
 
 
@@ -198,7 +198,7 @@ def targets_of(figures: Figures, options: argparse.Namespace) -> dict[str, bool]
     }
 
 
-def _say(one: Outcome) -> None:
+def _print_outcome(one: Outcome) -> None:
     print(
         f"{one.arm:<18} {one.groups} groups in {one.seconds:5.1f} s: {one.groups_per_s:.2f} groups/s, "
         f"{one.tokens_per_s:5.0f} tokens/s; {one.taken} machines taken, {one.wasted_tokens:6,} of "

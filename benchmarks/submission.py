@@ -41,7 +41,7 @@ ROW_BYTES = 200
 PROCESSES = 2
 TARGET_FIRST_S, TARGET_ALL_S = 5.0, 60.0
 DEADLINE_S = 600.0
-LOOK_S = 0.02
+POLL_S = 0.02
 EACH = "benchmarks.submission.each"
 
 
@@ -97,7 +97,7 @@ def ours(config: Config, path: Path, source: Path, prompts: int) -> tuple[float,
             if arrival and arrival.settled:
                 break
             _within(begun, "the prompts")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         all_s = time.monotonic() - begun
         celery_mb = max(map(_peak_mb, _processes_of(celery.pid)))
         if submitter.wait(timeout=DEADLINE_S) != 0:
@@ -119,7 +119,7 @@ def baseline(config: Config, path: Path, source: Path, sample: int) -> float:
         sender.start()
         while client.xlen(_stream(config)) < sample:
             _within(begun, "the baseline")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         took_s = time.monotonic() - begun
         sender.join()
     return took_s
@@ -191,7 +191,7 @@ def _celery(application: str, path: Path) -> Iterator["subprocess.Popen[str]"]:
             if worker.poll() is not None:
                 raise SystemExit(log.read_text())
             _within(begun, "the Celery worker")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         yield worker
     finally:
         os.killpg(worker.pid, signal.SIGKILL)

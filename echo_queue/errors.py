@@ -28,7 +28,7 @@ class EchoQueueError(Exception):
 
 
 class ConfigError(EchoQueueError):
-    """The configuration is wrong. Raised before any process starts."""
+    """The configuration is wrong. This is raised before any process starts."""
 
 
 class ServiceError(EchoQueueError):

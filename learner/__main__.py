@@ -8,7 +8,7 @@ from pathlib import Path
 
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError, SetBackError
-from echo_queue.launch.problems import print_problems
+from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 
 AGAIN = 1
@@ -27,7 +27,7 @@ def main() -> int:
         # Imported only now: torch takes seconds.
         from transformers.utils.logging import disable_progress_bar
 
-        from learner.train import train
+        from learner.training_loop import train
 
         disable_progress_bar()
         train(config, stop)

@@ -24,7 +24,7 @@ CLOSE_S = 5.0
 
 
 class Housekeeper(threading.Thread):
-    """`observe` is called with the queue's status after each sweep, in this thread."""
+    """Sweeps a run until it is closed. `observe` is called with the queue's status after each sweep, in this thread."""
 
     def __init__(self, caller: Caller, store: ObjectStore, lease_s: float, observe: Callable[[Status], None]) -> None:
         super().__init__(name="housekeeper", daemon=True)

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 from echo_queue import config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
-from learner.batch import MicroBatch, micro_batches, prepare
 from learner.losses.objective import token_losses
 from learner.losses.token_sums import TokenSums
+from learner.micro_batches import MicroBatch, micro_batches, prepare
 from learner.model.forward import score
 from learner.model.policy import Policy
 

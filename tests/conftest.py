@@ -1,6 +1,11 @@
 """Fixtures that start real servers, and the seed that all processes of a session share."""
 
+import gc
+import signal
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from tests.seed import VARIABLE, session_seed
 
@@ -8,8 +13,12 @@ pytest_plugins = ["tests.servers.embedded", "tests.servers.redis", "tests.server
 
 
 def pytest_configure() -> None:
-    """Before pytest-xdist starts its workers, which inherit the environment."""
+    """Draws the session's seed before pytest-xdist starts its workers, which inherit the environment.
+
+    The garbage collector rests while the tests are imported: next to nothing of that is garbage.
+    """
     session_seed()
+    gc.disable()
 
 
 def pytest_report_header() -> str:
@@ -18,6 +27,8 @@ def pytest_report_header() -> str:
 
 def pytest_collection_finish() -> None:
     """Hypothesis, where any collected test uses it, draws from the same seed and never judges by how fast it draws."""
+    gc.freeze()
+    gc.enable()
     if "hypothesis" in sys.modules:
         from hypothesis import HealthCheck, core, settings
 
@@ -26,3 +37,13 @@ def pytest_collection_finish() -> None:
 
         if core.global_force_seed is None:
             core.global_force_seed = session_seed()
+
+
+@pytest.fixture
+def signal_handlers() -> Iterator[None]:
+    """Restores the handlers of the signals that roles take, after the test."""
+    taken = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in taken}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Nothing unpickles anything: bytes from elsewhere can be wrong, but never run."""
+"""No module unpickles anything: bytes from elsewhere can be wrong, but never run."""
 
 import ast
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ UNPICKLERS = {
 PROCESSES = {"multiprocessing", "concurrent.futures.process"}
 """Their pipes and queues unpickle what the other side sends."""
 ALONE = {ROOT / "benchmarks/fleet/fleet.py", ROOT / "benchmarks/fleet/machine.py"}
-"""A benchmark's own processes, forked on its machine: nobody else speaks to them."""
+"""A benchmark's own processes, forked on its machine: no other process speaks to them."""
 SAFE_LOADS = {"safetensors.torch", "orjson", "json", "tomllib", "configuration", "library", "self.engine"}
 """Whose `load` or `loads` gives plain values or tensors, or takes them."""
 CODE = {"eval", "exec", "compile", "__import__"}
@@ -64,7 +64,7 @@ def test_this_test_sees_one_that_could(text: str) -> None:
 
 
 def wrongs(tree: ast.Module) -> Iterator[str]:
-    """What in a module may make objects, or run code, from bytes."""
+    """Yields the places of a module that may make objects, or run code, from bytes."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):

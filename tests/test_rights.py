@@ -1,4 +1,4 @@
-"""What docs/rights.md gives each role of an external object store: what it uses, and nothing that it must not touch."""
+"""The rights in docs/rights.md give each role of an external object store what it uses, and no more."""
 
 import re
 from fnmatch import fnmatchcase
@@ -24,7 +24,7 @@ MAY: dict[str, dict[str, set[str]]] = {
 
 
 def allowed(role: str, action: str, resource: str) -> bool:
-    """As IAM decides without conditions: some statement allows it, none denies."""
+    """Decides as IAM does without conditions: some statement allows it, none denies."""
     for statement in POLICIES[role]["Statement"]:
         assert statement["Effect"] == "Allow" and "Condition" not in statement
         actions, resources = (

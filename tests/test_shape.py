@@ -31,7 +31,7 @@ MOST_FILES = 6
 MOST_PUBLIC = 20
 CLIENTS = tuple(one for _, one in inspect.getmembers(queue, inspect.isclass) if issubclass(one, Client))
 HANDLES = (*(client.__name__ for client in CLIENTS), "Caller", "Payloads")
-"""What a role is given to speak to the queue: it calls their methods, and neither sets nor reaches through the rest."""
+"""The objects with which a role speaks to the queue: it calls methods, and neither sets nor reads the rest."""
 
 
 def modules(package: str) -> Iterator[Path]:
@@ -105,7 +105,7 @@ def test_the_worker_knows_weights_by_one_class(module: str) -> None:
 
 
 def test_only_the_registry_names_a_transport() -> None:
-    """What stages and swaps versions works with any of them."""
+    """Staging and swapping work with any transport."""
     inside = ("workers.weights.peers", "workers.weights.folder", "workers.weights.cache")
     guilty = {
         module.name: dotted
@@ -189,7 +189,7 @@ again = made
 
 
 def intrusions(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Where this code sets an attribute of a client, reaches through one, or uses what is private."""
+    """Yields the places that set an attribute of a client, reach through one, or use what is private."""
     names, parents = handles(tree), {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
         match node:
@@ -225,7 +225,7 @@ def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def made(value: ast.expr) -> bool:
-    """Whether this is a call of a client's class, or of one of its class methods."""
+    """Returns whether this is a call of a client's class, or of one of its class methods."""
     match value:
         case ast.Call(func=ast.Name(id=name)) | ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
             return name in HANDLES

@@ -1,4 +1,4 @@
-"""Which tests run when is the same in every process of a session, and comes back with its seed."""
+"""The choice of tests is the same in every process of a session, and comes back with its seed."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ MUTATIONS = "tests/faults/mutations/test_mutations.py"
 
 
 def collected(*words: str, **environment: str) -> list[str]:
-    """What a session of its own collects."""
+    """Returns the tests that a session of its own collects."""
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""} | environment
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *words]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=True)

@@ -1,4 +1,4 @@
-"""Which tests run when: `make test-fast`, `make test`, `make proof`, and what CI draws from the last.
+"""The tiers of tests: `make test-fast`, `make test`, `make proof`, and what CI draws from the last.
 
 - `slow` is left out of `make test-fast`: it takes seconds, or shows on a second server what was shown on the first.
 - `proof` is left out of `make test`: it is exhaustive, or shows again by a second way what another test promises.
@@ -22,11 +22,11 @@ VARIABLE = "ECHO_QUEUE_PROOF"
 SECOND_SERVERS = {"redis", "swift"}
 """Shown on Valkey and rclone, which a run brings along, in seconds; on these in a minute."""
 STORES = "tests/storage/test_object_store.py"
-"""What one store promises and the other does not is shown here, on both."""
+"""The tests of promises that one store keeps and the other does not; they run on both."""
 
 
 def whole() -> bool:
-    """Whether a test of `make proof` is to do everything that it can, and not just what CI has time for."""
+    """Returns whether a test of `make proof` is to do everything that it can, and not just what CI has time for."""
     return os.environ.get(VARIABLE) == "whole"
 
 
@@ -38,7 +38,7 @@ def few(choices: Sequence[T], count: int, what: str) -> list[T]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before pytest looks at `-m`."""
+    """Marks the tests before pytest looks at `-m`."""
     for item in items:
         _mark_second_servers(item)
     if os.environ.get(VARIABLE) == "drawn":
@@ -57,7 +57,7 @@ def _mark_second_servers(item: pytest.Item) -> None:
 
 
 def _drawn(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Those that are no proof, and of each kind of proof as many as its share."""
+    """Returns the tests that are no proof, and of each kind of proof as many as its share."""
     kinds, drawn = defaultdict[str, list[pytest.Item]](list), set[pytest.Item]()
     shares: dict[str, float] = {}
     for item in items:

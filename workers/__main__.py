@@ -1,6 +1,6 @@
-"""`python -m workers CONFIG [--name NAME]`: one rollout worker, until the run is finished.
+"""`python -m workers CONFIG [--name NAME]` runs one rollout worker until the run is finished.
 
-SIGTERM, Ctrl-C or a spot notice: it stores how far its samples are, hands its tasks back, and exits with 0.
+On SIGTERM, Ctrl-C or a spot notice the worker stores its partial rollouts, hands its tasks back, and exits with 0.
 """
 
 import argparse
@@ -14,38 +14,41 @@ from pathlib import Path
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
-from echo_queue.launch.problems import print_problems
+from echo_queue.launch.problem_output import print_problems
 from workers.preemption import watch
 from workers.shutdown import Shutdown, on_signals
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="workers", description="Rolls out: leases, generates, scores, completes.")
+    parser = argparse.ArgumentParser(
+        prog="workers",
+        description="A rollout worker: leases tasks, generates and scores their samples, and completes their groups.",
+    )
     parser.add_argument("config", type=Path, help="the run's TOML file")
     parser.add_argument("--name", default=f"{socket.gethostname()}-{os.getpid()}", help="default: host and process id")
     arguments = parser.parse_args()
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", arguments.name)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
-    leaving = Shutdown()
-    on_signals(leaving)
+    shutdown = Shutdown()
+    on_signals(shutdown)
     try:
-        start(load(arguments.config), name, leaving)
+        start(load(arguments.config), name, shutdown)
     except EchoQueueError as error:
         print_problems(error.problems)
         return 2
     return 0
 
 
-def start(config: Config, name: str, leaving: Shutdown) -> None:
-    """Runs a worker until the run is finished or `leaving` is set. Raises `EchoQueueError`."""
+def start(config: Config, name: str, shutdown: Shutdown) -> None:
+    """Runs a worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`."""
     from workers.environments.scorer import Scorer
 
-    watch(config.rollout.preemption, leaving)
-    scorer = Scorer(config.environment)  # it comes up while torch is imported
+    watch(config.rollout.preemption, shutdown)
+    scorer = Scorer(config.environment)  # its process starts while torch is imported
     try:
         from workers.worker import work
 
-        work(config, name, scorer, leaving)
+        work(config, name, scorer, shutdown)
     finally:
         scorer.close()
 

@@ -10,7 +10,7 @@ from workers.engines import SampleKey, SampleRequest
 
 @dataclass(eq=False)
 class Assignment:
-    """A leased task with its samples. `lineage`: that of the newest weights used.
+    """A leased task with its samples. `lineage`: the lineage of the newest weights used.
 
     `samples` and `rewards` are indexed by the sample's number; a reward is None until it is known.
     """

@@ -1,8 +1,8 @@
-"""The thread that scores samples once the engine has ended them, and completes their groups.
+"""The thread that scores samples once they have ended, and completes their groups in the queue.
 
-It is a thread of its own, so that the engine goes on generating meanwhile.
+The engine goes on generating meanwhile.
 
-- Every assignment submitted is completed or failed, unless it is no longer held or `close` comes first.
+- Every assignment submitted is completed or failed, unless it is no longer held or `close` is called first.
 - In an interactive environment an ended sample may continue: the observation is appended, and the sample returns to the
   rollout loop through `returned`.
 - An error of this thread is raised by `check` in the main thread.
@@ -29,9 +29,9 @@ from workers.prompt_encoder import PromptEncoder
 log = logging.getLogger(__name__)
 
 ANY_TOKEN = 1 << 31
-"""A vocabulary larger than any: the token ids come from the engine, so there is nothing to check."""
+"""A bound above every vocabulary: the token ids come from this worker's engine and need no check."""
 SEND_AFTER_S = 1.0
-"""Scored groups wait at most so long for others, to be sent in one call."""
+"""The longest time that scored groups wait for others, to be sent in one call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class GroupCompleter(threading.Thread):
 
     @property
     def waiting(self) -> int:
-        """The number of samples submitted and not yet dealt with."""
+        """The number of samples that were submitted and are not yet scored or dropped."""
         return self._submitted - self._done
 
     def submit(self, assignment: Assignment, number: int) -> None:
@@ -180,9 +180,10 @@ class GroupCompleter(threading.Thread):
                 )
 
     def _fail(self, assignment: Assignment, reason: str) -> None:
-        """Fails the task, whose samples are of no use any more.
+        """Fails the task, whose samples are then useless.
 
-        A task that was handed back meanwhile costs no attempt: an environment that hung ends with the worker.
+        A task that was handed back meanwhile loses no attempt: its environment may have failed only because it was
+        ended together with the worker.
         """
         if not self._held.drop([assignment.id]):
             return

@@ -1,6 +1,6 @@
-"""The leases that this worker holds, from lease to completion. Every thread may use it.
+"""The table of the leases that this worker holds. (`leaser` gets new ones; `lease_keeper` renews those held.)
 
-- A task is held until it is completed, failed, handed back or lost. Its samples are of no use after that.
+- A task is held from its lease until it is completed, failed, handed back or lost. Its samples are useless after that.
 - The rollout loop checks which tasks are still held, and takes all others out of the engine.
 """
 
@@ -11,9 +11,10 @@ from echo_queue.records import PartialGroup, Task
 
 
 class HeldLeases:
-    """The leases by task id. `turn` is the lock of a thread that renews all leases or hands them back.
+    """The leases by task id. Any thread may use it.
 
-    Without it, a renewal in between would take back leases that are being handed back.
+    `turn` is the lock of a thread that renews all leases or hands them back. Without it, a renewal in between would
+    take back leases that are being handed back.
     """
 
     def __init__(self) -> None:
@@ -45,10 +46,11 @@ class HeldLeases:
         return sorted(self.versions())
 
     def holds(self, task: str) -> bool:
+        """Returns whether this worker still holds the task."""
         return task in self._versions
 
     def hand_back(self, release: Callable[[list[str]], object]) -> list[str]:
-        """Hands all tasks back by `release`, with no renewal in between. Returns their ids."""
+        """Hands all tasks back by calling `release`, with no renewal in between. Returns their ids."""
         with self.turn:
             held = self.ids()
             if held:

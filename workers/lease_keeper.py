@@ -1,8 +1,8 @@
-"""The thread that renews a worker's leases, stores its partial rollouts and sends its heartbeats.
+"""The thread that keeps the leases held: it renews them, stores partial rollouts and sends the worker's heartbeats.
 
 - Every turn renews all leases held, then sends a heartbeat that says what the worker does and how fast.
-- A task that was cancelled or taken over is dropped from the leases held.
-- The version in a heartbeat is loaded whole, never one that is being loaded, and is sent as soon as it changes.
+- A task that was cancelled or taken over is dropped from `HeldLeases`.
+- The version in a heartbeat is one that the engine has loaded whole, and a change is reported at once.
 - An error of this thread stops the worker: `check` raises it in the main thread.
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 10.0
 CLOSE_S = 2.0
-"""Longest wait for a heartbeat in progress: one that arrived after the worker had left would list it again."""
+"""The longest wait for a heartbeat in progress. One that arrived after the worker had left would list it again."""
 
 
 class Serving(NamedTuple):
@@ -35,8 +35,11 @@ class Serving(NamedTuple):
 
 
 class LeaseKeeper(threading.Thread):
-    """`accepted` returns the groups that the queue has accepted so far. `fetched`: weight bytes fetched so far, by
-    source; all but those from the "store" came from other workers. Other threads count both."""
+    """Renews, stores and reports every `every_s` seconds.
+
+    `accepted` returns the number of groups that the queue has accepted so far. `fetched` has the weight bytes fetched
+    so far, by source; all but those from the "store" came from other workers. Other threads count both.
+    """
 
     def __init__(
         self,
@@ -81,10 +84,10 @@ class LeaseKeeper(threading.Thread):
             self._wake.wait(self._every_s)
 
     def serve(self, published: Published, pause_s: float) -> None:
-        """Main thread: sends a heartbeat at once that names the version which the engine has loaded whole.
+        """Main thread: sends a heartbeat at once that names the version that the engine has just loaded.
 
-        The heartbeat also says when that version was published, except for the first: there was no worker before that.
-        `pause_s`: for how long generation paused to load it.
+        The heartbeat also says when that version was published, except for the first version, because the worker did
+        not exist before. `pause_s`: the seconds for which generation paused to load it.
         """
         self._serving = Serving(published.version, published.ms if self._joined else 0, pause_s)
         self._joined = True
@@ -96,15 +99,15 @@ class LeaseKeeper(threading.Thread):
             raise self._error
 
     def hand_back(self) -> list[str]:
-        """Hands back all tasks that are held, for other workers to continue; returns their ids."""
+        """Main thread: hands back all tasks that are held, for other workers to continue; returns their ids."""
         return self._held.hand_back(partial(self._queue.release, self._worker))
 
     def store_partials(self) -> None:
-        """Stores the partial rollouts that were noted last."""
+        """Main thread: stores the partial rollouts that were noted last."""
         self._queue.progress(self._worker, self._held.take_partials())
 
     def leave(self) -> None:
-        """Tells the queue that this worker, which holds no task any more, has left."""
+        """Main thread: reports to the queue that this worker, which holds no task any more, has left."""
         self._queue.leave(self._worker)
 
     def close(self) -> None:

@@ -1,9 +1,11 @@
-"""The thread that leases tasks as there is room for them, and reads their prompts, while generation goes on.
+"""The thread that gets new leases: it leases tasks while there is room for them, and reads their prompts.
 
-- A leased task is held before any other thread learns of it, so that a shutdown hands it back.
-- Never more is leased than there was room for at the last `exchange`.
+Generation goes on meanwhile.
+
+- A leased task is in `HeldLeases` before any other thread learns of it, so that a shutdown hands it back.
+- At most as many tasks are leased as there was room for at the last `exchange`.
 - A task whose prompt cannot be read loses an attempt, with the reason.
-- Finding no work for `queue.stall_deadline_s` while holding no task is an error that says what was waited for.
+- If the worker holds no task and finds none for `queue.stall_deadline_s`, an error says what it waited for.
 """
 
 import logging
@@ -37,7 +39,7 @@ class LeasedTasks:
 
 
 class TaskLeaser(threading.Thread):
-    """`serving` returns the version that generates now."""
+    """Leases tasks and makes them assignments. `serving` returns the version that the engine serves now."""
 
     def __init__(
         self,
@@ -88,19 +90,20 @@ class TaskLeaser(threading.Thread):
             raise self._error
 
     def forget(self) -> None:
-        """Main thread: drops what was leased and not exchanged; leases nothing until the next `exchange`."""
+        """Main thread: drops the tasks that were leased and not exchanged; leases none until the next `exchange`."""
         with self._lock:
             self._room = 0
         with self._lease_lock, self._lock:
             self._leased = []
 
     def close(self) -> None:
-        """Ends the thread. Every task that it has leased is in `held` when this returns."""
+        """Main thread: ends the thread. Every task that it has leased is in `HeldLeases` when this returns."""
         self._closed = True
         self._wanted.set()
         self.forget()
 
     def run(self) -> None:
+        """Leases tasks whenever there is room, until the run is finished, an error occurs, or `close` is called."""
         cursor, moved = "0-0", time.monotonic()
         try:
             while not self._closed:

@@ -1,11 +1,12 @@
-"""One rollout worker: tasks join the engine as there is room, step by step, and leave as finished groups.
+"""The loop of a rollout worker's main thread: tasks join the engine while there is room, and leave as finished groups.
 
-- A task is generated with weights of at least its `min_pv`, none that a restart of the learner has abandoned; each
-  token's version stands in its sample's spans.
-- Weights are taken as `rollout.mode` says: between two steps, or once all that runs has ended.
-- What cannot be done costs a task one attempt with the reason, never a reward; what is lost or no longer wanted is
-  dropped; on leaving, how far the others are is stored and they are handed back, for another worker to go on.
-- Killed at any instant, it leaves leases that expire and the partial rollouts stored last.
+- A task is generated with weights of version `min_pv` or newer that no restart of the learner has abandoned. The spans
+  of a sample name the version of each token.
+- New weights are taken at the time that `rollout.mode` sets: between two steps, or once all running samples have ended.
+- A task that fails loses one attempt, with the reason, and never gets a reward for it. A task that is lost or cancelled
+  is dropped. When the worker leaves, it stores the partial rollouts of the other tasks and hands these back, and other
+  workers continue them.
+- A worker that is killed leaves leases that expire, and the partial rollouts that were stored last.
 """
 
 import logging
@@ -28,13 +29,13 @@ log = logging.getLogger(__name__)
 POLL_S = 0.05
 """The pause between checks for new work while nothing is generated."""
 ROOM_SHARE = 4
-"""Groups join once there is room for 1/4 of those that run: each joining has its price."""
+"""Groups are leased once there is room for 1/4 of the most that may run, because each joining has a cost."""
 FINISH_SHARE = 0.4
-"""The share of the grace period that is left for groups being scored."""
+"""The share of the time for leaving in which groups may still be scored."""
 
 
 class RolloutLoop:
-    """The loop. Once `leaving` is set, `run` returns soon."""
+    """The loop, for the main thread. `run` returns once the run is finished, or soon after `shutdown` is set."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class RolloutLoop:
         completer: GroupCompleter,
         lease_keeper: LeaseKeeper,
         weights: WeightSync,
-        leaving: Shutdown,
+        shutdown: Shutdown,
     ) -> None:
         self._config = config
         self._engine = engine
@@ -57,7 +58,7 @@ class RolloutLoop:
         self._completer = completer
         self._lease_keeper = lease_keeper
         self._weights = weights
-        self._leaving = leaving
+        self._shutdown = shutdown
         self._in_flight = config.rollout.mode == "in-flight"
         self._most = most_groups(config)
         self._generating: dict[str, Assignment] = {}
@@ -66,6 +67,7 @@ class RolloutLoop:
         self._noted_s = time.monotonic()
 
     def run(self) -> None:
+        """Runs until the worker must leave. Raises the error of any thread of the worker; the tasks are handed back."""
         self._weights.start(on_swap=self._lease_keeper.serve, on_quarantine=self._quarantine)
         self._scorer.wait_ready()
         self._lease_keeper.state = "fetching"
@@ -73,7 +75,7 @@ class RolloutLoop:
         self._leaser.start()
         self._completer.start()
         try:
-            while not self._leaving.is_set() and not self._leaser.finished:
+            while not self._shutdown.is_set() and not self._leaser.finished:
                 self._turn()
         except EchoQueueError:
             self._leaser.close()
@@ -84,13 +86,14 @@ class RolloutLoop:
         self._leave()
 
     def _turn(self) -> None:
+        """Takes new weights and new tasks if there are any, then one step of the engine; waits if nothing runs."""
         for part in (self._lease_keeper, self._leaser, self._completer, self._weights):
             part.check()
         self._take_weights()
         self._drop_lost()
         self._pending += self._leaser.exchange(self._room())
         self._begin()
-        self._go_on()
+        self._continue_answered()
         if time.monotonic() - self._noted_s > self._config.rollout.progress_s:
             self._note(grown_s=self._config.rollout.progress_s)
         if self._engine.running:
@@ -98,21 +101,22 @@ class RolloutLoop:
             self._step()
         else:
             self._lease_keeper.state = "scoring" if self._completer.waiting else "idle"
-            if self._leaving.resting and not self._held:
-                self._leaving.leave("nothing is left to do, and nothing more is leased")
+            if self._shutdown.resting and not self._held:
+                self._shutdown.leave("nothing is left to do, and nothing more is leased")
             self._leaser.wake.wait(POLL_S)
             self._leaser.wake.clear()
 
     def _room(self) -> int:
-        """How many groups more may be leased; 0 while it is not worth it, or others come first."""
+        """Returns the number of further groups to lease; 0 if the batch is nearly full or other work comes first."""
         busy = self._pending or self._completer.waiting > self._most * self._config.rollout.group_size
         drains = self._weights.waiting and not self._in_flight
-        if busy or drains or self._leaving.resting:
+        if busy or drains or self._shutdown.resting:
             return 0
         room = self._most - len(self._generating)
         return room if room * ROOM_SHARE >= self._most or not self._generating else 0
 
     def _take_weights(self) -> None:
+        """Loads newer weights if the mode allows it now; waits for those that a leased task needs if nothing runs."""
         before = self._engine.version
         if self._in_flight or not self._generating:
             self._weights.take()
@@ -132,7 +136,7 @@ class RolloutLoop:
             self._add(self._generating[task])
 
     def _begin(self) -> None:
-        """Begins the pending tasks whose weights are served now."""
+        """Begins the pending tasks that the weights served now may generate."""
         while self._pending:
             needed = self._pending[0].needed
             if needed is not None and self._engine.version < needed:
@@ -143,7 +147,7 @@ class RolloutLoop:
                     self._generating[assignment.id] = assignment
                     self._add(assignment)
 
-    def _go_on(self) -> None:
+    def _continue_answered(self) -> None:
         """Continues the samples to which the environment has answered."""
         while not self._completer.returned.empty():
             ended = self._completer.returned.get_nowait()
@@ -151,6 +155,7 @@ class RolloutLoop:
                 self._engine.add([ended.assignment.request(ended.number)])
 
     def _add(self, assignment: Assignment) -> None:
+        """Adds the samples that have not ended to the engine, and submits those that have."""
         version = self._engine.version
         assignment.begun_s = time.monotonic()
         self._held.set_version(assignment.id, assignment.oldest(version.number))
@@ -158,10 +163,11 @@ class RolloutLoop:
             assignment.lineage = version.lineage
             self._engine.add(requests)
         ended = [number for number, sample in enumerate(assignment.samples) if sample.finish]
-        for number in ended:  # found before: from here on the environment may answer
+        for number in ended:  # the list is complete: from here on the environment may change samples
             self._end(assignment, number)
 
     def _step(self) -> None:
+        """Draws at least one token for each sample, and submits the samples that ended."""
         for key, partial_sample in self._engine.step().items():
             if (assignment := self._generating.get(key.task)) is not None:
                 assignment.samples[key.sample] = partial_sample
@@ -178,14 +184,14 @@ class RolloutLoop:
             self._completer.submit(assignment, number)
 
     def _drop_lost(self) -> None:
-        """Drops groups whose lease another worker holds now, or that a completion or a failure has settled."""
+        """Drops groups that this worker holds no longer: completed, failed, cancelled, or taken over by another."""
         for assignments in (self._generating, self._scoring):
             for task in [task for task in assignments if not self._held.holds(task)]:
                 self._engine.abort([task])
                 del assignments[task]
 
     def _note(self, grown_s: float) -> None:
-        """Notes the partials of groups begun at least `grown_s` ago, for the lease keeper to store."""
+        """Notes the partial rollouts of groups begun at least `grown_s` ago, for the lease keeper to store."""
         self._noted_s = time.monotonic()
         begun = [*self._generating.values(), *self._scoring.values()]
         grown = [one for one in begun if self._noted_s - one.begun_s >= grown_s]
@@ -196,8 +202,8 @@ class RolloutLoop:
     def _leave(self) -> None:
         """Graceful exit: finishes scoring, stores partials, and hands back the remaining tasks."""
         self._leaser.close()
-        self._note(grown_s=0.0)  # stored by the lease keeper while the environment takes its time
-        self._completer.close(FINISH_SHARE * self._leaving.time_s(self._config.rollout.grace_s))
+        self._note(grown_s=0.0)  # the lease keeper stores them while the environment is still scoring
+        self._completer.close(FINISH_SHARE * self._shutdown.time_s(self._config.rollout.grace_s))
         self._note(grown_s=0.0)
         self._lease_keeper.close()
         self._lease_keeper.store_partials()
@@ -205,6 +211,7 @@ class RolloutLoop:
         self._lease_keeper.leave()
 
     def _quarantine(self) -> None:
+        """Hands back all tasks, because the engine may hold parts of two versions."""
         self._lease_keeper.state = "quarantined"
         self._hand_back()
 

@@ -26,17 +26,17 @@ def work(
     config: Config,
     name: str,
     scorer: Scorer,
-    leaving: Shutdown,
+    shutdown: Shutdown,
     make_engine: engines.Maker = engines.create,
 ) -> None:
-    """Runs until the run is finished or `leaving` is set."""
+    """Runs a rollout worker until the run is finished or `shutdown` is set. Raises `EchoQueueError`."""
     torch.set_num_threads(config.worker_threads)
     store = connect_store(config, "worker")
     # An outage of a service is waited out as long as another role's silence.
     store.deadline_s = deadline_s = config.queue.stall_deadline_s
     caller = Caller.connect(config, "worker", deadline_s)
-    folder = base_model.find(config, store, leaving)
-    if leaving.is_set():
+    folder = base_model.find(config, store, shutdown)
+    if shutdown.is_set():
         return
     prompts = PromptEncoder.open(folder, config.model.max_prompt_tokens)
     limits = GroupLimits.of(config, prompts.vocabulary)
@@ -44,7 +44,7 @@ def work(
     with ExitStack() as ends:
         engine = make_engine(config, folder, Version(0, 0), prompts.stop_tokens)
         ends.callback(engine.close)
-        weights = WeightSync.open(config, caller, queue, store, worker=name, engine=engine, leaving=leaving)
+        weights = WeightSync.open(config, caller, queue, store, worker=name, engine=engine, shutdown=shutdown)
         if weights is None:
             return
         ends.callback(weights.close)
@@ -64,9 +64,11 @@ def work(
         )
         lease_keeper.start()
         ends.callback(lease_keeper.close)
-        leaver = ShutdownThread(queue, name, leaving, config.rollout.grace_s, held=held, retire=weights.retire)
-        leaver.start()
-        ends.callback(leaver.left)
+        shutdown_thread = ShutdownThread(
+            queue, name, shutdown, config.rollout.grace_s, held=held, retire=weights.retire
+        )
+        shutdown_thread.start()
+        ends.callback(shutdown_thread.left)
         loop = RolloutLoop(
             config,
             engine=engine,
@@ -76,6 +78,6 @@ def work(
             completer=completer,
             lease_keeper=lease_keeper,
             weights=weights,
-            leaving=leaving,
+            shutdown=shutdown,
         )
         loop.run()

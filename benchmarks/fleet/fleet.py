@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
-from benchmarks.fleet.machine import live
+from benchmarks.fleet.machine import run_machine
 from benchmarks.fleet.plan import Plan, prepare, sampled
 
 ENDED_S = 60.0
@@ -32,11 +32,11 @@ class Machine:
 
 
 @dataclass(frozen=True, eq=False)
-class Doomed:
-    """A machine that was given notice. `gone_s`: when it will be killed (monotonic seconds)."""
+class NoticedMachine:
+    """A machine that was given notice. `killed_s`: when it will be killed (monotonic seconds)."""
 
     machine: Machine
-    gone_s: float
+    killed_s: float
 
 
 @dataclass(eq=False)
@@ -53,8 +53,8 @@ class Fleet:
     """Names of the machines that had not left by themselves when their notice ran out."""
     _context: ForkServerContext = field(default_factory=lambda: multiprocessing.get_context("forkserver"))
     _machines: list[Machine] = field(default_factory=list)
-    _doomed: list[Doomed] = field(default_factory=list)
-    _lives: int = 0
+    _noticed: list[NoticedMachine] = field(default_factory=list)
+    _started: int = 0
 
     def start(self) -> None:
         self.plan.counts.mkdir()
@@ -74,36 +74,38 @@ class Fleet:
             machine.kill()
         else:
             machine.notice.write_text(f"{notice_s:g}")
-            self._doomed.append(Doomed(machine, time.monotonic() + notice_s))
+            self._noticed.append(NoticedMachine(machine, time.monotonic() + notice_s))
 
     def sweep(self) -> None:
         """Kills the machines whose notice has run out. Raises `RuntimeError` if a machine has failed."""
-        for doomed in [one for one in self._doomed if one.gone_s <= time.monotonic()]:
-            self._doomed.remove(doomed)
-            if doomed.machine.process.exitcode != 0:
-                self.overdue.append(doomed.machine.name)
-            doomed.machine.kill()
-        for machine in (*self._machines, *(doomed.machine for doomed in self._doomed)):
+        for noticed in [one for one in self._noticed if one.killed_s <= time.monotonic()]:
+            self._noticed.remove(noticed)
+            if noticed.machine.process.exitcode != 0:
+                self.overdue.append(noticed.machine.name)
+            noticed.machine.kill()
+        for machine in (*self._machines, *(noticed.machine for noticed in self._noticed)):
             if machine.process.exitcode:
                 log = machine.notice.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
                 raise RuntimeError(f"{machine.name} ended with {machine.process.exitcode}: {log[-LOG_TAIL:]}")
 
     def wait_out(self) -> None:
         """Waits until every machine that was given notice has left or was killed."""
-        while self._doomed:
-            self._doomed[0].machine.process.join(max(0.0, self._doomed[0].gone_s - time.monotonic()))
-            self._doomed = [one for one in self._doomed if one.machine.process.exitcode != 0]
+        while self._noticed:
+            self._noticed[0].machine.process.join(max(0.0, self._noticed[0].killed_s - time.monotonic()))
+            self._noticed = [one for one in self._noticed if one.machine.process.exitcode != 0]
             self.sweep()
 
     def end(self) -> None:
-        for machine in (*self._machines, *(doomed.machine for doomed in self._doomed)):
+        for machine in (*self._machines, *(noticed.machine for noticed in self._noticed)):
             machine.kill()
 
     def _new(self, boot_s: float) -> Machine:
-        self._lives += 1
-        name = f"m{self._lives}"
+        self._started += 1
+        name = f"m{self._started}"
         notice = self.directory / f"{name}.notice"
         prepare(self.plan.counts, name)
-        process = self._context.Process(target=live, args=(self.config, name, self.plan, notice, boot_s), name=name)
+        process = self._context.Process(
+            target=run_machine, args=(self.config, name, self.plan, notice, boot_s), name=name
+        )
         process.start()
         return Machine(name, process, notice)

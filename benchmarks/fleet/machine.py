@@ -31,7 +31,7 @@ from workers.worker import work
 POLL_S = 0.1
 
 
-class Paced(TransformersEngine):
+class PacedEngine(TransformersEngine):
     """The transformers engine at a fixed pace; it ends each sample at the length that the trace says."""
 
     def __init__(self, config: Config, folder: str, version: Version, plan: Plan, name: str) -> None:
@@ -57,7 +57,7 @@ class Paced(TransformersEngine):
         return self._trace.lengths(int(key.task.rpartition("/")[2]))[key.sample]
 
 
-def live(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) -> None:
+def run_machine(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) -> None:
     """Runs a worker that starts after `boot_s` and leaves once the file `notice` exists. It prints into a log."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     time.sleep(boot_s)
@@ -66,12 +66,18 @@ def live(config_path: Path, name: str, plan: Plan, notice: Path, boot_s: float) 
     os.dup2(output, 2)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", stream=sys.stderr)
     disable_progress_bar()  # its locks would outlive a process that is killed
-    config, leaving = load(config_path), Shutdown()
-    on_signals(leaving)
-    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), leaving)
+    config, shutdown = load(config_path), Shutdown()
+    on_signals(shutdown)
+    watch(Preemption(watch="file", file=notice, poll_s=POLL_S), shutdown)
     scorer = Scorer(config.environment)
     try:
-        work(config, name, scorer, leaving, lambda _, folder, version, __: Paced(config, folder, version, plan, name))
+        work(
+            config,
+            name,
+            scorer,
+            shutdown,
+            lambda _, folder, version, __: PacedEngine(config, folder, version, plan, name),
+        )
     finally:
         scorer.close()
 

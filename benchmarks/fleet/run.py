@@ -1,15 +1,15 @@
 """A run for a fleet: services, prompts, and a learner that drains, publishes and trains nothing."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.waiting import wait_until
 from tests.workers.small import save_model
-from tests.workers.stage import Stage, tensors_of
+from tests.workers.worker_harness import WorkerHarness, tensors_of
 
 READY_S = 120.0
 NUDGE = 1e-3
@@ -22,7 +22,7 @@ class Run:
     def __init__(self, directory: Path, settings: dict[str, dict[str, Any]]) -> None:
         folder = save_model(directory / "base", seed=0, stop=False)
         environment = {"kind": "function", "function": "tests.workers.rewards:counts_ids"}
-        self.stage = Stage(directory, folder, environment=environment, **settings)
+        self.harness = WorkerHarness(directory, folder, environment=environment, **settings)
         self.version = 0
         self.groups = 0
         self.tokens = 0
@@ -32,25 +32,25 @@ class Run:
 
     def begin(self) -> None:
         """Starts the learner, before there are any prompts."""
-        self.stage.configure()
-        self.stage.learner_begins()
-        self.stage.publish(0, self._tensors)
+        self.harness.configure()
+        self.harness.learner_begins()
+        self.harness.publish(0, self._tensors)
 
     def await_workers(self, number: int) -> None:
-        """Waits until so many workers are ready to lease. Raises `TimeoutError`."""
+        """Waits until `number` workers are ready to lease. Raises `AssertionError` at the deadline."""
 
         def ready() -> bool:
-            beats = [worker.heartbeat for worker in self.stage.status().workers]
+            beats = [worker.heartbeat for worker in self.harness.status().workers]
             return sum(heartbeat is not None and heartbeat.state == "idle" for heartbeat in beats) >= number
 
-        await_true(ready, READY_S, f"{number} idle workers")
+        wait_until(ready, f"{number} idle workers", READY_S)
 
     def submit(self, groups: int) -> None:
-        self.stage.submit([f"What is the sum of {number} and 2?" for number in range(groups)])
+        self.harness.submit([f"What is the sum of {number} and 2?" for number in range(groups)])
 
     def turn(self) -> None:
         """Acts as the learner and its housekeeper: reclaims, drains, and publishes new weights after each batch."""
-        queue, lineage, size = self.stage.queue, self.stage.lineage, self.stage.config.learner.batch_groups
+        queue, lineage, size = self.harness.queue, self.harness.lineage, self.harness.config.learner.batch_groups
         queue.reclaim()
         drained = queue.drain(lineage, size - len(self._batch)).groups
         self.groups += len(drained)
@@ -62,18 +62,10 @@ class Run:
     def _update(self) -> None:
         self.version += 1
         self._tensors = {name: one + NUDGE * torch.randn_like(one) for name, one in self._tensors.items()}
-        self.stage.queue.advance(self.stage.lineage, self.version, len(self._batch), 1.0)
-        self.stage.queue.commit(self.stage.lineage, f"after {self.version}", self._batch)
-        self.stage.publish(self.version, self._tensors)
+        self.harness.queue.advance(self.harness.lineage, self.version, len(self._batch), 1.0)
+        self.harness.queue.commit(self.harness.lineage, f"after {self.version}", self._batch)
+        self.harness.publish(self.version, self._tensors)
         self._batch = []
-
-
-def await_true(true: Callable[[], bool], deadline_s: float, what: str) -> None:
-    give_up = time.monotonic() + deadline_s
-    while not true():
-        if time.monotonic() > give_up:
-            raise TimeoutError(f"{what} within {deadline_s:g} s")
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -84,4 +76,4 @@ def running(directory: Path, settings: dict[str, dict[str, Any]]) -> Iterator[Ru
         run.begin()
         yield run
     finally:
-        run.stage.end()
+        run.harness.end()

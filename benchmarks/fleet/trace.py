@@ -39,7 +39,7 @@ class Trace:
         deviation = self.prompt_spread * draw.normal() + self.sample_spread * draw.normal(size=self.samples)
         return [int(length) for length in np.clip(self.median * np.exp(deviation), SHORTEST, self.longest)]
 
-    def takings(self, machines: int, every_s: float) -> Iterator[tuple[float, int]]:
+    def losses(self, machines: int, every_s: float) -> Iterator[tuple[float, int]]:
         """Yields seconds since the start and the machine taken then: one in each `every_s`, without end."""
         draw, number = np.random.default_rng((self.seed, 1 << 32)), 0
         while True:

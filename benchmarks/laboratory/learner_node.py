@@ -15,8 +15,8 @@ from pathlib import Path
 import orjson
 import torch
 
+from benchmarks.laboratory.events import dump_stacks_on_signal, report
 from benchmarks.laboratory.origin import client, endpoint
-from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
 from echo_queue.queue import Caller, LearnerQueue
 from echo_queue.records import Version
@@ -48,7 +48,7 @@ class Spec:
 
 
 def main() -> None:
-    explain_when_asked()
+    dump_stacks_on_signal()
     spec = Spec(**orjson.loads(Path(sys.argv[1]).read_bytes()))
     torch.set_num_threads(1)
     signer = Signer.generate()
@@ -64,7 +64,7 @@ def main() -> None:
     )
     lineage = queue.resume().lineage if queue is not None else 1
     versions = enumerate(model(spec.elements, all_move=queue is not None))
-    say("ready", public_key=signer.public_key)
+    report("ready", public_key=signer.public_key)
     for line in sys.stdin:
         for _ in range(orjson.loads(line)["versions"]):
             number, tensors = next(versions)
@@ -75,7 +75,7 @@ def main() -> None:
                 queue.publish(published)
             pointed_s = time.monotonic()
             further = weight_publisher.further(published.version) if queue is None else []
-        say(
+        report(
             "published",
             number=number,
             manifest=published.manifest,

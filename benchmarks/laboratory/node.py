@@ -22,9 +22,9 @@ import orjson
 from blake3 import blake3
 
 from benchmarks.laboratory import baseline
+from benchmarks.laboratory.events import dump_stacks_on_signal, report
 from benchmarks.laboratory.member import Member, WatchingNode
 from benchmarks.laboratory.origin import BUCKET, PLAIN_PORT, client, endpoint
-from benchmarks.laboratory.saying import explain_when_asked, say
 from echo_queue.config import Weights
 from echo_queue.queue import Caller
 from echo_queue.records import Published, Version
@@ -66,7 +66,7 @@ Fetch = Callable[[Route, Callable[[], None]], Fetched]
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(name)s %(message)s")
-    explain_when_asked()
+    dump_stacks_on_signal()
     spec = Spec(**orjson.loads(Path(sys.argv[1]).read_bytes()))
     if spec.corrupts:
         corrupt()
@@ -78,7 +78,7 @@ def main() -> None:
         fetch, watcher = by_peers(member), WatchingNode(member, store)
     else:
         fetch, watcher = by_baseline(spec, store), None
-    say("ready")
+    report("ready")
     for line in sys.stdin:
         order = orjson.loads(line)
         if order["do"] == "fetch":
@@ -91,13 +91,13 @@ def main() -> None:
 
 def carry_out(fetch: Fetch, route: Route) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF)
-    say("begun")
-    fetched = fetch(route, lambda: say("half"))
+    report("begun")
+    fetched = fetch(route, lambda: report("half"))
     at_s, used = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     figures = {"store_bytes": fetched.store_bytes, "peer_bytes": fetched.peer_bytes}
-    say("whole", at_s, cpu_s=cpu_s, rss_mb=used.ru_maxrss / 1024, **figures)
-    say("digests", digests=[blake3(part).hexdigest() for part in fetched.parts])
+    report("whole", at_s, cpu_s=cpu_s, rss_mb=used.ru_maxrss / 1024, **figures)
+    report("digests", digests=[blake3(part).hexdigest() for part in fetched.parts])
 
 
 def by_baseline(spec: Spec, store: ObjectStore) -> Fetch:

@@ -21,7 +21,7 @@ from benchmarks.laboratory.network import namespace_of
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 
 ENDED_S = 10.0
-EXPLAINED_S = 0.5
+STACK_DUMP_S = 0.5
 LOG_TAIL_BYTES = 4000
 NODE, LEARNER_NODE = "benchmarks.laboratory.node", "benchmarks.laboratory.learner_node"
 
@@ -62,13 +62,14 @@ class Node:
         self._events: queue.Queue[Event] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def tell(self, what: str, **details: Any) -> None:
+    def order(self, what: str, **details: Any) -> None:
+        """Sends an order to the process; a process that has ended ignores it."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # the experiment may have killed it
             self.process.stdin.write(orjson.dumps({"do": what, **details}) + b"\n")
             self.process.stdin.flush()
 
-    def hear(self, what: str, deadline_s: float) -> Event:
+    def await_event(self, what: str, deadline_s: float) -> Event:
         """Waits for the next event of that name and passes over others. Raises `NodeError` or `DeadlineError`."""
         give_up = time.monotonic() + deadline_s
         while True:
@@ -76,7 +77,7 @@ class Node:
                 event = self._events.get(timeout=max(0.0, give_up - time.monotonic()))
             except queue.Empty:
                 self.process.send_signal(signal.SIGUSR1)
-                time.sleep(EXPLAINED_S)
+                time.sleep(STACK_DUMP_S)
                 fix = f"its log ends: {self._tail()}"
                 raise DeadlineError(Problem(self.name, f"has not said {what!r} in {deadline_s:g} s", fix)) from None
             if event.what == "ended":

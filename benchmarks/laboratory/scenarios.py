@@ -128,12 +128,12 @@ def _late(lab: Laboratory, plan: Plan) -> _Late:
             order = _publish(weight_publisher, versions) | {"key": key}
             told_s = time.monotonic()
             for node in early:
-                node.tell("serve", **order)
-            served = [node.hear("serving", SERVING_S) for node in early]
+                node.order("serve", **order)
+            served = [node.await_event("serving", SERVING_S) for node in early]
             catching_up_s = max(event.at_s for event in served) - told_s
         sent, told_s = lab.network.sent_bytes(ORIGIN), time.monotonic()
-        joiner.tell("serve", **order)
-        event = joiner.hear("serving", SERVING_S)
+        joiner.order("serve", **order)
+        event = joiner.await_event("serving", SERVING_S)
         return _Late(
             size=sum(event.figures["routes"].values()),
             serving_s=event.at_s - told_s,
@@ -154,9 +154,9 @@ def uploaded(lab: Laboratory, peers: int, rounds: int, announcing: bool) -> Uplo
     with lab.nodes(run, plan) as nodes, lab.weight_publisher(run, LEARNER, **settings) as (weight_publisher, key):
         _publish(weight_publisher, 1)
         for node in nodes.values():
-            node.tell("follow", key=key)
+            node.order("follow", key=key)
         for node in nodes.values():
-            node.hear("serving", SERVING_S)
+            node.await_event("serving", SERVING_S)
         taken = [_uploaded(lab, nodes, weight_publisher) for _ in range(rounds)]
     return Uploaded(
         what=ANNOUNCED if announcing else TOLD,
@@ -180,9 +180,9 @@ class _Upload:
 
 def _uploaded(lab: Laboratory, nodes: Nodes, weight_publisher: Node) -> _Upload:
     sent = lab.network.sent_bytes(ORIGIN)
-    weight_publisher.tell("publish", versions=1)
-    said = weight_publisher.hear("published", PUBLISHED_S).figures
-    served = [node.hear("serving", SERVING_S).figures for node in nodes.values()]
+    weight_publisher.order("publish", versions=1)
+    said = weight_publisher.await_event("published", PUBLISHED_S).figures
+    served = [node.await_event("serving", SERVING_S).figures for node in nodes.values()]
     last_s = max(each["arrived_s"] for each in served)
     return _Upload(
         size=said["size"],
@@ -200,8 +200,8 @@ def _serving(lab: Laboratory, peers: int) -> Plan:
 
 
 def _publish(weight_publisher: Node, versions: int) -> dict[str, Any]:
-    weight_publisher.tell("publish", versions=versions)
-    said = weight_publisher.hear("published", PUBLISHED_S).figures
+    weight_publisher.order("publish", versions=versions)
+    said = weight_publisher.await_event("published", PUBLISHED_S).figures
     return {"version": (1, said["number"]), "manifest": said["manifest"], "digest": said["digest"]}
 
 
@@ -221,7 +221,7 @@ def _at_half(lab: Laboratory, place: int, blow: Callable[[Node], None]) -> Event
 
     def event(run: str, nodes: Nodes) -> Collection[str]:
         victim = nodes[_chain(lab, run, len(nodes))[place]]
-        victim.hear("half", HALF_S)
+        victim.await_event("half", HALF_S)
         blow(victim)
         return {victim.name}
 

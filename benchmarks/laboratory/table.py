@@ -16,13 +16,13 @@ class Table:
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         if self._stream:
             self._stream.write(text)
             self._stream.flush()
 
     def show(self, each: Series) -> Series:
-        self.say(
+        self.write(
             f"  {each.what:<22}{each.nodes:5}  {each.ratio!s:<37}{each.first.median:6.3f}{each.origin.median:10.3f}"
             f"{each.busy.median:6.0%}{each.cpu_share:14.0%}{each.rss_mb:8.0f}{each.wrong_parts:13}\n"
         )
@@ -30,15 +30,15 @@ class Table:
 
     def show_late(self, late: Late) -> Late:
         first, origin = f"{late.arrived.median:6.3f}", f"{late.origin.median:10.3f}"
-        self.say(f"  {'late joiner':<22}{late.peers:5}  {late.ratio!s:<37}{first}{origin}{late.wrong_parts:41}\n")
-        self.say(
+        self.write(f"  {'late joiner':<22}{late.peers:5}  {late.ratio!s:<37}{first}{origin}{late.wrong_parts:41}\n")
+        self.write(
             f"    serves {late.megabytes:g} MB, anchor and skip delta, after so long; the others, who had missed as "
         )
-        self.say(f"many versions, after {late.catching_up.median:.2f} s\n")
+        self.write(f"many versions, after {late.catching_up.median:.2f} s\n")
         return late
 
     def show_uploaded(self, each: Uploaded) -> Uploaded:
         origin, behind = f"{each.origin.median:10.3f}", each.behind
-        self.say(f"  {each.what:<22}{each.peers:5}  {each.ratio!s:<37}{'':6}{origin}{each.wrong_parts:41}\n")
-        self.say(f"    after publish() was called for {each.megabytes:g} MB; after the pointer had moved: {behind}\n")
+        self.write(f"  {each.what:<22}{each.peers:5}  {each.ratio!s:<37}{'':6}{origin}{each.wrong_parts:41}\n")
+        self.write(f"    after publish() was called for {each.megabytes:g} MB; after the pointer had moved: {behind}\n")
         return each

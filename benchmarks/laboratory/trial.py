@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.laboratory import cargo, machine, origin
-from benchmarks.laboratory.cargo import Cargo
+from benchmarks.laboratory import machine, origin, stored_route
 from benchmarks.laboratory.figures import Arrival, Outcome
 from benchmarks.laboratory.goodput import goodput
 from benchmarks.laboratory.network import Network
 from benchmarks.laboratory.processes import LEARNER_NODE, Node
+from benchmarks.laboratory.stored_route import StoredRoute
 from echo_queue.queue import Caller, Operator, RunRules
 
 ORIGIN, LEARNER = "origin", "learner"
@@ -69,8 +69,10 @@ class Laboratory:
         origin.serve_store(self.network, ORIGIN, self.objects)
         origin.serve_plain(self.network, ORIGIN, self.objects)
         self.redis = origin.serve_redis(self.network, ORIGIN)
-        self._loader = Node(ORIGIN, self.network.directory, {"origin": self.network.address(ORIGIN)}, cargo.MODULE)
-        self._loader.hear("ready", READY_S)
+        self._loader = Node(
+            ORIGIN, self.network.directory, {"origin": self.network.address(ORIGIN)}, stored_route.MODULE
+        )
+        self._loader.await_event("ready", READY_S)
 
     @property
     def bound_s(self) -> float:
@@ -93,9 +95,9 @@ class Laboratory:
         with self.nodes(run, plan) as nodes:
             return self.fetch(self.upload(run), nodes, plan)
 
-    def upload(self, run: str, number: int = 1, share: float = 1.0) -> Cargo:
+    def upload(self, run: str, number: int = 1, share: float = 1.0) -> StoredRoute:
         """Stores a version of that share of the laboratory's usual bytes."""
-        return cargo.upload(self._loader, run, number, int(share * self.size), self.chunk_bytes)
+        return stored_route.upload(self._loader, run, number, int(share * self.size), self.chunk_bytes)
 
     @contextmanager
     def nodes(self, run: str, plan: Plan) -> Iterator[Nodes]:
@@ -107,7 +109,7 @@ class Laboratory:
             for name in plan.names:
                 nodes[name] = Node(name, folder, self._spec(run, name, plan, folder))
             for node in nodes.values():
-                node.hear("ready", READY_S)
+                node.await_event("ready", READY_S)
             yield nodes
         finally:
             for node in nodes.values():
@@ -123,30 +125,30 @@ class Laboratory:
         spec = {"run": run, "origin": self.network.address(ORIGIN), "elements": self.size // 2, "folder": str(folder)}
         weight_publisher = Node(place, folder, spec | more, LEARNER_NODE)
         try:
-            yield weight_publisher, weight_publisher.hear("ready", READY_S).figures["public_key"]
+            yield weight_publisher, weight_publisher.await_event("ready", READY_S).figures["public_key"]
         finally:
             weight_publisher.kill()
             shutil.rmtree(folder)
 
-    def fetch(self, load: Cargo, nodes: Nodes, plan: Plan) -> Outcome:
+    def fetch(self, stored: StoredRoute, nodes: Nodes, plan: Plan) -> Outcome:
         """Orders all of `nodes` to fetch a route, and waits for those that are not lost."""
-        order = load.route.encode().decode()
+        order = stored.route.encode().decode()
         if plan.first:
-            nodes[plan.first].tell("fetch", route=order)
-            nodes[plan.first].hear("begun", READY_S)
+            nodes[plan.first].order("fetch", route=order)
+            nodes[plan.first].await_event("begun", READY_S)
         sent, began = self.network.sent_bytes(ORIGIN), machine.now()
         for name, node in nodes.items():
             if name != plan.first:
-                node.tell("fetch", route=order)
-        lost = plan.event(load.route.run, nodes)
+                node.order("fetch", route=order)
+        lost = plan.event(stored.route.run, nodes)
         deadline_s = SPARE_S + 2 * len(nodes) * self.bound_s
         awaited = [node for name, node in nodes.items() if name not in lost]
-        whole = {node.name: node.hear("whole", deadline_s) for node in awaited}
+        whole = {node.name: node.await_event("whole", deadline_s) for node in awaited}
         busy, sent = machine.busy_share(began), self.network.sent_bytes(ORIGIN) - sent
         arrivals = []
         for node in awaited:
-            event, found = whole[node.name], node.hear("digests", DIGESTS_S).figures["digests"]
-            wrong = sum(one != other for one, other in itertools.zip_longest(found, load.digests))
+            event, found = whole[node.name], node.await_event("digests", DIGESTS_S).figures["digests"]
+            wrong = sum(one != other for one, other in itertools.zip_longest(found, stored.digests))
             arrivals.append(Arrival(node.name, event.at_s - began.at_s, wrong=wrong, **event.figures))
         return Outcome(tuple(arrivals), sent, round(busy, 3))
 

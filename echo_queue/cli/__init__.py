@@ -17,7 +17,7 @@ def main() -> None:
     try:
         app()
     except EchoQueueError as error:
-        from echo_queue.launch.problems import print_problems
+        from echo_queue.launch.problem_output import print_problems
 
         print_problems(error.problems)
         sys.exit(2)

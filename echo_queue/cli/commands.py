@@ -128,7 +128,7 @@ def revive(
     tasks: Annotated[list[str] | None, typer.Argument(help="Ids of dead tasks; default: all of them.")] = None,
 ) -> None:
     """Bring dead tasks back, with their attempts counted from zero again."""
-    from echo_queue.cli.audit import revive as revive_tasks
+    from echo_queue.cli.dead_tasks import revive as revive_tasks
 
     revive_tasks(load(config), tasks or [])
 
@@ -140,7 +140,7 @@ def bury(
     reason: Annotated[str, typer.Option(help="The reason that is recorded with the dead task.")] = "by hand",
 ) -> None:
     """Give up a task that keeps workers busy for nothing. `revive` undoes it."""
-    from echo_queue.cli.audit import bury as bury_task
+    from echo_queue.cli.dead_tasks import bury as bury_task
 
     bury_task(load(config), task, reason)
 

@@ -16,7 +16,7 @@ from echo_queue import config as configuration
 from echo_queue.cli.output import print_json
 from echo_queue.config.loading import examine
 from echo_queue.errors import Problem
-from echo_queue.launch.problems import print_problems
+from echo_queue.launch.problem_output import print_problems
 
 LEAST_FREE_BYTES = 1 << 30
 

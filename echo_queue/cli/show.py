@@ -16,7 +16,7 @@ from echo_queue.config import Config
 from echo_queue.errors import Problem, PromptError
 from echo_queue.queue import Monitor
 from echo_queue.records import Group, PartialSample, Sample, Tokens
-from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.reporting.trained_groups import TrainedGroups
 
 DEAD_MAX = 10_000
 """The number of dead tasks, those given up last, that are searched."""

@@ -1,4 +1,7 @@
-"""When a process that keeps ending is started again, and when it is given up. Pure: the caller keeps count and time."""
+"""Decides when a process that keeps ending is started again, and when it is given up.
+
+The functions are pure: the caller keeps count and time.
+"""
 
 from dataclasses import dataclass
 
@@ -15,9 +18,9 @@ class RestartBackoff:
     """The process is given up at this many ends in a row."""
 
     def ends_in_a_row(self, before: int, lived_s: float) -> int:
-        """Counts the end of a life of `lived_s`, which followed `before` ends in a row."""
+        """Returns the ends in a row, with the end of a life of `lived_s` that followed `before` of them."""
         return 1 if lived_s > self.settled_s else before + 1
 
     def pause_s(self, ends: int) -> float:
-        """The pause before the next start, after `ends` ends in a row."""
+        """Returns the pause before the next start, after `ends` ends in a row."""
         return min(self.first_pause_s * 2.0 ** min(ends - 1, 32), self.longest_pause_s)

@@ -10,7 +10,7 @@ from echo_queue.queue.monitor import Monitor
 from echo_queue.queue.operator import Admin, Operator
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.peers import PeerDirectory
-from echo_queue.queue.published import PublishedWeights, TrustedWeights
+from echo_queue.queue.published_weights import PublishedWeights, TrustedWeights
 from echo_queue.queue.submitter import SubmitterQueue
 from echo_queue.queue.types import (
     Announced,

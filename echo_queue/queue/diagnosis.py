@@ -1,7 +1,7 @@
 """Diagnoses what holds a run up, in sentences that a person can act on.
 
-- `who` is a pure function of one snapshot of the queue. It names silent roles that hold something first, then the roles
-  that wait and what they wait for. The learner's error, the run's error and `echo-queue status` say the same.
+- `causes` is a pure function of one snapshot of the queue. It names silent roles that hold something first, then the
+  roles that wait and what they wait for. The learner's error, the run's error and `echo-queue status` say the same.
 - `Stillness` measures for how long nothing has moved.
 """
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from echo_queue.queue import staleness
+from echo_queue.queue import staleness_rules
 from echo_queue.queue.monitor import Monitor
 from echo_queue.queue.types import Lease, Status, WorkerStatus
 from echo_queue.records import Version
@@ -28,7 +28,7 @@ class RunSnapshot:
     unexpanded: Mapping[str, Sequence[int]]
 
 
-def look(monitor: Monitor) -> RunSnapshot:
+def snapshot(monitor: Monitor) -> RunSnapshot:
     """Reads a snapshot of the run. Raises `ServiceError` if Redis does not answer."""
     submissions = [found for name in monitor.unserved_sets() if (found := monitor.submission_status(name))]
     unexpanded = {
@@ -39,16 +39,16 @@ def look(monitor: Monitor) -> RunSnapshot:
     return RunSnapshot(monitor.status(), unexpanded)
 
 
-def who(look: RunSnapshot | None, still_s: float) -> tuple[str, ...]:
+def causes(found: RunSnapshot | None, still_s: float) -> tuple[str, ...]:
     """Returns why nothing has moved for `still_s` seconds, causes first; empty for a run that is finished.
 
-    `look` is None if Redis does not answer.
+    `found` is None if Redis does not answer.
     """
-    if look is None:
+    if found is None:
         return ("Redis does not answer",)
-    if look.status.finished:
+    if found.status.finished:
         return ()
-    return (*silent(look.status), *_waiting(look, f"for {still_s:.0f} s"))
+    return (*silent(found.status), *_waiting(found, f"for {still_s:.0f} s"))
 
 
 def silent(status: Status) -> tuple[str, ...]:
@@ -77,13 +77,13 @@ class Stillness:
 
     def seconds(self, status: Status | None) -> float:
         """Returns for how long nothing has moved, `status` included. None, a failed snapshot, counts as no movement."""
-        picture = () if status is None else _moving(status)
-        if picture and picture != self._last:
-            self._last, self._moved = picture, self._clock()
+        figures = () if status is None else _moving_figures(status)
+        if figures and figures != self._last:
+            self._last, self._moved = figures, self._clock()
         return self._clock() - self._moved
 
 
-def _moving(status: Status) -> tuple[int, ...]:
+def _moving_figures(status: Status) -> tuple[int, ...]:
     published = status.published.version if status.published else Version(0, 0)
     depths = (status.submitted, status.backlog, status.tasks, status.retry, status.trained, status.dead)
     return (*status.learner, *published, *depths, status.counts.get("completed", 0))
@@ -104,11 +104,11 @@ def _silent(status: Status) -> Iterator[str]:
         yield f"the learner was last heard {_age(status.learner_silent_ms)} ago{held}"
 
 
-def _waiting(look: RunSnapshot, since: str) -> Iterator[str]:
-    status = look.status
-    for name, numbers in look.unexpanded.items():
+def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
+    status = found.status
+    for name, numbers in found.unexpanded.items():
         yield f"{_named('chunk', numbers)} of set {name} {_were(numbers)} never expanded: no Celery worker took them"
-    if not status.submitted and not look.unexpanded:
+    if not status.submitted and not found.unexpanded:
         yield "no prompts have been submitted"
     yield from _workers_wait(status, since)
     batch, ready = status.rules.batch, status.ready + status.drained - status.uncommitted
@@ -147,7 +147,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
 def _due(status: Status) -> int:
     """Returns the oldest version that may generate the next group admitted (docs/architecture.md, *Staleness*)."""
     untrained = status.tasks + status.retry + status.replay - status.uncommitted
-    return staleness.min_pv(status.learner.number, untrained, status.rules.batch, status.rules.s)
+    return staleness_rules.min_pv(status.learner.number, untrained, status.rules.batch, status.rules.s)
 
 
 def _living(status: Status) -> list[WorkerStatus]:

@@ -1,4 +1,4 @@
-"""Waiting until something happens in a run: a cursor into its stream of events."""
+"""Lets a role wait until something happens in a run, by a cursor into the run's stream of events."""
 
 import time
 from collections.abc import Collection

@@ -96,20 +96,23 @@ class LearnerQueue(Events):
     def announce(self, version: Version, route: str, place: int, document: bytes) -> bool:
         """Announces, by its signed document, a stored part of a route to `version`, which is not published yet.
 
-        Parts are announced in order, and replace those of another route. False if the version is published or the
-        document too large.
+        Parts are announced in order, and replace those of another route. Returns False if the version is published or
+        the document too large.
         """
         self._require_own(version)
         return bool(self._caller.call("announce", self._lineage, version.number, route, place, document))
 
     def publish(self, published: Published) -> bool:
-        """Moves the pointer to the newest weights. False if it is already at this version or a newer one."""
+        """Moves the pointer to the newest weights. Returns False if it is already at this version or a newer one."""
         self._require_own(published.version)
         words = published.version.number, published.manifest, published.digest
         return bool(self._caller.call("publish", self._lineage, *words))
 
     def bury_bad_group(self, task_id: bytes, entry: bytes, error: CodecError) -> bool:
-        """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`. False if it is not there."""
+        """Moves the bad group at `entry` of replay to dead, counted as `bad_<cause>`.
+
+        Returns False if it is not there.
+        """
         words = task_id, entry, error.problems[0].what, error.cause
         moved, *refs = self._caller.call("bury_bad_group", self._lineage, *words)
         self._payloads.discard(filter(None, refs))
@@ -118,7 +121,7 @@ class LearnerQueue(Events):
     def finish(self, force: bool = False) -> bool:
         """Marks the run finished until new work arrives; workers learn it from `Lease.finished`.
 
-        False if there is something left to train, unless `force` is set, which finishes the run all the same.
+        Returns False if there is something left to train, unless `force` is set, which finishes the run all the same.
         """
         return bool(self._caller.call("finish", self._lineage, int(force)))
 

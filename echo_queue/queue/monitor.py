@@ -1,6 +1,6 @@
 """Read-only views of a run: `RunState` for several roles, and `Monitor` for the Redis user `monitor`.
 
-`status` and `audit` are the read-only functions of `library/operator.lua`; everything else is read by plain commands.
+`status` and `audit` are the read-only functions of `library/monitor.lua`; everything else is read by plain commands.
 """
 
 from typing import TYPE_CHECKING, ClassVar
@@ -9,7 +9,7 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, Client
 from echo_queue.queue.events import Events
 from echo_queue.queue.payloads import Payloads
-from echo_queue.queue.published import PublishedWeights
+from echo_queue.queue.published_weights import PublishedWeights
 from echo_queue.queue.submitter import Submissions
 from echo_queue.queue.types import Audit, DeadTask, Status
 from echo_queue.records import Group, PartialGroup
@@ -39,7 +39,7 @@ class RunState(Client):
 class Monitor(RunState, PublishedWeights, Submissions, Events):
     """Reads a run as Redis user `monitor`, for people and for roles that diagnose what holds the run up.
 
-    It changes nothing. Its Lua functions are the read-only ones of `library/operator.lua`.
+    It changes nothing. Its Lua functions are the read-only ones of `library/monitor.lua`.
     """
 
     ROLE: ClassVar["Role"] = "monitor"

@@ -1,5 +1,5 @@
 """The clients that keep a run in order: its rules, expired leases, dead tasks. The moves are those of
-`library/operator.lua`.
+`library/operator.lua` and `library/lease_expiry.lua`.
 
 Redis user `learner` has the rights for `Operator`: the learner's housekeeper uses it, and so may a person with the
 learner's secrets. Installing the functions takes Redis user `admin`, hence `Admin`.
@@ -23,7 +23,10 @@ SWEEP_MAX = 64
 
 
 class Operator(RunState, Admission):
-    """Moves tasks that no other role moves any more, as Redis user `learner`, through `library/operator.lua`."""
+    """Moves tasks that no other role moves any more, as Redis user `learner`.
+
+    The moves are those of `library/operator.lua` and, for leases that ran out, of `library/lease_expiry.lua`.
+    """
 
     ROLE: ClassVar["Role"] = "learner"
 
@@ -51,7 +54,10 @@ class Operator(RunState, Admission):
         return Reclaimed(*self._caller.call("reclaim", limit))
 
     def bury(self, task_id: str, reason: str) -> bool:
-        """Moves a task to dead, by an operator. False if it is dead already, not open, or in the learner's hands."""
+        """Moves a task to dead, for an operator.
+
+        Returns False if it is dead already, not open, or in the learner's hands.
+        """
         moved, *refs = self._caller.call("bury", task_id, reason)
         self._payloads.discard(filter(None, refs))
         return bool(moved)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from blake3 import blake3
 
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue.entries import COMPLETE_WORDS, UNCHECKED_WORDS, entry_of, told_of
+from echo_queue.queue.payload_fields import COMPLETE_WORDS, UNCHECKED_WORDS, entry_fields, progress_fields
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import Group, PartialGroup, group_codec, partial_codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
@@ -87,7 +87,7 @@ class Payloads:
 
         Raises `CodecError` for a value that is not a group, or that is too large.
         """
-        data, entry = self._capped(group.task, "takes", group_codec.encode(group)), entry_of(group)
+        data, entry = self._capped(group.task, "takes", group_codec.encode(group)), entry_fields(group)
         words = tuple(entry[name] for name in COMPLETE_WORDS)
         if self._store is None or len(data) <= self._inline_max_bytes:
             return *words, "group", data
@@ -103,10 +103,10 @@ class Payloads:
         task, data = partials.task, partial_codec.encode(partials)
         self._capped(task, "its partial rollout takes", data)
         if self._store is None or len(data) <= self._inline_max_bytes:
-            return *told_of(partials), "partial", data
+            return *progress_fields(partials), "partial", data
         key = partials_folder(task) + _sha1(worker)
         self._store.put(key, data)
-        return *told_of(partials), "ref", f"{key} {blake3(data).hexdigest()}".encode()
+        return *progress_fields(partials), "ref", f"{key} {blake3(data).hexdigest()}".encode()
 
     def discard(self, refs: Iterable[bytes]) -> None:
         """Removes stored groups that nothing points to any more. References to anything else are ignored.
@@ -137,7 +137,7 @@ class Payloads:
         """Returns the partial rollouts of a task. Raises `CodecError` if they differ from what the queue was told."""
         data = self._stored_partials(task, kept.payload) if kept.kind == "ref" else kept.payload
         partials = partial_codec.decode(data, self._max_bytes)
-        said, told = told_of(partials), (task, kept.oldest, kept.newest, kept.lineage, kept.tokens)
+        said, told = progress_fields(partials), (task, kept.oldest, kept.newest, kept.lineage, kept.tokens)
         if said != told:
             what = f"its partial rollout says {said}, the queue was told {told}"
             raise CodecError(Problem(task, what, "inspect the worker that stored it"))
@@ -165,7 +165,7 @@ class Payloads:
     def _checked_group(self, words: Mapping[bytes, bytes]) -> Group:
         data = words[b"group"] if b"group" in words else self._stored_group(words)
         group = group_codec.decode(data, self._max_bytes)
-        for name, told in entry_of(group).items():
+        for name, told in entry_fields(group).items():
             said = words.get(name.encode(), b"").decode("utf-8", "replace")
             if said != told and name not in UNCHECKED_WORDS:
                 raise BadGroup("entry", f"its entry says {name} {said}, its content does not: {told}")

@@ -1,4 +1,7 @@
-"""Converts the server's answers to the frozen values of `types` and `records`, by pure functions that guess nothing."""
+"""Converts the server's answers to the frozen values of `types` and `records`, by pure functions that guess nothing.
+
+`rules_words` and `heartbeat_words` write the two hashes that the functions beside them read.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -168,7 +171,7 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
     ]  # fmt: skip
 
 
-def beat_of(words: Mapping[str, str]) -> Heartbeat:
+def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
     lineage, number = words["version"].split(".")
     return Heartbeat(
         engine=words["engine"],
@@ -202,7 +205,7 @@ def worker_of(row: Sequence[Any]) -> WorkerStatus:
     """Returns the status of one worker. A malformed heartbeat reads as `unreadable` and never makes a reader fail."""
     name, silent_ms, words, held = row
     try:
-        heartbeat = beat_of(fields(words)) if words else None
+        heartbeat = heartbeat_of(fields(words)) if words else None
     except (KeyError, ValueError):
         heartbeat = Heartbeat(engine="unknown", version=Version(0, 0), state="unreadable")
     return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held)

@@ -62,7 +62,7 @@ class SubmitterQueue(Submissions, Admission):
         return cls(Caller.connect(config, cls.ROLE, deadline_s))
 
     def declare(self, prompt_set: PromptSet, chunks: Sequence[Chunk]) -> bool:
-        """Registers a set and its chunks, numbered 0, 1, … without gaps. False if it was declared before.
+        """Registers a set and its chunks, numbered 0, 1, … without gaps. Returns False if it was declared before.
 
         Chunks that failed wait again, with the content given now. Raises `ServiceError` if a set of this name has other
         prompts.
@@ -74,15 +74,18 @@ class SubmitterQueue(Submissions, Admission):
         return bool(self._caller.call("declare", prompt_set.name, prompt_set.source, *rules, *ranges))
 
     def submit(self, name: str, chunk: int, shard: PromptShard, buckets: bytes = b"") -> bool:
-        """Adds the prompts of chunk `chunk` of set `name`, stored as `shard`, to the backlog. False if they were there.
+        """Adds the prompts of chunk `chunk` of set `name`, stored as `shard`, to the backlog.
 
-        `buckets`: one byte for each prompt. Prompts whose answers may have similar lengths share a bucket, 1 … 63;
-        0: no bucket. Empty: no prompt has one.
+        Returns False if they were there. `buckets`: one byte for each prompt. Prompts whose answers may have similar
+        lengths share a bucket, 1 … 63; 0: no bucket. Empty: no prompt has one.
         """
         return bool(self._caller.call("submit", name, chunk, shard.first, shard.count, shard.object, buckets))
 
     def reject(self, name: str, chunk: Chunk, reason: str) -> bool:
-        """Gives up a chunk that cannot be read, with the reason. False if it is settled or has other content by now."""
+        """Gives up a chunk that cannot be read, with the reason.
+
+        Returns False if it is settled or has other content by now.
+        """
         return bool(self._caller.call("reject", name, chunk.number, chunk.digest, reason))
 
     def submission_counts(self, name: str) -> SubmissionCounts | None:

@@ -180,7 +180,7 @@ class Outcome(StrEnum):
     duplicate = "duplicate"
     """Another completion of the task came first."""
     late = "late"
-    """Older than the learner can still train, or made with abandoned weights; the task goes back."""
+    """The group is older than the learner can still train, or made with abandoned weights; the task goes back."""
     unknown = "unknown"
     """No such task is open: it has been trained, or never was admitted."""
 

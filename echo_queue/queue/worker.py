@@ -9,7 +9,7 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller
 from echo_queue.queue.events import Events
 from echo_queue.queue.payloads import Payloads
-from echo_queue.queue.published import TrustedWeights
+from echo_queue.queue.published_weights import TrustedWeights
 from echo_queue.queue.types import Heartbeat, Lease, Outcome
 from echo_queue.records import Group, PartialGroup, Version
 
@@ -71,7 +71,7 @@ class WorkerQueue(TrustedWeights, Events):
     def fail(self, worker: str, task_id: str, reason: str) -> bool:
         """Gives up one attempt at a task, which the next sweep counts. The last 8 KB of `reason` are kept.
 
-        False if `worker` no longer holds the task.
+        Returns False if `worker` no longer holds the task.
         """
         return bool(self._caller.call("fail", worker, task_id, reason))
 

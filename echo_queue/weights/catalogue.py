@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore, StoredObject
+from echo_queue.weights.cheapest_path import Edge
 from echo_queue.weights.manifest import FOLDER, NAME, ROUTE, base_of, place_of
-from echo_queue.weights.paths import Edge
 
 
 @dataclass
@@ -38,11 +38,11 @@ class Entry:
 
     @property
     def anchored(self) -> bool:
-        """Whether the listing proves that the version has a finished anchor."""
+        """True if the listing proves that the version has a finished anchor."""
         return self.manifest and "full" in self.routes and (self.routes["full"].sealed or self.main == "full")
 
     def edges(self) -> list[Edge]:
-        """The routes that are finished, and those that may be as far as the listing shows."""
+        """Returns the routes that are finished, and those that may be as far as the listing shows."""
         if not self.manifest:
             return []
         return [Edge(base_of(name), self.version, route.size) for name, route in self.routes.items()]

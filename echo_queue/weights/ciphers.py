@@ -40,7 +40,7 @@ def plain(part: Part, stored: memoryview, chunk_key: bytes | None) -> memoryview
     if not part.salt:
         return stored
     if chunk_key is None:
-        fix = "let this role read the run's `trust` (docs/rights.md)"
+        fix = "let this role read the run's `run_keys` (docs/rights.md)"
         raise ServiceError(Problem(part.key, "is encrypted, and this role has no chunk key", fix))
     cipher = _part_cipher(chunk_key, part.salt)
     clear = bytearray(part.size - TAG_BYTES * len(part.chunks))

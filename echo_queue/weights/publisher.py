@@ -24,6 +24,7 @@ from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import delta
 from echo_queue.weights.announcements import Announce, OrderedAnnouncements
+from echo_queue.weights.cheapest_path import Edge, cheapest
 from echo_queue.weights.ciphers import cut
 from echo_queue.weights.manifest import (
     Announcement,
@@ -36,7 +37,6 @@ from echo_queue.weights.manifest import (
     root_digest,
     route_key,
 )
-from echo_queue.weights.paths import Edge, cheapest
 from echo_queue.weights.signatures import Signer
 from echo_queue.weights.tensors import cast, described, kept, moved, untie
 
@@ -67,7 +67,7 @@ class Publication:
     tensors: "Mapping[str, Tensor]"
 
     def like(self, tensors: "Mapping[str, Tensor]", aliases: Mapping[str, str]) -> bool:
-        """Whether a delta may lead from this version to `tensors`: names, types and shapes are the same."""
+        """Returns whether a delta may lead from this version to `tensors`: names, types and shapes are the same."""
         mine = {info.name: (info.dtype, info.shape) for info in self.infos}
         theirs = {info.name: (info.dtype, info.shape) for info in described(tensors, dict.fromkeys(tensors, ()))}
         return mine == theirs and self.aliases == aliases

@@ -14,9 +14,9 @@ from echo_queue.errors import Problem
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import LargeObject, MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
+from echo_queue.weights.cheapest_path import Edge, cheapest
 from echo_queue.weights.ciphers import plain
 from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, folder_name, manifest_key, route_key
-from echo_queue.weights.paths import Edge, cheapest
 from echo_queue.weights.signatures import Forged, SignatureVerifier
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def fetch_parts(store: ObjectStore, route: Route) -> Iterator[tuple[Part, memory
 
 
 def intact(part: Part, index: int, chunk: bytes | memoryview) -> bool:
-    """Whether these bytes are chunk `index` of the part."""
+    """Returns whether these bytes are chunk `index` of the part."""
     return len(chunk) == part.length(index) and digest(chunk) == part.chunks[index]
 
 

@@ -8,7 +8,7 @@
 from collections.abc import Collection, Mapping
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import staleness
+from echo_queue.queue import staleness_rules
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
@@ -54,7 +54,7 @@ def latest(
     A version whose manifest this run's key has not signed does not count.
     """
     for version, entry in sorted(catalogue(store).items(), reverse=True):
-        if not entry.manifest or staleness.abandoned(version, forks or {}):
+        if not entry.manifest or staleness_rules.abandoned(version, forks or {}):
             continue
         key = manifest_key(version)
         try:

@@ -115,5 +115,5 @@ def digest_of(tensor: "Tensor") -> str:
 
 
 def matches(tensor: "Tensor", info: TensorInfo) -> bool:
-    """Whether the tensor is, byte for byte, the one that the manifest describes."""
+    """Returns whether the tensor is, byte for byte, the one that the manifest describes."""
     return digest_of(tensor) == info.digest

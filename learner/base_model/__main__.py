@@ -7,7 +7,7 @@ from pathlib import Path
 
 from echo_queue.config.loading import load
 from echo_queue.errors import EchoQueueError
-from echo_queue.launch.problems import print_problems
+from echo_queue.launch.problem_output import print_problems
 from learner.base_model import make
 
 

@@ -21,7 +21,7 @@ class TokenLosses(NamedTuple):
 def token_losses(
     logprobs: Tensor, behaviour: Tensor, advantages: Tensor, reference: Tensor | None, settings: config.Learner
 ) -> TokenLosses:
-    """Clipped surrogate + `settings.kl` · KL(policy ‖ reference); all inputs [K].
+    """Returns the loss: clipped surrogate + `settings.kl` · KL(policy ‖ reference), with its parts. All inputs are [K].
 
     `reference`: the reference model's log-probabilities; None leaves the KL term out and reports it as 0.
     """

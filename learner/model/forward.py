@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 
 from echo_queue.errors import ConfigError, Problem
-from learner.batch import MicroBatch, Packing, PromptSamples, SampleRow, Update, micro_batches
+from learner.micro_batches import MicroBatch, Packing, PromptSamples, SampleRow, Update, micro_batches
 
 ATTENTION = "echo_shared_prompts"
 LOGITS_AT_ONCE = 1 << 24

@@ -19,7 +19,10 @@ DEADLINE_S = 5.0
 
 
 class Announcer(threading.Thread):
-    """`queue`: its calls should end within about `DEADLINE_S`; only this thread should use it."""
+    """Sends announcements one after another.
+
+    `queue`: its calls should end within about `DEADLINE_S`; only this thread should use it.
+    """
 
     def __init__(self, queue: LearnerQueue) -> None:
         super().__init__(name="announcer", daemon=True)
@@ -28,11 +31,11 @@ class Announcer(threading.Thread):
         self._refused_route = ""
 
     def announce(self, announcement: Announcement, document: bytes) -> None:
-        """Returns at once. Any thread may call it."""
+        """Queues a part's announcement and returns at once. Any thread may call it."""
         self._waiting.put((announcement, document))
 
     def close(self) -> None:
-        """Announces nothing more; a call that is in progress ends by itself."""
+        """Ends the thread once it has sent what waits, without waiting for that."""
         self._waiting.put(None)
 
     def run(self) -> None:

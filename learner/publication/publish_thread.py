@@ -34,7 +34,7 @@ Further = Callable[[Version, Callable[[], bool]], object]
 
 
 def publication_period(t_bcast_s: float, t_train_s: float, s: int) -> int:
-    """κ = max(1, ⌈T_bcast / T_train⌉), the smallest that dissemination sustains; at most S + 1."""
+    """Returns κ = max(1, ⌈T_bcast / T_train⌉), the smallest that dissemination sustains; at most S + 1."""
     return min(max(1, math.ceil(t_bcast_s / max(t_train_s, 1e-6))), s + 1)
 
 
@@ -47,8 +47,9 @@ class Snapshot(NamedTuple):
 
 
 class PublishThread(threading.Thread):
-    """`publish` stores a version's weights and moves the pointer to it; `deadline_s` is the deadline of one version.
+    """Publishes one version at a time.
 
+    `publish` stores a version's weights and moves the pointer to it; `deadline_s` is the deadline of one version.
     `further` then does what is less urgent; it may ask, by the function it is given, whether a newer version waits.
     """
 

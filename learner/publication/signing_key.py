@@ -11,13 +11,16 @@ from echo_queue.weights.signatures import KEY_NAME, Signer
 
 
 def signer(settings: config.Config) -> Signer:
-    """The run's signer. Raises `ServiceError` for a file or value that is no key, or a key that others may read."""
+    """Returns the run's signer.
+
+    Raises `ServiceError` for a file or value that is no key, or a key that others may read.
+    """
     given = secrets.signing_key()
     if given is not None:
         return Signer.parse(given, secrets.SIGNING_KEY)
     return Signer.kept_at(settings.run.dir / "keys" / KEY_NAME)
 
 
-def trust(signer: Signer) -> RunKeys:
-    """The run keys that the learner publishes for its workers."""
+def run_keys(signer: Signer) -> RunKeys:
+    """Returns the run keys that the learner publishes for its workers."""
     return RunKeys(signer.public_key, token_secret=signer.secret("tokens"), chunk_key=signer.secret("chunks"))

@@ -95,7 +95,7 @@ class WeightBroadcast:
 def open_broadcast(
     config: Config, store: ObjectStore, queue: LearnerQueue, announcements: LearnerQueue, signer: Signer
 ) -> WeightBroadcast:
-    """The broadcast of the run that `config` describes. `announcements`: the same queue, with a short deadline."""
+    """Returns the broadcast of the configured run. `announcements`: the same queue, with a short deadline."""
     announcer = Announcer(announcements)
     weight_publisher = weights.WeightPublisher(
         store,
@@ -103,7 +103,7 @@ def open_broadcast(
         signer,
         config.weights,
         config.run.dir / "bases",
-        chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
+        chunk_key=signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None,
         announce=announcer.announce,
     )
     return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, announcer=announcer)

@@ -16,7 +16,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.launch.problems import print_problems
+from echo_queue.launch.problem_output import print_problems
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
 from echo_queue.queue.diagnosis import SILENT_MS
 from echo_queue.reporting import results

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from benchmarks.laboratory import system
 from benchmarks.laboratory.figures import Arrival, Late, Outcome, Uploaded, series, spread
 from benchmarks.laboratory.network import MEMORY, PREFIX, Network, address_of, namespace_of, shaping
 from benchmarks.laboratory.system import CommandError, run
+from tests.waiting import wait_until
 
 MODULE = (sys.executable, "-m", "benchmarks.broadcast")
 QUICK = ("--quick", "--only", "store", "--megabytes", "4")
@@ -220,8 +220,5 @@ def begun() -> "subprocess.Popen[bytes]":
     """A laboratory at work, which hears signals even where this process was started to ignore SIGINT, as by `&`."""
     command = ("env", "--default-signal=INT", *MODULE, *QUICK)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    give_up = time.monotonic() + BUILT_S
-    while not list(MEMORY.glob(f"{PREFIX}*/run*/*.log")):
-        assert time.monotonic() < give_up, f"no laboratory was at work within {BUILT_S:g} s"
-        time.sleep(0.05)
+    wait_until(lambda: list(MEMORY.glob(f"{PREFIX}*/run*/*.log")), "a laboratory at work", BUILT_S)
     return process

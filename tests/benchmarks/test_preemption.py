@@ -23,7 +23,7 @@ def test_a_trace_is_the_same_wherever_it_is_drawn(tmp_path: Path) -> None:
     TRACE.write(tmp_path / "trace.json")
     again = Trace.read(tmp_path / "trace.json")
     assert [again.lengths(index) for index in range(50)] == [TRACE.lengths(index) for index in range(50)]
-    assert list(islice(again.takings(4, 20.0), 50)) == list(islice(TRACE.takings(4, 20.0), 50))
+    assert list(islice(again.losses(4, 20.0), 50)) == list(islice(TRACE.losses(4, 20.0), 50))
     assert replace(TRACE, seed=2).lengths(0) != TRACE.lengths(0)
 
 
@@ -41,7 +41,7 @@ def test_prompts_are_hard_for_all_their_samples() -> None:
 
 
 def test_one_machine_is_taken_in_each_interval() -> None:
-    taken = list(islice(TRACE.takings(4, 20.0), 200))
+    taken = list(islice(TRACE.losses(4, 20.0), 200))
     assert [int(at_s // 20) for at_s, _ in taken] == list(range(200))
     assert {place for _, place in taken} == {0, 1, 2, 3}
 

@@ -13,7 +13,7 @@ from echo_queue.queue.acl import rules
 from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer, User
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 SETUP, *BLOCKS = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -34,9 +34,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with server.client() as client:
         queue = Clients(client, RUN, deadline_s=10.0)
         queue.install()
-        scene = Scene(queue)
-        scene.round()
-        first, second, *_ = scene.lease(4, worker="worker-2")
+        harness = QueueHarness(queue)
+        harness.round()
+        first, second, *_ = harness.lease(4, worker="worker-2")
         queue.fail("worker-2", first.id, "Traceback: the scorer broke")
         queue.bury(second.id, "Traceback: no such column 'answer'")
         told = Heartbeat("transformers", Version(0, 1), "generating", 5_000.0, 3.0, 12, 1, 34.5, 1_200, 3_400)
@@ -49,7 +49,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def ask(directory: Path, block: str) -> str:
-    """What the block prints. It may use nothing but what the document's first block sets."""
+    """Returns what the block prints. It may use nothing but what the document's first block sets."""
     setup = SETUP.replace("run=quickstart dir=runs/quickstart", f"run={RUN} dir={directory}")
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", setup + block], capture_output=True, text=True, timeout=60, check=False

@@ -15,11 +15,11 @@ from echo_queue.cli.show import _queued
 from echo_queue.cli.transcript import Transcript, TranscriptPart, draw, transcript
 from echo_queue.config import Config
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Sample, Span, Tokens, Version
-from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.reporting.trained_groups import TrainedGroups
 from tests.cli.test_commands import block, echo_queue
 from tests.learner.synthetic import group, with_observed
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene, partial_of
+from tests.queue.queue_harness import QueueHarness, partial_of
 
 TABLE = ["bet", "check", "fold", "<end>", "They call.", "Public card: K.", "Your move?"]
 
@@ -115,9 +115,9 @@ def test_without_a_server_a_group_that_is_not_kept_is_one_clear_error(run: Path)
 
 
 def test_groups_in_replay_partials_and_the_dead_are_found(queue: Clients) -> None:
-    scene = Scene(queue)
-    made, begun, dead, idle = scene.lease(4)
-    scene.complete((made,))
+    harness = QueueHarness(queue)
+    made, begun, dead, idle = harness.lease(4)
+    harness.complete((made,))
     queue.progress("w1", [PartialGroup(begun.id, 0, (partial_of(0), replace(partial_of(0), finish="stop")))])
     queue.bury(dead.id, "no such column")
     waits, goes_on, over = (_queued(queue, task.id) for task in (made, begun, dead))

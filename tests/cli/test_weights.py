@@ -19,11 +19,11 @@ from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Signer, WeightPublisher
 from tests.queue.clients import Clients
-from tests.weights.scene import history, same
+from tests.weights.published_weights import history, same
 
 TOML = """
 [run]
-name = "shelf"
+name = "published"
 dir = "{directory}"
 [staleness]
 s = 0
@@ -34,7 +34,7 @@ encrypt = true
 VERSIONS = history(9, share=0.3)
 
 
-class Shelf:
+class PublishedRun:
     """A run with ten versions, published and pruned by hand."""
 
     def __init__(self, directory: Path) -> None:
@@ -54,7 +54,7 @@ class Shelf:
         queue.publish_keys(lineage, trust)
         folder = self.config.run.dir / "bases"
         weight_publisher = WeightPublisher(
-            self.store, "shelf", signer, self.config.weights, folder, chunk_key=trust.chunk_key
+            self.store, "published", signer, self.config.weights, folder, chunk_key=trust.chunk_key
         )
         for number, tensors in enumerate(VERSIONS):
             queue.publish(lineage, weight_publisher.publish(Version(lineage, number), tensors, "float32"))
@@ -67,60 +67,62 @@ class Shelf:
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    shelf = Shelf(tmp_path_factory.mktemp("shelf"))
-    yield shelf
-    shelf.services.stop()
+def published_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
+    published_run = PublishedRun(tmp_path_factory.mktemp("published"))
+    yield published_run
+    published_run.services.stop()
 
 
-def test_ls_tells_each_version_and_how_it_is_reached(shelf: Shelf) -> None:
-    found = {one["version"]: one for one in json.loads(shelf.ask("ls", "--json"))}
+def test_ls_tells_each_version_and_how_it_is_reached(published_run: PublishedRun) -> None:
+    found = {one["version"]: one for one in json.loads(published_run.ask("ls", "--json"))}
     assert list(found) == [f"1.{number}" for number in range(10)]
     assert [version for version, one in found.items() if one["latest"]] == ["1.9"]
     assert set(found["1.8"]["routes"]) == {f"from-0001.{base:08d}" for base in (7, 6, 4, 0)} | {"full"}
     assert found["1.8"]["routes"]["from-0001.00000007"]["main"]
-    told = shelf.ask("ls")
+    told = published_run.ask("ls")
     assert "latest" in told
     assert "whole" in told
 
 
-def test_show_tells_a_version_tensor_by_tensor(shelf: Shelf) -> None:
-    told = shelf.ask("show", "1.3")
+def test_show_tells_a_version_tensor_by_tensor(published_run: PublishedRun) -> None:
+    told = published_run.ask("show", "1.3")
     assert "the difference to 1.2" in told
     assert "layers.5" in told
     assert "= embedding" in told
-    assert json.loads(shelf.ask("show", "--json"))["number"] == 9
+    assert json.loads(published_run.ask("show", "--json"))["number"] == 9
 
 
-def test_a_fetched_file_holds_the_published_tensors(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_fetched_file_holds_the_published_tensors(published_run: PublishedRun, tmp_path: Path) -> None:
     file = tmp_path / "new" / "weights.safetensors"
-    assert str(file) in shelf.ask("fetch", "1.7", "--to", str(file))
+    assert str(file) in published_run.ask("fetch", "1.7", "--to", str(file))
     assert same(load_file(file), VERSIONS[7])
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_verify_finds_a_spoiled_object_and_names_it(shelf: Shelf) -> None:
-    assert "✗" not in shelf.ask("verify", "1.6")
-    key = next(one.key for one in shelf.store.list("weights/0001/00000006/from-0001.00000004/") if ".part" in one.key)
-    data = shelf.store.get(key)
-    shelf.store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
-    told = shelf.ask("verify", "1.6", code=1)
-    shelf.store.put(key, data)
+def test_verify_finds_a_spoiled_object_and_names_it(published_run: PublishedRun) -> None:
+    assert "✗" not in published_run.ask("verify", "1.6")
+    key = next(
+        one.key for one in published_run.store.list("weights/0001/00000006/from-0001.00000004/") if ".part" in one.key
+    )
+    data = published_run.store.get(key)
+    published_run.store.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    told = published_run.ask("verify", "1.6", code=1)
+    published_run.store.put(key, data)
     assert "✗ from-0001.00000004" in told
     assert "✓ from-0001.00000005" in told
 
 
-def test_gc_says_what_it_would_remove_and_then_removes_that(shelf: Shelf) -> None:
-    assert "would be removed: 1.0, 1.1, 1.2, 1.3" in shelf.ask("gc", "--dry-run")
-    assert "1.0" in shelf.ask("ls")
-    assert "removed: 1.0, 1.1, 1.2, 1.3" in shelf.ask("gc")
-    assert {one["version"] for one in json.loads(shelf.ask("ls", "--json"))} == {
+def test_gc_says_what_it_would_remove_and_then_removes_that(published_run: PublishedRun) -> None:
+    assert "would be removed: 1.0, 1.1, 1.2, 1.3" in published_run.ask("gc", "--dry-run")
+    assert "1.0" in published_run.ask("ls")
+    assert "removed: 1.0, 1.1, 1.2, 1.3" in published_run.ask("gc")
+    assert {one["version"] for one in json.loads(published_run.ask("ls", "--json"))} == {
         f"1.{number}" for number in range(4, 10)
     }
-    assert "✗" not in shelf.ask("verify")
+    assert "✗" not in published_run.ask("verify")
 
 
 @pytest.mark.parametrize(("name", "told"), [("seven", "is not a version"), ("1.77", "no object")])
-def test_a_version_that_is_none_is_one_clear_error(shelf: Shelf, name: str, told: str) -> None:
+def test_a_version_that_is_none_is_one_clear_error(published_run: PublishedRun, name: str, told: str) -> None:
     with pytest.raises(EchoQueueError, match=told):
-        shelf.ask("show", name)
+        published_run.ask("show", name)

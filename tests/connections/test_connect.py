@@ -1,4 +1,4 @@
-"""What is wrong with external services is said once, with the key and the fix, all of it together."""
+"""A report about external services names all that is wrong at once, each with its key and the fix."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -151,7 +151,7 @@ def authority(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tls_port(authority: Path) -> Iterator[int]:
-    """Where a server speaks TLS only with that certificate; skips where it was built without TLS."""
+    """The port of a server that speaks TLS only, with that certificate; skips where it was built without TLS."""
     port = port_for(authority / "nothing")
     files = ["--tls-cert-file", str(authority / "cert.pem"), "--tls-key-file", str(authority / "key.pem")]
     options = ["--tls-port", str(port), *files, "--tls-ca-cert-file", str(authority / "cert.pem")]

@@ -1,4 +1,4 @@
-"""Requests, and what becomes of them."""
+"""Requests to engines, and the samples that they return."""
 
 from collections.abc import Iterable, Sequence
 
@@ -25,7 +25,7 @@ def ask(
 
 
 def finish(engine: Engine) -> dict[SampleKey, PartialSample]:
-    """Steps until nothing is under way; what ended."""
+    """Steps until no sample is running; returns the samples that ended."""
     ended: dict[SampleKey, PartialSample] = {}
     for _ in range(MOST_STEPS):
         if not engine.running:
@@ -40,7 +40,7 @@ def run(engine: Engine, requests: Iterable[SampleRequest]) -> dict[SampleKey, Pa
 
 
 def step_until(engine: Engine, tokens: int, key: SampleKey) -> PartialSample:
-    """Steps until this sample has so many tokens at least."""
+    """Steps until this sample has at least so many tokens."""
     for _ in range(MOST_STEPS):
         partial_sample = engine.partials([key.task])[key]
         if len(partial_sample.tokens) >= tokens:
@@ -50,14 +50,14 @@ def step_until(engine: Engine, tokens: int, key: SampleKey) -> PartialSample:
 
 
 def assert_same(left: PartialSample, right: PartialSample) -> None:
-    """The same sample, up to rounding of its log-probabilities."""
+    """Asserts that two samples are the same, up to rounding of their log-probabilities."""
     np.testing.assert_array_equal(left.tokens, right.tokens)
     np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-4, rtol=0)
     assert (left.spans, left.observed, left.finish) == (right.spans, right.observed, right.finish)
 
 
 def versions(partial_sample: PartialSample) -> Sequence[int]:
-    """Of each token."""
+    """Returns the version of each token."""
     starts = [*(span.start for span in partial_sample.spans), len(partial_sample.tokens)]
     return [
         span.version for span, end in zip(partial_sample.spans, starts[1:], strict=True) for _ in range(span.start, end)

@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 
 class Opener:
-    """Opens engines by configuration alone; one at a time, and the last one again if nothing about it has changed."""
+    """Opens engines by configuration alone, one at a time; reuses the last one if its settings are the same."""
 
     def __init__(self, name: str, directory: Path, servers: Servers | None = None) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Opener:
 
 @pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Of the two shapes that most tests need: both begin to start at once, since that takes a while."""
+    """Starts servers of the two shapes that most tests need, both at once, because a start is slow."""
     servers = Servers(tmp_path_factory.mktemp("servers"))
     for tied in (True, False):
         servers.expect(save_model(tmp_path_factory.mktemp("served"), 1, tied=tied))

@@ -40,5 +40,5 @@ def open_model(folder: Path) -> PreTrainedModel:
 
 
 def parameters(folder: Path) -> dict[str, torch.Tensor]:
-    """As a learner publishes them."""
+    """Returns the model's tensors as a learner publishes them."""
     return {name: parameter.detach() for name, parameter in open_model(folder).named_parameters()}

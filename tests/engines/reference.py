@@ -1,4 +1,4 @@
-"""What a plain forward pass of transformers says about a sample."""
+"""The reference: a plain forward pass of transformers over a sample."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,18 +10,18 @@ from transformers.cache_utils import DynamicCache
 from echo_queue.records import PartialSample, Tokens
 
 CLOSE = 1e-4
-"""Log-probabilities of engines and of the plain forward pass differ at most so much, in float32."""
+"""The largest difference between log-probabilities of engines and of the plain forward pass, in float32."""
 
 
 @torch.inference_mode()
 def logits(model: PreTrainedModel, tokens: Tokens) -> torch.Tensor:
-    """After each of the tokens, [T, V], one unpadded sequence."""
+    """Computes the logits after each token [T, V] of one unpadded sequence."""
     output: torch.Tensor = model(torch.from_numpy(tokens).long().unsqueeze(0)).logits[0]
     return output
 
 
 def greedy(model: PreTrainedModel, prompt: Tokens, count: int) -> list[int]:
-    """The likeliest token, again and again, each after a forward pass over all there is."""
+    """Generates greedily, with a forward pass over the whole sequence for each token."""
     tokens = prompt
     for _ in range(count):
         tokens = np.append(tokens, np.int32(logits(model, tokens)[-1].argmax()))
@@ -54,7 +54,7 @@ def logprobs(
 
 
 def _parts(partial_sample: PartialSample) -> Iterator[PartialSample]:
-    """Up to the end of each span."""
+    """Yields the sequence up to the end of each span."""
     for number, end in enumerate([*(span.start for span in partial_sample.spans[1:]), len(partial_sample.tokens)], 1):
         yield PartialSample(partial_sample.tokens[:end], partial_sample.logprobs[:end], partial_sample.spans[:number])
 

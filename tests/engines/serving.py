@@ -1,4 +1,4 @@
-"""vLLM servers as somebody else would run them: other processes, of which engines know the address."""
+"""vLLM servers that run as separate processes, of which engines know only the address."""
 
 import json
 import os
@@ -33,7 +33,7 @@ ENVIRONMENT = {
 
 
 class VllmServer:
-    """One process group, at a port of its own; `settings` and `flags` in place of what fits."""
+    """A server as one process group, at its own port; `settings` and `flags` replace those that fit."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class VllmServer:
             pass
 
     def kill(self) -> None:
-        """At once, with all its processes."""
+        """Kills the server at once, with all its processes."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(timeout=STOP_S)
@@ -95,7 +95,7 @@ class VllmServer:
 
 
 class Servers:
-    """One for each shape of a model, started when it is first asked for; its weights are whatever is loaded later."""
+    """One server for each shape of a model, started on the first request; engines load its weights later."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -105,7 +105,7 @@ class Servers:
         return self.expect(folder).wait_ready()
 
     def expect(self, folder: Path) -> VllmServer:
-        """It may not answer yet."""
+        """Starts the server of the folder's shape, if there is none; it may not answer yet."""
         config = json.loads((folder / "config.json").read_text())
         shape = json.dumps({key: value for key, value in config.items() if key != "eos_token_id"}, sort_keys=True)
         if shape not in self._by_shape:

@@ -19,7 +19,7 @@ UNTIED = (1, 5, 7)
 """Seeds with which no random number is within 10⁻⁶ of the border between two tokens, where rounding would decide."""
 
 DRAWN_HERE = pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)
-"""A server's own random numbers begin anew where a sample is taken up."""
+"""A server begins its random numbers again where a sample is continued."""
 
 
 @pytest.mark.parametrize("seed", UNTIED)

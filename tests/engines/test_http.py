@@ -1,4 +1,4 @@
-"""What only the engine of a server promises: whatever becomes of that, no token of other weights is in a sample."""
+"""Promises of the `http` engine alone: whatever happens to the server, no sample has a token of other weights."""
 
 import importlib.util
 import resource
@@ -23,11 +23,11 @@ from tests.engines.conftest import BASE, MAX_PROMPT, Opener
 from tests.engines.models import LONGEST, open_model, parameters, save_model
 from tests.engines.serving import FITTING, PLAIN, Servers, VllmServer
 from workers.engines import Engine, Sampling
+from workers.engines.http.checkpoint_files import CheckpointFiles
 from workers.engines.http.engine import HttpEngine
-from workers.engines.http.files import CheckpointFiles
 from workers.engines.http.sample import seed_at
 from workers.engines.http.server import Server
-from workers.engines.http.weights import ServerAccess
+from workers.engines.http.server_weights import ServerAccess
 
 LIMIT = LONGEST - MAX_PROMPT
 ON_HTTP = pytest.mark.parametrize("opener", ["http"], indirect=True)
@@ -94,7 +94,7 @@ def test_a_server_that_was_killed_and_started_again_goes_on_with_the_weights_tha
 def test_tokens_of_a_server_that_forgot_its_weights_are_in_no_sample_and_in_no_partial(
     opener: Opener, endless: Path, newer: Path, servers: Servers
 ) -> None:
-    """As after a restart that nobody noticed, but sooner: it serves its own weights, under the label of a fresh one."""
+    """The server looks as after an unnoticed restart: it serves its own weights, under a fresh server's label."""
     engine, server = opener(endless), servers.of(endless)
     engine.load(Version(1, 1), parameters(newer))
     forget(server, endless)
@@ -127,7 +127,7 @@ def test_a_server_that_others_load_is_one_clear_error(opener: Opener, endless: P
 def test_a_server_that_comes_back_otherwise_is_one_clear_error(
     opener: Opener, endless: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    """What it was before is changed here, since starting another one takes half a minute."""
+    """The engine's memory of the server is changed instead of the server, whose restart takes half a minute."""
     engine = opener(endless)
     assert isinstance(engine, HttpEngine)
     if changed == "settings":

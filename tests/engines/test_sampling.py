@@ -1,4 +1,4 @@
-"""What every engine draws: from the model's own distribution, as often as it says."""
+"""Sampling of every engine: tokens are drawn from the model's own distribution, with its frequencies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""New weights between two steps: what goes on, what begins anew, and what is refused."""
+"""New weights between two steps: samples that go on, caches that are not reused, and loads that are refused."""
 
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from tests.engines.models import LONGEST, open_model, parameters, save_model
 from workers.engines import Engine, SampleKey
 
 LONG = LONGEST - MAX_PROMPT
-"""Tokens of samples that must not end before a swap, also where a server makes them meanwhile."""
+"""The tokens of samples that must not end before a swap, even where a server generates meanwhile."""
 SWAPS = 200
 MOST_GROWTH = 64 << 20
-"""Bytes; the model that is swapped has 12 MB, and all its swaps 2.5 GB."""
+"""The allowed growth in bytes; the model that is swapped has 12 MB, and all its swaps 2.5 GB."""
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -162,13 +162,13 @@ def test_two_hundred_swaps_take_no_memory(opener: Opener, tmp_path: Path) -> Non
 
 
 def stir(engine: Engine, number: int) -> None:
-    """One more group, a few steps."""
+    """Adds one more group and makes a few steps."""
     engine.add(ask(f"t{number}", prompt(5 + number % 40, number), 30, samples=4))
     for _ in range(3):
         engine.step()
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Returns the bytes of this process in memory."""
     words = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
     return int(words["VmRSS"].split()[0]) * 1024

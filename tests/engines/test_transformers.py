@@ -1,4 +1,4 @@
-"""What only the transformers engine promises."""
+"""Promises of the transformers engine alone."""
 
 from pathlib import Path
 

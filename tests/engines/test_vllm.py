@@ -1,4 +1,4 @@
-"""What only the vLLM engine promises."""
+"""Promises of the vLLM engine alone."""
 
 import re
 import socket
@@ -73,7 +73,7 @@ def test_metrics_are_served_by_their_vllm_names_beside_a_neighbour(opener: Opene
 
 
 def metrics(ports: range) -> dict[str, float]:
-    """Of the first port that answers, without labels."""
+    """Returns the metrics, without labels, of the first port that answers."""
     for port in ports:
         try:
             text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
@@ -103,7 +103,7 @@ def test_a_model_for_which_vllm_has_no_kernel_is_refused_when_it_is_opened(
 
 @ON_VLLM
 def test_vllm_opens_after_numba_was_used(opener: Opener, endless: Path) -> None:
-    """As in a worker, whose weights are decoded by it."""
+    """Numba decodes weights in a worker, so it may have been used before vLLM opens."""
     script = "import numba, tests.engines.test_vllm as t; t.open_alone()"
     subprocess.run([sys.executable, "-c", script, str(endless)], check=True, timeout=250)
 
@@ -116,7 +116,7 @@ def open_alone() -> None:
 
 
 class Fused(nn.Module):
-    """As vLLM has it: two of the checkpoint's matrices in one, and a padded vocabulary."""
+    """A model as vLLM stores it: two of the checkpoint's matrices in one, and a padded vocabulary."""
 
     packed_modules_mapping = {"both": ["left", "right"]}  # noqa: RUF012 (vLLM's own form)
 

@@ -1,4 +1,4 @@
-"""In the servers of the tests: long samples take their time, so that none is at its end before a test has looked."""
+"""A plugin of the tests' servers that slows long samples down, so that none ends before a test has checked it."""
 
 import time
 from typing import Any

@@ -3,22 +3,13 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from echo_queue.launch.signals import ENDING, dispatch_signals, set_on_signals
 
 DEADLINE_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """The handlers of before are there again after the test."""
-    before = {number: signal.getsignal(number) for number in ENDING}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signal_handlers")
 
 
 @pytest.mark.parametrize("number", ENDING)

@@ -11,6 +11,7 @@ import pytest
 
 from echo_queue.errors import DeadlineError
 from echo_queue.launch.supervisor import BACKOFF, MOST_REFUSALS, Role, RoleError, RunningError, Supervisor
+from tests.processes import is_running
 from tests.waiting import wait_until
 
 QUICK = replace(BACKOFF, first_pause_s=0.01)
@@ -18,12 +19,6 @@ QUICK = replace(BACKOFF, first_pause_s=0.01)
 
 def shell(name: str, script: str, **options: object) -> Role:
     return Role(name, ("/bin/sh", "-c", script), **options)  # type: ignore[arg-type]
-
-
-def lives(pid: int) -> bool:
-    """Zombies do not count."""
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
@@ -78,7 +73,7 @@ def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as roles:
         roles.start(shell("worker", f"sleep 600 & echo $! > {child}.new; mv {child}.new {child}; wait"))
         roles.wait(child.exists, 20, "the child")
-    wait_until(lambda: not lives(int(child.read_text())), "the child's end")
+    wait_until(lambda: not is_running(int(child.read_text())), "the child's end")
 
 
 def test_a_second_supervisor_is_refused(tmp_path: Path) -> None:
@@ -106,11 +101,11 @@ def test_nothing_survives_a_killed_supervisor_and_the_run_can_start_again(tmp_pa
     names = ("worker", "worker.child", "services", "services.child")
     wait_until(lambda: all((tmp_path / name).exists() for name in names), "all four")
     pids = [int((tmp_path / name).read_text()) for name in names]
-    assert all(map(lives, pids))
+    assert all(map(is_running, pids))
     first.send_signal(signal.SIGKILL)
     first.wait()
     with Supervisor(tmp_path):
-        assert not any(map(lives, pids)), "the lock is free only once everything is gone"
+        assert not any(map(is_running, pids)), "the lock is free only once everything is gone"
 
 
 def test_ctrl_c_ends_the_roles(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from echo_queue.connections.secrets import StoreKeys
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
-from tests.learner.stage import Stage
+from tests.learner.learner_harness import LearnerHarness
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -35,7 +35,7 @@ def store(s3_server: S3Server, tmp_path: Path) -> ObjectStore:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def harness(tmp_path: Path) -> Iterator[LearnerHarness]:
     """A run of its own, with its services."""
-    with Stage(tmp_path) as stage:
-        yield stage
+    with LearnerHarness(tmp_path) as harness:
+        yield harness

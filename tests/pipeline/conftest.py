@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.running import TINY, Running
+from tests.pipeline.supervised_run import TINY, SupervisedRun
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +18,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(tmp_path: Path, base: Path) -> Iterator[Callable[..., Running]]:
+def start(tmp_path: Path, base: Path) -> Iterator[Callable[..., SupervisedRun]]:
     """Starts the tiny run on the ready base model; nothing of it is left after the test."""
-    started: list[Running] = []
+    started: list[SupervisedRun] = []
 
-    def begin(**overrides: str) -> Running:
-        started.append(Running(tmp_path, base, **overrides))
+    def begin(**overrides: str) -> SupervisedRun:
+        started.append(SupervisedRun(tmp_path, base, **overrides))
         return started[-1]
 
     yield begin

@@ -1,4 +1,4 @@
-"""What is broken outside this project is one clear error: where, what, and what to do. No traceback, exit code 2."""
+"""A fault outside this project becomes one clear error: where, what, and what to do. No traceback, exit code 2."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from echo_queue.connections.endpoints import store_endpoint
 from echo_queue.services.redis_server import RedisServer, User
 from echo_queue.services.serving import Services
 from tests.cli.test_commands import block
-from tests.pipeline.running import TINY
+from tests.pipeline.supervised_run import TINY
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ MAIN = "from echo_queue.cli import main; main()"
 
 
 def cli(directory: Path, *arguments: object, before: str = "", **overrides: str) -> str:
-    """What a failing command says. `before` is Python that the process runs first."""
+    """Returns the output of a failing command. `before` is Python that the process runs first."""
     environ = {**os.environ, "ECHO_QUEUE_RUN__DIR": str(directory / "run"), **overrides}
     command = [sys.executable, "-c", f"{before}\n{MAIN}", *map(str, arguments)]
     done = subprocess.run(command, cwd=directory, env=environ, capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""Whatever is killed, at whatever moment: the run completes, and every prompt is trained exactly once."""
+"""The run completes, and every prompt is trained exactly once, whatever is killed at whatever moment."""
 
 import subprocess
 import sys
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.pipeline.running import (
+from tests.pipeline.supervised_run import (
     Moment,
-    Running,
+    SupervisedRun,
     assert_every_prompt_was_trained_once,
     assert_no_lag,
     checkpointed,
@@ -22,7 +22,9 @@ from tests.pipeline.running import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
-def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(start: Callable[..., Running]) -> None:
+def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(
+    start: Callable[..., SupervisedRun],
+) -> None:
     """Strictly on-policy, with two workers that look for weights before every generation: nothing may lag."""
     strict = {"ECHO_QUEUE_STALENESS__S": "0", "ECHO_QUEUE_ROLLOUT__WORKERS": "2"}
     run = start(ECHO_QUEUE_ROLLOUT__MODE="pull", **strict)
@@ -53,7 +55,7 @@ def test_a_run_is_refused_twice_left_killed_in_every_role_and_goes_on_each_time(
     assert_no_lag(run)
 
 
-def assert_a_second_run_is_refused(run: Running) -> None:
+def assert_a_second_run_is_refused(run: SupervisedRun) -> None:
     command = [sys.executable, "-m", "echo_queue.cli", "run", *run.process.args[4:]]  # type: ignore[index]
     second = subprocess.run(
         command, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=60, check=False
@@ -77,7 +79,7 @@ def assert_a_second_run_is_refused(run: Running) -> None:
     ],
 )
 def test_a_role_and_the_supervisor_are_killed_then_the_run_is_started_again(
-    start: Callable[..., Running], kills: list[tuple[str, Moment]]
+    start: Callable[..., SupervisedRun], kills: list[tuple[str, Moment]]
 ) -> None:
     run = start()
     for role, moment in kills:

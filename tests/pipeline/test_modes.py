@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.pipeline.running import (
-    Running,
+from tests.pipeline.supervised_run import (
+    SupervisedRun,
     assert_each_group_is_of_one_version,
     assert_every_prompt_was_trained_once,
     assert_no_lag,
@@ -19,7 +19,7 @@ from tests.pipeline.running import (
 pytestmark = [pytest.mark.proof(kind="modes", share=0.25), pytest.mark.timeout(1200)]
 
 
-def whole_run(start: Callable[..., Running], mode: str, **settings: str) -> Running:
+def whole_run(start: Callable[..., SupervisedRun], mode: str, **settings: str) -> SupervisedRun:
     run = start(ECHO_QUEUE_ROLLOUT__MODE=mode, **settings)
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
@@ -27,16 +27,16 @@ def whole_run(start: Callable[..., Running], mode: str, **settings: str) -> Runn
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("pull", "2"), ("sync", "1")])
-def test_before_every_generation_means_no_lag(start: Callable[..., Running], mode: str, workers: str) -> None:
+def test_before_every_generation_means_no_lag(start: Callable[..., SupervisedRun], mode: str, workers: str) -> None:
     run = whole_run(start, mode, ECHO_QUEUE_STALENESS__S="0", ECHO_QUEUE_ROLLOUT__WORKERS=workers)
     assert_no_lag(run)
 
 
-def test_between_generations_leaves_each_group_of_one_version(start: Callable[..., Running]) -> None:
+def test_between_generations_leaves_each_group_of_one_version(start: Callable[..., SupervisedRun]) -> None:
     run = whole_run(start, "push-pull")
     assert_each_group_is_of_one_version(run)
 
 
-def test_between_tokens_leaves_tokens_no_older_than_their_groups(start: Callable[..., Running]) -> None:
+def test_between_tokens_leaves_tokens_no_older_than_their_groups(start: Callable[..., SupervisedRun]) -> None:
     run = whole_run(start, "in-flight")
     assert_tokens_are_no_older_than_their_groups(run)

@@ -11,10 +11,16 @@ import pytest
 
 from echo_queue.cli.show import tokenizer_of
 from echo_queue.cli.transcript import Transcript, transcript
-from echo_queue.reporting.samples import TrainedGroups
+from echo_queue.reporting.trained_groups import TrainedGroups
 from echo_queue.submission.sources.poker import Hand
 from echo_queue.submission.sources.poker.deals import PokerSource
-from tests.pipeline.running import PROMPTS, TINY, Running, assert_every_prompt_was_trained_once, assert_no_lag
+from tests.pipeline.supervised_run import (
+    PROMPTS,
+    TINY,
+    SupervisedRun,
+    assert_every_prompt_was_trained_once,
+    assert_no_lag,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -22,8 +28,8 @@ OPTIONS = {"size": PROMPTS, "seed": 7, "opponent": "random"}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Running]:
-    one = Running(
+def run(tmp_path: Path) -> Iterator[SupervisedRun]:
+    one = SupervisedRun(
         tmp_path,
         ECHO_QUEUE_ROLLOUT__MODE="sync",
         ECHO_QUEUE_ROLLOUT__WORKERS="1",
@@ -41,7 +47,7 @@ def run(tmp_path: Path) -> Iterator[Running]:
     one.stop()
 
 
-def test_every_hand_is_trained_as_it_was_played(run: Running) -> None:
+def test_every_hand_is_trained_as_it_was_played(run: SupervisedRun) -> None:
     assert run.ends() == 0, run.told()
     assert_every_prompt_was_trained_once(run)
     assert_no_lag(run)

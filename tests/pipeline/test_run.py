@@ -7,9 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.pipeline.running import (
+from tests.pipeline.supervised_run import (
     UPDATES,
-    Running,
+    SupervisedRun,
     assert_every_prompt_was_trained_once,
     assert_tokens_are_no_older_than_their_groups,
 )
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> None:
-    """In-flight: weights change between tokens."""
-    run = Running(tmp_path, ECHO_QUEUE_ROLLOUT__MODE="in-flight")
+    """The mode is in-flight: weights change between tokens."""
+    run = SupervisedRun(tmp_path, ECHO_QUEUE_ROLLOUT__MODE="in-flight")
     try:
         assert run.ends() == 0, run.told()
         assert_every_prompt_was_trained_once(run)

@@ -1,4 +1,4 @@
-"""A whole run over TLS: a Redis elsewhere, its certificate from a private authority, a user for each role."""
+"""A whole run over TLS: an external Redis, its certificate from a private authority, a user for each role."""
 
 import os
 import shlex
@@ -17,9 +17,9 @@ from echo_queue.connections.secrets import ROLES
 from echo_queue.launch.server_process import port_for
 from echo_queue.queue import acl, library
 from echo_queue.services.redis_server import RedisServer, User
-from tests.pipeline.running import (
+from tests.pipeline.supervised_run import (
     TINY,
-    Running,
+    SupervisedRun,
     assert_each_group_is_of_one_version,
     assert_every_prompt_was_trained_once,
 )
@@ -28,7 +28,7 @@ RUN, PASSWORD = "tiny", "secret"
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class ExternalServices:
     """A server that speaks TLS at `port`, to whom the certificate of `authority` vouches for it."""
 
     port: int
@@ -44,7 +44,7 @@ class Elsewhere:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
+def external(tmp_path: Path) -> Iterator[ExternalServices]:
     folder = tmp_path / "tls"
     folder.mkdir()
     certify(folder)
@@ -63,7 +63,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
     )
     server.start()
     library.load(server.client())
-    yield Elsewhere(port, folder / "authority.pem")
+    yield ExternalServices(port, folder / "authority.pem")
     server.stop()
 
 
@@ -80,7 +80,7 @@ def certify(folder: Path) -> None:
         subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
 
 
-def command(run: Running, *words: str) -> "subprocess.CompletedProcess[str]":
+def command(run: SupervisedRun, *words: str) -> "subprocess.CompletedProcess[str]":
     whole = [sys.executable, "-m", "echo_queue.cli", *words, str(TINY)]
     return subprocess.run(
         whole, cwd=run.directory, env=run.environ, capture_output=True, text=True, timeout=60, check=False
@@ -89,7 +89,7 @@ def command(run: Running, *words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.slow
 def test_a_whole_run_speaks_tls(
-    tmp_path: Path, base: Path, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, base: Path, external: ExternalServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers, learner, submitter and Celery's broker; the looks of an operator as well.
 
@@ -97,7 +97,7 @@ def test_a_whole_run_speaks_tls(
     """
     monkeypatch.setenv("ECHO_QUEUE_REDIS_PASSWORD", PASSWORD)
     mode = {"ECHO_QUEUE_ROLLOUT__MODE": "push-pull"}
-    run = Running(tmp_path, base, **mode, **elsewhere.settings(elsewhere.authority))
+    run = SupervisedRun(tmp_path, base, **mode, **external.settings(external.authority))
     try:
         assert run.ends() == 0, run.told()
         assert "trained" in command(run, "status").stdout
@@ -116,9 +116,9 @@ def test_a_whole_run_speaks_tls(
 
 @pytest.mark.slow
 def test_a_certificate_of_an_unknown_authority_ends_a_run_before_it_starts(
-    tmp_path: Path, elsewhere: Elsewhere
+    tmp_path: Path, external: ExternalServices
 ) -> None:
-    run = Running(tmp_path, **elsewhere.settings(None))
+    run = SupervisedRun(tmp_path, **external.settings(None))
     try:
         assert run.ends() == 2
         assert "redis.ca_file" in run.output.read_text()

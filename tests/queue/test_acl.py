@@ -1,6 +1,5 @@
 """Each role's user can do its part, and nothing that would let it harm another's."""
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -18,7 +17,8 @@ from echo_queue.records import PartialGroup, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of, partial_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
+from tests.waiting import wait_until
 
 CELERY = "eq-celery"
 TRUST = RunKeys("ab" * 32, b"tokens", b"chunks")
@@ -120,22 +120,22 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
 
 
 def test_a_worker_keeps_continues_and_discards_partials_and_leaves(queue: Clients, acting: As) -> None:
-    scene = Scene(queue)
+    harness = QueueHarness(queue)
     worker = acting("worker")
-    tasks = worker.lease("w1", scene.version, 2).tasks
+    tasks = worker.lease("w1", harness.version, 2).tasks
     assert worker.progress("w1", [PartialGroup(task.id, 0, (partial_of(0),)) for task in tasks]) == []
-    scene.expire()
-    assert set(worker.lease("w2", scene.version, 2).partials) == {task.id for task in tasks}
+    harness.expire()
+    assert set(worker.lease("w2", harness.version, 2).partials) == {task.id for task in tasks}
     assert worker.discard("w2", [tasks[0].id]) == 1
-    assert worker.complete("w2", [group_of(tasks[1], "w2", scene.version)]) == [Outcome.accepted]
+    assert worker.complete("w2", [group_of(tasks[1], "w2", harness.version)]) == [Outcome.accepted]
     assert acting("monitor").client.hkeys(queue.keys.partials) == []
-    worker.heartbeat("w2", Heartbeat("engine", scene.version, "idle"))
+    worker.heartbeat("w2", Heartbeat("engine", harness.version, "idle"))
     worker.leave("w2")
     assert not queue.client.exists(queue.keys.worker("w2"))
 
 
 def test_workers_and_monitors_read_what_the_learner_announces(queue: Clients, acting: As) -> None:
-    Scene(queue)
+    QueueHarness(queue)
     assert acting("learner").announce(0, Version(0, 1), "0000.00000001/full", 0, b"document")
     for role in ("worker", "monitor"):
         announced = acting(role).latest_weights().announced
@@ -143,7 +143,7 @@ def test_workers_and_monitors_read_what_the_learner_announces(queue: Clients, ac
 
 
 def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Clients, acting: As) -> None:
-    scene = Scene(queue, RULES)
+    harness = QueueHarness(queue, RULES)
     worker = acting("worker")
     task = worker.lease("w1", Version(0, 0), 1).tasks[0]
     late = group_of(task, "w1", Version(0, 0))
@@ -151,12 +151,12 @@ def test_a_workers_late_answer_is_refused_without_a_right_too_few(queue: Clients
     for version in (1, 2):
         queue.advance(0, version, 0, 2.0)
     assert worker.complete("w1", [late]) == [Outcome.late]
-    scene.check()
+    harness.check()
 
 
 def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients, acting: As) -> None:
-    scene = Scene(queue)
-    scene.complete(scene.lease(2))
+    harness = QueueHarness(queue)
+    harness.complete(harness.lease(2))
     keys, worker = queue.keys, acting("worker")
     entry: Any = {"id": "a/0/0"}
     forbidden: list[Callable[[], Any]] = [
@@ -197,7 +197,7 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients
 
 
 def test_only_learner_and_workers_see_the_runs_secrets(queue: Clients, acting: As) -> None:
-    Scene(queue)
+    QueueHarness(queue)
     queue.publish_keys(0, TRUST)
     roles: list[Role] = ["submitter", "monitor", "celery"]
     assert all(_refused(acting(role).run_keys) for role in roles)
@@ -302,8 +302,8 @@ def tampering(keys: Keys) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("number", range(5))
 def test_the_audit_shows_what_a_worker_can_still_tamper_with(queue: Clients, acting: As, number: int) -> None:
-    scene = Scene(queue)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue)
+    (task,) = harness.lease(1)
     what, command = tampering(queue.keys)[number]
     client: Any = acting("worker").client
     client.execute_command(*(word.replace("{task}", task.entry) for word in command))
@@ -311,8 +311,8 @@ def test_the_audit_shows_what_a_worker_can_still_tamper_with(queue: Clients, act
 
 
 def test_a_worker_cannot_hide_what_it_deleted_in_the_counters(queue: Clients, acting: As) -> None:
-    scene = Scene(queue)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue)
+    (task,) = harness.lease(1)
     client: Any = acting("worker").client
     client.xdel(queue.keys.tasks, task.entry)
     for name in ("trained", "submitted", "lost"):
@@ -322,7 +322,7 @@ def test_a_worker_cannot_hide_what_it_deleted_in_the_counters(queue: Clients, ac
 
 
 def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Clients, acting: As) -> None:
-    Scene(queue)
+    QueueHarness(queue)
     keys = queue.keys
     monitor: Any = acting("monitor").client
     monitor.response_callbacks.clear()  # as redis-cli, which does not read the answers
@@ -355,21 +355,19 @@ def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Clie
 
 
 def test_celery_sees_its_own_keys_only(queue: Clients, acting: As) -> None:
-    Scene(queue)
+    QueueHarness(queue)
     broker: Any = acting("celery").client
     broker.lpush(f"{CELERY}celery", "message")
     broker.brpop([f"{CELERY}celery"], timeout=1)
     pubsub = broker.pubsub()
     pubsub.psubscribe(f"{CELERY}/0.celeryev/worker.*")
-    give_up = time.monotonic() + 5
-    while not pubsub.get_message(timeout=0.1):
-        assert time.monotonic() < give_up
+    wait_until(lambda: pubsub.get_message(timeout=0.1), "the subscription")
     pubsub.close()
     assert _refused(lambda: broker.hgetall(queue.keys.state))
     assert _refused(lambda: broker.xadd(queue.keys.tasks, {"id": "a"}))
 
 
 def test_a_role_without_a_right_reads_one_clear_error(queue: Clients, acting: As) -> None:
-    Scene(queue)
+    QueueHarness(queue)
     with pytest.raises(ServiceError, match="this role's Redis user may not do that"):
         acting("worker").admit()

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, PromptSet, RunRules, staleness
+from echo_queue.queue import Chunk, PromptSet, RunRules, staleness_rules
 from echo_queue.records import PromptShard, Version
 from tests.queue.admission_rules import within_bound, within_window
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene
+from tests.queue.queue_harness import RULES, QueueHarness
 
 
 def test_nothing_is_admitted_before_weights_are_published(queue: Clients) -> None:
@@ -24,44 +24,44 @@ def test_nothing_is_admitted_before_weights_are_published(queue: Clients) -> Non
 
 
 def test_with_s_0_exactly_one_batch_is_admitted_for_each_update(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=0, batch=3, pace=False), prompts=12)
+    harness = QueueHarness(queue, RunRules(s=0, batch=3, pace=False), prompts=12)
     for version in range(4):
-        tasks = scene.lease(1000)
+        tasks = harness.lease(1000)
         assert len(tasks) == 3
         assert {task.min_pv for task in tasks} == {version}
-        scene.complete(tasks)
+        harness.complete(tasks)
         assert queue.admit() == 0
-        assert [group.oldest for group in scene.update().groups] == [version] * 3
+        assert [group.oldest for group in harness.update().groups] == [version] * 3
     assert queue.audit().trained == 12
 
 
 def test_with_s_0_nothing_is_admitted_between_an_update_and_its_publication(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=0, batch=2, pace=False))
-    scene.complete(scene.lease(2))
-    scene.update(publish=False)
-    assert scene.lease(2) == ()
-    scene.publish(1)
-    assert len(scene.lease(9)) == 2
+    harness = QueueHarness(queue, RunRules(s=0, batch=2, pace=False))
+    harness.complete(harness.lease(2))
+    harness.update(publish=False)
+    assert harness.lease(2) == ()
+    harness.publish(1)
+    assert len(harness.lease(9)) == 2
 
 
 def test_the_window_paces_admission_within_the_bound(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=8, batch=4, pace=True), prompts=100)
+    harness = QueueHarness(queue, RunRules(s=8, batch=4, pace=True), prompts=100)
     assert queue.status().tasks == 8  # two batches until the learner says otherwise
-    scene.complete(scene.lease(4))
-    groups = scene.drain(4).groups
+    harness.complete(harness.lease(4))
+    groups = harness.drain(4).groups
     queue.advance(0, 1, 4, 2.5)
     # trained but uncommitted groups no longer count: 4 left, 10 allowed
     assert queue.status().tasks == 10
-    scene.commit([group.task for group in groups])
+    harness.commit([group.task for group in groups])
     assert queue.admit() == 0
 
 
 def test_a_window_of_any_size_keeps_all_its_tasks(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=1000, batch=10, pace=False), prompts=2500)
+    harness = QueueHarness(queue, RunRules(s=1000, batch=10, pace=False), prompts=2500)
     while queue.admit():
         pass
-    scene.check()
-    assert queue.status().tasks == len(scene.lease(3000)) == 2500
+    harness.check()
+    assert queue.status().tasks == len(harness.lease(3000)) == 2500
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -71,16 +71,16 @@ def test_the_server_admits_what_the_pure_rule_admits(queue: Clients, data: st.Da
     queue = Clients(queue.client, queue.run)
     s, batch = data.draw(st.integers(0, 4), "s"), data.draw(st.integers(1, 4), "batch")
     pace, window = data.draw(st.booleans(), "pace"), data.draw(st.floats(1, 6), "window")
-    scene = Scene(queue, RunRules(s=s, batch=batch, pace=pace), prompts=0)
+    harness = QueueHarness(queue, RunRules(s=s, batch=batch, pace=pace), prompts=0)
     v = data.draw(st.integers(1, 6), "v")
     queue.advance(0, v, 0, window)
     published = data.draw(st.integers(0, v), "published")
     if published:
-        scene.publish(published)
-    scene.submit("a", 60)
-    tagged, expected = [task.min_pv for task in scene.lease(1000, version=Version(0, 0))], []
+        harness.publish(published)
+    harness.submit("a", 60)
+    tagged, expected = [task.min_pv for task in harness.lease(1000, version=Version(0, 0))], []
     for untrained in range(60):
-        oldest = staleness.min_pv(v, untrained, batch, s)
+        oldest = staleness_rules.min_pv(v, untrained, batch, s)
         paced = within_window(untrained, batch, window) if pace else True
         if not (within_bound(oldest, published) and paced):
             break
@@ -89,13 +89,13 @@ def test_the_server_admits_what_the_pure_rule_admits(queue: Clients, data: st.Da
 
 
 def test_a_submission_repeated_adds_nothing(queue: Clients) -> None:
-    scene = Scene(queue, prompts=10)
-    scene.submit("a", 10)
+    harness = QueueHarness(queue, prompts=10)
+    harness.submit("a", 10)
     assert queue.audit().submitted == 10
 
 
 def test_a_set_declared_differently_is_refused(queue: Clients) -> None:
-    Scene(queue, prompts=10)
+    QueueHarness(queue, prompts=10)
     with pytest.raises(ServiceError, match="it holds other prompts, of source of a"):
         queue.declare(PromptSet("a", "another"), [Chunk(0, 0, 10, digest="other")])
     with pytest.raises(ServiceError, match="epochs is 1, not 2"):
@@ -122,22 +122,22 @@ def test_the_ledger_names_the_chunks_that_are_missing(queue: Clients) -> None:
 
 
 def test_sequential_serves_shards_as_they_arrive_and_epochs_one_after_another(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=50, batch=1, pace=False), prompts=0)
+    harness = QueueHarness(queue, RunRules(s=50, batch=1, pace=False), prompts=0)
     queue.declare(PromptSet("a", "source", epochs=2), [Chunk(0, 0, 2), Chunk(1, 2, 3)])
     queue.submit("a", 1, PromptShard("second", 2, 3))
-    assert [(task.epoch, task.index, task.shard.object) for task in scene.lease(99)] == [
+    assert [(task.epoch, task.index, task.shard.object) for task in harness.lease(99)] == [
         (0, 2, "second"), (0, 3, "second"), (0, 4, "second"),
     ]  # fmt: skip
     queue.submit("a", 0, PromptShard("first", 0, 2))
-    scene.check()
-    served = [(task.epoch, task.index) for task in scene.lease(99)]
+    harness.check()
+    served = [(task.epoch, task.index) for task in harness.lease(99)]
     assert served == [(0, 0), (0, 1), (1, 2), (1, 3), (1, 4), (1, 0), (1, 1)]
 
 
 def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=500, batch=1, pace=False), prompts=0)
-    scene.submit("a", 101, chunk=10, order="shuffled", epochs=2, seed=5)
-    tasks = scene.lease(1000)
+    harness = QueueHarness(queue, RunRules(s=500, batch=1, pace=False), prompts=0)
+    harness.submit("a", 101, chunk=10, order="shuffled", epochs=2, seed=5)
+    tasks = harness.lease(1000)
     first, second = tasks[:101], tasks[101:]
     for epoch, part in enumerate((first, second)):
         assert {task.epoch for task in part} == {epoch}
@@ -152,7 +152,7 @@ def test_a_shuffled_epoch_is_a_permutation_and_each_epoch_another(queue: Clients
 
 
 def test_a_shuffled_set_waits_for_all_its_chunks(queue: Clients) -> None:
-    Scene(queue, prompts=0)
+    QueueHarness(queue, prompts=0)
     queue.declare(PromptSet("a", "source", order="shuffled"), [Chunk(0, 0, 2), Chunk(1, 2, 2)])
     queue.submit("a", 1, PromptShard("second", 2, 2))
     assert queue.status().tasks == 0
@@ -161,21 +161,21 @@ def test_a_shuffled_set_waits_for_all_its_chunks(queue: Clients) -> None:
 
 
 def test_higher_priority_is_served_first_then_older_sets(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=1, batch=2, pace=False), prompts=0)
+    harness = QueueHarness(queue, RunRules(s=1, batch=2, pace=False), prompts=0)
     queue.configure(replace(RULES, s=0))
     for name, priority in (("plain", 0), ("later", 0), ("urgent", 5)):
-        scene.submit(name, 4, priority=priority)
+        harness.submit(name, 4, priority=priority)
     order = []
     for _ in range(6):
-        order += sorted(group.set for group in scene.round().groups)
+        order += sorted(group.set for group in harness.round().groups)
     # The first batch had been admitted before the others were submitted.
     assert order == ["plain"] * 2 + ["urgent"] * 4 + ["plain"] * 2 + ["later"] * 4
 
 
 def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand(queue: Clients) -> None:
-    scene = Scene(queue, replace(RULES, s=3), prompts=0)
+    harness = QueueHarness(queue, replace(RULES, s=3), prompts=0)
     for name, prompts in (("small", 1000), ("huge", 100_000_000)):
-        scene.submit(name, prompts, chunk=prompts // 10, order="shuffled", epochs=3)
+        harness.submit(name, prompts, chunk=prompts // 10, order="shuffled", epochs=3)
     entries = sum(queue.client.zcard(queue.keys.shards(name)) for name in ("small", "huge"))
     assert entries == 20
     assert queue.audit().submitted == 3 * 100_001_000

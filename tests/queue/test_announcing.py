@@ -1,13 +1,13 @@
-"""What is announced of the version under way: the learner's word, in order, of that version only, and not for ever."""
+"""Announcements of the version under way come from the learner alone, in order, for that version only, and expire."""
 
 import pytest
 
 from echo_queue.errors import FencedError
 from echo_queue.queue import Announced
-from echo_queue.queue.published import ANNOUNCED_KEPT
+from echo_queue.queue.published_weights import ANNOUNCED_KEPT
 from echo_queue.records import Published, Version
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
 DELTA, ANCHOR = "0001.00000007/from-0001.00000006", "0001.00000007/full"
 VERSION = Version(1, 7)
@@ -15,7 +15,7 @@ VERSION = Version(1, 7)
 
 @pytest.fixture
 def learner(queue: Clients) -> Clients:
-    Scene(queue)
+    QueueHarness(queue)
     assert queue.resume(Version(0, 7)).lineage == 1
     return queue
 
@@ -47,7 +47,7 @@ def test_who_waits_hears_of_each(learner: Clients) -> None:
 
 
 def test_another_route_takes_its_place(learner: Clients) -> None:
-    """A difference was given up for an anchor: whoever still asks for its parts is told of none."""
+    """A difference was given up for an anchor: a worker that still asks for its parts gets none."""
     learner.announce(1, VERSION, DELTA, 0, document(0))
     before = announced(learner)
     learner.announce(1, VERSION, ANCHOR, 0, document(9))

@@ -16,7 +16,7 @@ from echo_queue.records.group_codec import CodecError, encode
 from echo_queue.records.validation import GroupLimits, GroupValidator
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of
 
 CAP = 65_536
 LIMITS = GroupLimits(samples=2, vocabulary=100, prompt_tokens=16, new_tokens=8, reward_min=0.0, reward_max=1.0)
@@ -35,9 +35,9 @@ def queue(redis_client: "redis.Redis", run_name: str, validator: GroupValidator)
 
 
 @pytest.fixture
-def scene(queue: Clients) -> Scene:
+def harness(queue: Clients) -> QueueHarness:
     """A learner of lineage 0 that has handed out version 0, and vets."""
-    return Scene(queue, replace(RULES, s=5, group_max_bytes=CAP))
+    return QueueHarness(queue, replace(RULES, s=5, group_max_bytes=CAP))
 
 
 def first(group: Group, **changes: object) -> Group:
@@ -70,52 +70,54 @@ SPOILED: list[tuple[str, Spoil]] = [
 
 @pytest.mark.parametrize(("cause", "spoil"), SPOILED)
 def test_a_bad_group_is_buried_with_its_reason_and_sender_and_the_next_goes_on(
-    scene: Scene, queue: Clients, cause: str, spoil: Spoil
+    harness: QueueHarness, queue: Clients, cause: str, spoil: Spoil
 ) -> None:
-    bad, good = scene.lease(2)
-    assert queue.complete("rotten", [spoil(group_of(bad, "rotten", scene.version))]) == [Outcome.accepted]
-    scene.complete((good,))
-    drained = scene.drain(2)
+    bad, good = harness.lease(2)
+    assert queue.complete("rotten", [spoil(group_of(bad, "rotten", harness.version))]) == [Outcome.accepted]
+    harness.complete((good,))
+    drained = harness.drain(2)
     assert [group.task for group in drained.groups] == [good.id]
-    assert (drained.malformed, scene.count(f"bad_{cause}"), scene.count("buried")) == (1, 1, 1)
+    assert (drained.malformed, harness.count(f"bad_{cause}"), harness.count("buried")) == (1, 1, 1)
     (dead,) = queue.dead()
     assert (dead.id, dead.worker) == (bad.id, "rotten") and dead.reason
     assert queue.revive([bad.id]) == 1
-    scene.check()
+    harness.check()
 
 
-def test_a_group_of_another_task_or_under_another_name_is_buried(scene: Scene, queue: Clients) -> None:
-    tasks = scene.lease(3)
-    other = encode(group_of(tasks[2], "liar", scene.version))
-    renamed = encode(group_of(tasks[1], "honest", scene.version))
+def test_a_group_of_another_task_or_under_another_name_is_buried(harness: QueueHarness, queue: Clients) -> None:
+    tasks = harness.lease(3)
+    other = encode(group_of(tasks[2], "liar", harness.version))
+    renamed = encode(group_of(tasks[1], "honest", harness.version))
     assert tell(queue, tasks[0].id, other) == tell(queue, tasks[1].id, renamed) == "accepted"
-    assert scene.drain(2).malformed == 2
+    assert harness.drain(2).malformed == 2
     reasons = {dead.id: dead.reason for dead in queue.dead()}
     assert f"its entry says id {tasks[0].id}" in reasons[tasks[0].id]
     assert "its entry says worker liar, its content does not: honest" in reasons[tasks[1].id]
     assert {dead.worker for dead in queue.dead()} == {"liar"}
-    assert scene.count("bad_entry") == 2
+    assert harness.count("bad_entry") == 2
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x01", b"\x80\x04K\x01.", b"\x01\xff\xff\xff\x7f{}", b"{" * 60_000])
-def test_bytes_that_are_no_group_are_buried(scene: Scene, queue: Clients, payload: bytes) -> None:
-    (task,) = scene.lease(1)
+def test_bytes_that_are_no_group_are_buried(harness: QueueHarness, queue: Clients, payload: bytes) -> None:
+    (task,) = harness.lease(1)
     assert tell(queue, task.id, payload) == "accepted"
-    assert scene.drain(1).malformed == 1
-    assert scene.count("bad_bytes") == 1
+    assert harness.drain(1).malformed == 1
+    assert harness.count("bad_bytes") == 1
 
 
-def test_a_worker_that_sends_nothing_else_is_named(scene: Scene, queue: Clients, validator: GroupValidator) -> None:
-    for task in scene.lease(3):
+def test_a_worker_that_sends_nothing_else_is_named(
+    harness: QueueHarness, queue: Clients, validator: GroupValidator
+) -> None:
+    for task in harness.lease(3):
         validator.complain()
         tell(queue, task.id, b"nothing")
-        scene.drain(1)
+        harness.drain(1)
     with pytest.raises(EchoQueueError, match="worker liar: 3 groups in a row could not be trained"):
         validator.complain()
 
 
-def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Clients) -> None:
-    (task,) = scene.lease(1)
+def test_a_learner_that_resumes_vets_what_it_had_drained(harness: QueueHarness, queue: Clients) -> None:
+    (task,) = harness.lease(1)
     tell(queue, task.id, b"nothing")
     queue.client.zrem(queue.keys.ready, *queue.client.zrange(queue.keys.ready, 0, -1))  # drained and not yet read
     assert queue.pending(queue.resume().lineage) == ()
@@ -145,19 +147,21 @@ def test_a_learner_that_resumes_vets_what_it_had_drained(scene: Scene, queue: Cl
     ],
 )
 def test_redis_keeps_nothing_that_our_workers_never_say(
-    scene: Scene, queue: Clients, said: dict[str, Any], payload: bytes
+    harness: QueueHarness, queue: Clients, said: dict[str, Any], payload: bytes
 ) -> None:
-    (task,) = scene.lease(1)
+    (task,) = harness.lease(1)
     used = queue.client.memory_usage(queue.keys.replay)
     with pytest.raises(Exception, match="EQREFUSED"):
         tell(queue, task.id, payload, **said)
     assert queue.client.memory_usage(queue.keys.replay) == used
-    assert scene.complete((task,)) == [Outcome.accepted]
+    assert harness.complete((task,)) == [Outcome.accepted]
 
 
-def test_a_group_above_the_cap_is_refused_before_it_is_sent(scene: Scene, queue: Clients) -> None:
-    (task,) = scene.lease(1)
-    long = first(group_of(task, "w1", scene.version), tokens=np.zeros(9_000, np.int32), logprobs=np.zeros(9_000, "<f4"))
+def test_a_group_above_the_cap_is_refused_before_it_is_sent(harness: QueueHarness, queue: Clients) -> None:
+    (task,) = harness.lease(1)
+    long = first(
+        group_of(task, "w1", harness.version), tokens=np.zeros(9_000, np.int32), logprobs=np.zeros(9_000, "<f4")
+    )
     small = Clients(queue.client, queue.run, group_max_bytes=CAP)
     with pytest.raises(CodecError, match=r"queue.group_max_bytes is 65536"):
         small.complete("w1", [long])
@@ -165,8 +169,10 @@ def test_a_group_above_the_cap_is_refused_before_it_is_sent(scene: Scene, queue:
         queue.complete("w1", [long])
 
 
-def test_an_object_above_the_cap_is_never_read(scene: Scene, queue: Clients, object_store: ObjectStore) -> None:
-    (task,) = scene.lease(1)
+def test_an_object_above_the_cap_is_never_read(
+    harness: QueueHarness, queue: Clients, object_store: ObjectStore
+) -> None:
+    (task,) = harness.lease(1)
     reader = Clients(queue.client, queue.run, object_store, group_max_bytes=CAP)
     data = b"x" * (CAP + 1)
     object_store.put(reference(task.id, data), data)
@@ -176,14 +182,16 @@ def test_an_object_above_the_cap_is_never_read(scene: Scene, queue: Clients, obj
     assert list(object_store.list(folder(task.id))) == []
 
 
-def test_a_learner_removes_no_object_on_a_workers_word(scene: Scene, queue: Clients, object_store: ObjectStore) -> None:
-    """Not even on that of one that writes into the stream itself, which its user must be able to do."""
+def test_a_learner_removes_no_object_on_a_workers_word(
+    harness: QueueHarness, queue: Clients, object_store: ObjectStore
+) -> None:
+    """Nor on the word of a worker that writes into the stream itself, which its user must be able to do."""
     ours, others = "checkpoints/0001/00000001/manifest.json", reference("a/0/9", b"another worker's")
     for key in (ours, others):
         object_store.put(key, b"precious")
     reader = Clients(queue.client, queue.run, object_store)
     for number, ref in enumerate((ours, others, "replay/", "")):
-        (task,) = scene.lease(1)
+        (task,) = harness.lease(1)
         tell(queue, task.id, reference(task.id, b"").encode(), "ref")
         forge(queue, task, {b"ref": ref.encode()})
         assert reader.drain(0, 1).malformed == 1, number
@@ -194,11 +202,13 @@ def test_a_learner_removes_no_object_on_a_workers_word(scene: Scene, queue: Clie
 @pytest.mark.parametrize(
     "words", [{b"samples": b"\xff"}, {b"ref": b"\xff", b"group": None}, {b"worker": None}, {b"id": None}]
 )
-def test_an_entry_that_no_function_wrote_is_buried_too(scene: Scene, queue: Clients, words: dict[bytes, Any]) -> None:
-    (task,) = scene.lease(1)
-    scene.complete((task,))
+def test_an_entry_that_no_function_wrote_is_buried_too(
+    harness: QueueHarness, queue: Clients, words: dict[bytes, Any]
+) -> None:
+    (task,) = harness.lease(1)
+    harness.complete((task,))
     forge(queue, task, words)
-    assert scene.drain(1).malformed == 1
+    assert harness.drain(1).malformed == 1
     assert queue.dead()[0].id == task.id
 
 
@@ -219,7 +229,9 @@ def forge(queue: Clients, task: Task, changes: dict[bytes, bytes | None]) -> Non
 @pytest.mark.parametrize(
     "words", [["version", "latest"], ["version", "1.1", "tokens_per_s", "fast"], ["other", "x"], ["version", "9" * 200]]
 )
-def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: Clients, words: list[str]) -> None:
+def test_a_heartbeat_that_cannot_be_read_spoils_no_status(
+    harness: QueueHarness, queue: Clients, words: list[str]
+) -> None:
     queue.heartbeat("w1", Heartbeat("engine", Version(0, 0), "idle"))
     queue.client.fcall("eq1_heartbeat", 1, queue.keys.prefix, "odd", 60_000, *words)
     beats = {worker.name: worker.heartbeat for worker in queue.status().workers}
@@ -228,13 +240,13 @@ def test_a_heartbeat_that_cannot_be_read_spoils_no_status(scene: Scene, queue: C
 
 
 @pytest.mark.parametrize("words", [["state", "x" * 201], ["state", "x"] * 20])
-def test_a_heartbeat_is_short(scene: Scene, queue: Clients, words: list[str]) -> None:
+def test_a_heartbeat_is_short(harness: QueueHarness, queue: Clients, words: list[str]) -> None:
     with pytest.raises(Exception, match="EQREFUSED"):
         queue.client.fcall("eq1_heartbeat", 1, queue.keys.prefix, "odd", 60_000, *words)
 
 
-def test_a_good_group_of_one_token_is_no_exception(scene: Scene, queue: Clients) -> None:
-    (task,) = scene.lease(1)
+def test_a_good_group_of_one_token_is_no_exception(harness: QueueHarness, queue: Clients) -> None:
+    (task,) = harness.lease(1)
     one = Sample(np.array([7], np.int32), np.array([0.0], np.float32), (Span(0, 0),), 1.0, "stop")
-    queue.complete("w1", [replace(group_of(task, "w1", scene.version), samples=(one, one))])
-    assert len(scene.drain(1).groups) == 1
+    queue.complete("w1", [replace(group_of(task, "w1", harness.version), samples=(one, one))])
+    assert len(harness.drain(1).groups) == 1

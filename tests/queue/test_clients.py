@@ -5,6 +5,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -23,22 +24,24 @@ from echo_queue.queue import (
 )
 from echo_queue.queue.acl import SUBMITTER_CALLS, WORKER_CALLS, rules
 from echo_queue.queue.caller import Client
-from echo_queue.queue.entries import COMPLETE_WORDS, PROGRESS_WORDS
+from echo_queue.queue.payload_fields import COMPLETE_WORDS, PROGRESS_WORDS
 
 CLIENTS = (WorkerQueue, PeerDirectory, TrustedWeights, SubmitterQueue, LearnerQueue, Operator, Admin, Monitor)
 ASKING = ("call", "move", "ask", "_numbered")
 """Methods whose first argument names a function of the server."""
 CONFIRM = {"confirm"}
-"""What `Caller` itself calls, where moves wait for replicas."""
+"""The functions that `Caller` itself calls, where moves wait for replicas."""
 READ_ONLY = {"audit", "status"}
 FILES = {
     "worker": (WorkerQueue,),
     "peers": (PeerDirectory,),
     "backlog": (SubmitterQueue,),
     "learner": (LearnerQueue,),
-    "operator": (Operator, LearnerQueue),
+    "lease_expiry": (Operator,),
+    "operator": (Operator,),
+    "monitor": (Monitor,),
 }
-"""Lua file → the clients of its moves. A learner's `finish` and `bury_bad_group` stand beside the operator's."""
+"""Lua file → the clients of its moves."""
 
 
 def moves(client: type[Client]) -> set[str]:
@@ -98,7 +101,13 @@ def test_clients_are_divided_as_the_library_is(file: str) -> None:
     source = (library.FOLDER / f"{file}.lua").read_text(encoding="utf-8")
     here = set(re.findall(r"^local function (\w+)\(keys", source, re.MULTILINE))
     here |= {"admit"} if file == "backlog" else set()
-    assert here - CONFIRM - READ_ONLY <= {move for client in FILES[file] for move in moves(client)}
+    assert here == set(re.findall(r"^register\('(\w+)'", source, re.MULTILINE)), "each file registers its own moves"
+    assert here <= {move for client in FILES[file] for move in moves(client)}
+
+
+def test_every_file_of_the_library_has_its_clients() -> None:
+    assert set(FILES) == set(library.FILES) - {"state"}
+    assert {path.stem for path in Path(str(library.FOLDER)).glob("*.lua")} == set(library.FILES)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tasks → replay → trained: once, whoever delivers, and only if the learner can still use it."""
+"""Tasks → replay → trained: once, whichever worker delivers, and only if the learner can still use it."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,47 +9,47 @@ from echo_queue.queue import Outcome, RunRules
 from echo_queue.records import Group, Task, Version
 from echo_queue.records.group_codec import FORMAT, encode
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of
 
 
 def test_a_task_completed_twice_is_trained_once(queue: Clients) -> None:
-    scene = Scene(queue, prompts=1)
-    tasks = scene.lease(1, "w1")
-    assert scene.complete(tasks, "w1") == [Outcome.accepted]
-    assert scene.complete(tasks, "w2") == [Outcome.duplicate]
-    assert [group.worker for group in scene.update(1).groups] == ["w1"]
-    assert scene.complete(tasks, "w2") == [Outcome.unknown]
+    harness = QueueHarness(queue, prompts=1)
+    tasks = harness.lease(1, "w1")
+    assert harness.complete(tasks, "w1") == [Outcome.accepted]
+    assert harness.complete(tasks, "w2") == [Outcome.duplicate]
+    assert [group.worker for group in harness.update(1).groups] == ["w1"]
+    assert harness.complete(tasks, "w2") == [Outcome.unknown]
     assert queue.audit().trained == 1
 
 
 def test_a_completion_sent_again_by_its_worker_is_no_duplicate(queue: Clients) -> None:
-    scene = Scene(queue, prompts=1)
-    tasks = scene.lease(1)
-    assert scene.complete(tasks) == scene.complete(tasks) == [Outcome.accepted]
-    assert scene.count("duplicate") == 0
+    harness = QueueHarness(queue, prompts=1)
+    tasks = harness.lease(1)
+    assert harness.complete(tasks) == harness.complete(tasks) == [Outcome.accepted]
+    assert harness.count("duplicate") == 0
 
 
 def test_a_presumed_dead_worker_may_still_be_first(queue: Clients) -> None:
-    scene = Scene(queue, prompts=1)
-    tasks = scene.lease(1, "slow")
-    scene.expire()
-    again = scene.lease(1, "other")
-    assert scene.complete(tasks, "slow") == [Outcome.accepted]
-    assert scene.complete(again, "other") == [Outcome.duplicate]
+    harness = QueueHarness(queue, prompts=1)
+    tasks = harness.lease(1, "slow")
+    harness.expire()
+    again = harness.lease(1, "other")
+    assert harness.complete(tasks, "slow") == [Outcome.accepted]
+    assert harness.complete(again, "other") == [Outcome.duplicate]
 
 
 def test_an_unknown_task_is_refused(queue: Clients) -> None:
-    scene = Scene(queue)
-    (task,) = scene.lease(1)
-    assert scene.complete((replace(task, id="a/0/99"),)) == [Outcome.unknown]
+    harness = QueueHarness(queue)
+    (task,) = harness.lease(1)
+    assert harness.complete((replace(task, id="a/0/99"),)) == [Outcome.unknown]
 
 
 def test_a_drained_group_equals_the_one_completed(queue: Clients) -> None:
-    scene = Scene(queue)
-    (task,) = scene.lease(1)
-    sent = group_of(task, "w1", scene.version)
+    harness = QueueHarness(queue)
+    (task,) = harness.lease(1)
+    sent = group_of(task, "w1", harness.version)
     queue.complete("w1", [sent])
-    (got,) = scene.drain(1).groups
+    (got,) = harness.drain(1).groups
     assert (got.task, got.worker, got.lineage, got.epoch, got.index) == ("a/0/0", "w1", 0, 0, 0)
     np.testing.assert_array_equal(got.prompt, sent.prompt)
     for one, other in zip(got.samples, sent.samples, strict=True):
@@ -59,31 +59,31 @@ def test_a_drained_group_equals_the_one_completed(queue: Clients) -> None:
 
 
 def test_the_oldest_versions_are_drained_first(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=4, batch=2, pace=False))
-    tasks = scene.lease(4)
+    harness = QueueHarness(queue, RunRules(s=4, batch=2, pace=False))
+    tasks = harness.lease(4)
     queue.advance(0, 1, 0, 8.0)
-    scene.publish(1)
-    scene.complete(tasks[:2])
-    scene.complete(tasks[2:3], oldest=0)
-    assert [group.task for group in scene.drain(2).groups] == [tasks[2].id, tasks[0].id]
+    harness.publish(1)
+    harness.complete(tasks[:2])
+    harness.complete(tasks[2:3], oldest=0)
+    assert [group.task for group in harness.drain(2).groups] == [tasks[2].id, tasks[0].id]
 
 
 def test_a_group_whose_bytes_are_broken_is_buried_not_trained(queue: Clients) -> None:
-    scene = Scene(queue, prompts=2)
-    good, bad = scene.lease(2)
+    harness = QueueHarness(queue, prompts=2)
+    good, bad = harness.lease(2)
     broken = bytes([FORMAT]) + b"nonsense"
     queue.client.fcall("eq1_complete", 1, queue.keys.prefix, "liar", bad.id, 0, 0, 0, 0, 2, 6, "0.5", "group", broken)
-    scene.complete((good,))
-    drained = scene.drain(2)
+    harness.complete((good,))
+    drained = harness.drain(2)
     assert ([group.task for group in drained.groups], drained.malformed) == ([good.id], 1)
     assert "header" in queue.dead()[0].reason
 
 
 def test_a_group_that_is_not_what_its_entry_says_is_buried(queue: Clients) -> None:
-    scene = Scene(queue, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, prompts=1)
+    (task,) = harness.lease(1)
     _complete_as(queue, task, group_of(task, "liar", Version(0, 3)))
-    assert scene.drain(1).malformed == 1
+    assert harness.drain(1).malformed == 1
     assert "its content does not" in queue.dead()[0].reason
 
 
@@ -95,44 +95,44 @@ def _complete_as(queue: Clients, task: Task, content: Group) -> None:
 
 
 def test_the_learner_knows_when_nothing_is_left_to_wait_for(queue: Clients) -> None:
-    scene = Scene(queue, replace(RULES, s=9), prompts=0)
-    assert not scene.drain(2).exhausted
-    scene.submit("a", 3)
-    scene.complete(scene.lease(2))
-    first = scene.drain(2)
+    harness = QueueHarness(queue, replace(RULES, s=9), prompts=0)
+    assert not harness.drain(2).exhausted
+    harness.submit("a", 3)
+    harness.complete(harness.lease(2))
+    first = harness.drain(2)
     assert (len(first.groups), first.outside, first.exhausted) == (2, 1, False)
-    scene.complete(scene.lease(2))
-    last = scene.drain(2)
+    harness.complete(harness.lease(2))
+    last = harness.drain(2)
     assert (len(last.groups), last.outside, last.exhausted) == (1, 0, True)
 
 
 def test_committing_twice_counts_once(queue: Clients) -> None:
-    scene = Scene(queue, prompts=4)
-    scene.complete(scene.lease(2))
-    ids = [group.task for group in scene.drain(2).groups]
+    harness = QueueHarness(queue, prompts=4)
+    harness.complete(harness.lease(2))
+    ids = [group.task for group in harness.drain(2).groups]
     queue.advance(0, 1, 2, 8.0)
     assert [queue.commit(0, name, ids) for name in ("0/1", "0/1")] == [2, 0]
-    scene.check()
+    harness.check()
     assert queue.audit().trained == 2
     assert queue.uncommit(0, "0/1", "", ids) == 2
-    scene.check()
+    harness.check()
     assert queue.audit().trained == 0
 
 
 def test_wait_wakes_on_the_kinds_it_is_asked_for(queue: Clients) -> None:
-    scene = Scene(queue)
+    harness = QueueHarness(queue)
     cursor = queue.wait_for_event("0-0", 1.0)
     assert queue.wait_for_event(cursor, 0.05) == cursor
-    scene.complete(scene.lease(1))
+    harness.complete(harness.lease(1))
     assert queue.wait_for_event(cursor, 0.05, kinds=["published"]) != ""
     woken = queue.wait_for_event(cursor, 5.0, kinds=["completed"])
     assert woken > cursor
 
 
 def test_a_group_of_8_by_1280_tokens_is_at_most_80_kb_in_redis(queue: Clients) -> None:
-    scene = Scene(queue, prompts=1)
-    (task,) = scene.lease(1)
-    small = group_of(task, "w1", scene.version)
+    harness = QueueHarness(queue, prompts=1)
+    (task,) = harness.lease(1)
+    small = group_of(task, "w1", harness.version)
     long = replace(small.samples[0], tokens=np.zeros(1024, np.int32), logprobs=np.zeros(1024, np.float32))
     queue.complete("w1", [replace(small, prompt=np.zeros(256, np.int32), samples=(long,) * 8)])
     entries: Any = queue.client.xrange(queue.keys.replay)

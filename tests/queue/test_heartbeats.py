@@ -5,7 +5,7 @@ import time
 from echo_queue.queue import Heartbeat
 from echo_queue.records import Published, Version
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
 
 def beat_of(queue: Clients, name: str = "w1") -> Heartbeat:
@@ -15,15 +15,15 @@ def beat_of(queue: Clients, name: str = "w1") -> Heartbeat:
 
 
 def test_everything_a_heartbeat_tells_comes_back(queue: Clients) -> None:
-    scene = Scene(queue)
-    told = Heartbeat("engine", scene.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41)
+    harness = QueueHarness(queue)
+    told = Heartbeat("engine", harness.version, "generating", 12.5, 0.25, 7, 0, 34.5, 1 << 40, 3 << 41)
     queue.heartbeat("w1", told, every_s=60.0)
     assert beat_of(queue) == told
 
 
 def test_the_queue_measures_from_publication_to_the_first_heartbeat_that_names_a_version(queue: Clients) -> None:
-    scene = Scene(queue)
-    version = Version(scene.version.lineage, 5)
+    harness = QueueHarness(queue)
+    version = Version(harness.version.lineage, 5)
     queue.publish(version.lineage, Published(version, "manifest", "digest"))
     published = queue.published()
     assert published and published.ms > 0
@@ -37,7 +37,7 @@ def test_the_queue_measures_from_publication_to_the_first_heartbeat_that_names_a
 
 
 def test_a_worker_that_invents_a_time_of_publication_measures_nothing(queue: Clients) -> None:
-    scene = Scene(queue)
+    harness = QueueHarness(queue)
     for invented in (-5, 1 << 50):
-        queue.heartbeat("w1", Heartbeat("engine", scene.version, "idle", published_ms=invented), every_s=60.0)
+        queue.heartbeat("w1", Heartbeat("engine", harness.version, "idle", published_ms=invented), every_s=60.0)
         assert beat_of(queue).arrived_ms == -1

@@ -7,24 +7,24 @@ from echo_queue.queue import Chunk, Outcome, PromptSet, RunKeys, RunRules
 from echo_queue.records import BASE, PromptShard, Published, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 
 RULES = RunRules(s=4, batch=2, pace=False)
 
 
-def _restart(scene: Scene, version: int, held: tuple[str, ...] = ()) -> int:
+def _restart(harness: QueueHarness, version: int, held: tuple[str, ...] = ()) -> int:
     """A learner that resumes from a checkpoint of `version`; `held` is what the queue has not been told of."""
-    lineage = scene.queue.resume(Version(scene.version.lineage, version) if version else BASE).lineage
-    scene.version = Version(lineage, version)
+    lineage = harness.queue.resume(Version(harness.version.lineage, version) if version else BASE).lineage
+    harness.version = Version(lineage, version)
     if held:
-        scene.commit(list(held))
-    scene.check()
+        harness.commit(list(held))
+    harness.check()
     return lineage
 
 
 def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -> None:
-    scene = Scene(queue, RULES)
-    assert _restart(scene, 0) == 1
+    harness = QueueHarness(queue, RULES)
+    assert _restart(harness, 0) == 1
     for move in (
         lambda: queue.drain(0, 1),
         lambda: queue.pending(0),
@@ -42,47 +42,47 @@ def test_a_learner_that_was_taken_over_is_fenced_in_every_move(queue: Clients) -
 
 
 def test_a_bad_group_is_buried_at_its_place_only(queue: Clients) -> None:
-    """A task that was made anew meanwhile has another place; what the old one held is no reproach to it."""
-    scene = Scene(queue, RULES)
-    (task,) = scene.lease(1)
-    scene.complete((task,))
+    """A task that was made again meanwhile has another place; what the old one held is no reproach to it."""
+    harness = QueueHarness(queue, RULES)
+    (task,) = harness.lease(1)
+    harness.complete((task,))
     place = queue.client.hget(queue.keys.open, task.id).split()[1]  # type: ignore[union-attr]
     bad = CodecError(Problem("a group", "bad", ""))
     assert not queue.bury_bad_group(0, task.id.encode(), b"1-1", bad)
     assert queue.bury_bad_group(0, task.id.encode(), place, bad)
     assert not queue.bury_bad_group(0, task.id.encode(), place, bad)
     assert (queue.audit().dead, queue.dead()[0].worker) == (1, "w1")
-    scene.check()
+    harness.check()
 
 
 def test_what_a_learner_has_in_hand_is_not_buried(queue: Clients) -> None:
-    scene = Scene(queue, RULES)
-    scene.complete(scene.lease(2))
-    (group,) = scene.drain(1).groups
+    harness = QueueHarness(queue, RULES)
+    harness.complete(harness.lease(2))
+    (group,) = harness.drain(1).groups
     assert not queue.bury(group.task, "by hand")
     assert queue.bury("a/0/1", "by hand")
 
 
 def test_a_run_with_anything_left_to_train_does_not_finish(queue: Clients) -> None:
-    scene = Scene(queue, RULES, prompts=2)
+    harness = QueueHarness(queue, RULES, prompts=2)
     assert not queue.finish(0)
-    tasks = scene.lease(2)
+    tasks = harness.lease(2)
     assert not queue.finish(0)
-    scene.complete(tasks)
+    harness.complete(tasks)
     assert not queue.finish(0)
-    scene.update()
+    harness.update()
     assert not queue.status().finished
     assert queue.finish(0)
     assert queue.finish(0)
-    assert (queue.status().finished, scene.leased(1).finished) == (True, True)
+    assert (queue.status().finished, harness.leased(1).finished) == (True, True)
 
 
 @pytest.mark.parametrize("what", ["declare", "submit", "revive"])
 def test_a_finished_run_is_open_again_once_something_new_comes(queue: Clients, what: str) -> None:
-    scene = Scene(queue, RULES, prompts=2)
+    harness = QueueHarness(queue, RULES, prompts=2)
     if what == "submit":
         queue.declare(PromptSet("more", "elsewhere"), [Chunk(0, 0, 1)])
-    (lost, _) = scene.lease(2)
+    (lost, _) = harness.lease(2)
     assert queue.bury(lost.id, "by hand")
     assert queue.finish(0, force=True)
     assert queue.status().finished
@@ -93,93 +93,93 @@ def test_a_finished_run_is_open_again_once_something_new_comes(queue: Clients, w
             queue.submit("more", 0, PromptShard("shards/more", 0, 1))
         case "revive":
             queue.revive([lost.id])
-    assert (queue.status().finished, scene.leased(1).finished) == (False, False)
+    assert (queue.status().finished, harness.leased(1).finished) == (False, False)
     assert queue.finish(0, force=True)
     assert queue.status().finished
 
 
 def test_after_a_restart_the_drained_groups_come_again_in_order(queue: Clients) -> None:
-    scene = Scene(queue, RULES)
-    scene.complete(scene.lease(6))
-    before = [group.task for group in scene.drain(4).groups]
-    lineage = _restart(scene, 0)
+    harness = QueueHarness(queue, RULES)
+    harness.complete(harness.lease(6))
+    before = [group.task for group in harness.drain(4).groups]
+    lineage = _restart(harness, 0)
     assert [group.task for group in queue.pending(lineage)] == before
     assert [group.task for group in queue.pending(lineage)] == before
-    assert len(scene.drain(9).groups) == 2
+    assert len(harness.drain(9).groups) == 2
 
 
 def test_what_the_checkpoint_holds_is_committed_at_restart_and_not_trained_again(queue: Clients) -> None:
-    scene = Scene(queue, RULES)
-    scene.complete(scene.lease(4))
-    ids = [group.task for group in scene.drain(4).groups]
+    harness = QueueHarness(queue, RULES)
+    harness.complete(harness.lease(4))
+    ids = [group.task for group in harness.drain(4).groups]
     queue.advance(0, 1, 2, 8.0)
     queue.advance(0, 2, 2, 8.0)
     # killed after the checkpoint of version 1 was durable and before it was committed
-    lineage = _restart(scene, 1, tuple(ids[:2]))
+    lineage = _restart(harness, 1, tuple(ids[:2]))
     assert queue.audit().trained == 2
     assert [group.task for group in queue.pending(lineage)] == ids[2:]
     assert (queue.status().learner, queue.status().uncommitted) == (Version(1, 1), 0)
 
 
 def test_the_checkpoint_is_believed_even_where_redis_forgot_the_completion(queue: Clients) -> None:
-    scene = Scene(queue, RULES, prompts=3)
-    scene.lease(1)
-    _restart(scene, 1, ("a/0/0", "a/0/1"))
+    harness = QueueHarness(queue, RULES, prompts=3)
+    harness.lease(1)
+    _restart(harness, 1, ("a/0/0", "a/0/1"))
     assert queue.audit().trained == 2
-    scene.publish(1)
-    assert [task.id for task in scene.lease(9)] == ["a/0/2"]
+    harness.publish(1)
+    assert [task.id for task in harness.lease(9)] == ["a/0/2"]
 
 
 def test_the_checkpoint_is_believed_even_where_redis_forgot_the_admission(queue: Clients) -> None:
-    scene = Scene(queue, RULES, prompts=0)
-    _restart(scene, 1, ("a/0/1",))
-    scene.publish(1)
-    scene.submit("a", 3)
-    assert [task.id for task in scene.lease(9)] == ["a/0/0", "a/0/2"]
+    harness = QueueHarness(queue, RULES, prompts=0)
+    _restart(harness, 1, ("a/0/1",))
+    harness.publish(1)
+    harness.submit("a", 3)
+    assert [task.id for task in harness.lease(9)] == ["a/0/0", "a/0/2"]
     assert queue.audit().trained == 1
 
 
 def test_abandoned_weights_are_unpublished_and_their_work_goes_back(queue: Clients) -> None:
-    scene = Scene(queue, RULES, prompts=20)
+    harness = QueueHarness(queue, RULES, prompts=20)
     for version in (1, 2, 3):
         queue.advance(0, version, 0, 8.0)
-    scene.publish(3)
-    drained, ready, in_flight = scene.lease(1), scene.lease(1), scene.lease(1)
-    scene.complete(drained)
-    assert len(scene.drain(1).groups) == 1
-    scene.complete(ready)
+    harness.publish(3)
+    drained, ready, in_flight = harness.lease(1), harness.lease(1), harness.lease(1)
+    harness.complete(drained)
+    assert len(harness.drain(1).groups) == 1
+    harness.complete(ready)
 
-    lineage = _restart(scene, 1)
+    lineage = _restart(harness, 1)
     assert queue.published() is None
-    assert scene.lease(9) == ()
+    assert harness.lease(9) == ()
     assert queue.pending(lineage) == ()
-    assert scene.drain(9).abandoned == 1
-    assert scene.count("abandoned") == 2
+    assert harness.drain(9).abandoned == 1
+    assert harness.count("abandoned") == 2
     assert queue.renew("w1", {in_flight[0].id: 3}) == [in_flight[0].id]
 
-    scene.publish(1)
-    behind = scene.leased(1, "w9", version=Version(0, 3))
+    harness.publish(1)
+    behind = harness.leased(1, "w9", version=Version(0, 3))
     assert behind.abandoned
     assert behind.tasks[0].min_pv <= 1
-    scene.version = Version(0, 3)
-    assert scene.complete(in_flight) == [Outcome.late]
-    scene.version = Version(lineage, 1)
-    assert not scene.leased(1, "w10", version=Version(0, 1)).abandoned
+    harness.version = Version(0, 3)
+    assert harness.complete(in_flight) == [Outcome.late]
+    harness.version = Version(lineage, 1)
+    assert not harness.leased(1, "w10", version=Version(0, 1)).abandoned
 
 
 def test_a_tag_from_before_the_restart_asks_for_no_version_that_is_gone(queue: Clients) -> None:
-    scene = Scene(queue, RunRules(s=0, batch=2, pace=False))
+    harness = QueueHarness(queue, RunRules(s=0, batch=2, pace=False))
     for version in (1, 2, 3):
         queue.advance(0, version, 0, 8.0)
-        scene.publish(version)
+        harness.publish(version)
     assert queue.status().tasks > 0
-    _restart(scene, 1)
-    scene.publish(1)
-    assert {task.min_pv for task in scene.lease(9)} == {1}
+    _restart(harness, 1)
+    harness.publish(1)
+    assert {task.min_pv for task in harness.lease(9)} == {1}
 
 
 def test_the_pointer_only_moves_forward(queue: Clients) -> None:
-    scene = Scene(queue, RULES)
+    harness = QueueHarness(queue, RULES)
     for version in (1, 2):
         queue.advance(0, version, 0, 8.0)
     assert queue.publish(0, Published(Version(0, 2), "two", "d"))
@@ -188,15 +188,15 @@ def test_the_pointer_only_moves_forward(queue: Clients) -> None:
     assert queue.published() == Published(Version(0, 2), "two", "d")
     with pytest.raises(ValueError, match="lineage 0 cannot publish"):
         queue.publish(0, Published(Version(1, 3), "m", "d"))
-    scene.check()
+    harness.check()
 
 
 def test_only_todays_learner_says_whom_to_trust(queue: Clients) -> None:
-    scene = Scene(queue, RULES)
+    harness = QueueHarness(queue, RULES)
     assert queue.run_keys() is None
     ours, others = RunKeys("ab" * 32, b"tokens", b"chunks"), RunKeys("cd" * 32, b"t", b"c")
     queue.publish_keys(0, others)
-    lineage = _restart(scene, 0)
+    lineage = _restart(harness, 0)
     queue.publish_keys(lineage, ours)
     with pytest.raises(FencedError):
         queue.publish_keys(0, others)
@@ -205,7 +205,7 @@ def test_only_todays_learner_says_whom_to_trust(queue: Clients) -> None:
 
 
 def test_advancing_again_changes_nothing(queue: Clients) -> None:
-    Scene(queue, RULES)
+    QueueHarness(queue, RULES)
     queue.advance(0, 1, 2, 3.0)
     queue.advance(0, 1, 2, 5.0)
     status = queue.status()

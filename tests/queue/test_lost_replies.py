@@ -12,7 +12,7 @@ from echo_queue.queue import Outcome
 from echo_queue.records import PartialGroup
 from echo_queue.services.redis_server import RedisServer
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of, partial_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
 
 
 def test_a_server_that_stays_away_is_one_clear_error(run_name: str) -> None:
@@ -27,20 +27,20 @@ def test_a_run_without_rules_is_one_clear_error(queue: Clients) -> None:
 
 
 def test_missing_functions_are_loaded_by_who_may(queue: Clients) -> None:
-    scene = Scene(queue)
+    harness = QueueHarness(queue)
     queue.client.function_delete("echo_queue_1")
-    scene.check()
+    harness.check()
 
 
 def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Clients) -> None:
-    scene = Scene(queue, replace(RULES, s=9))
-    done, *more = scene.lease(2)
-    scene.complete((done,))
+    harness = QueueHarness(queue, replace(RULES, s=9))
+    done, *more = harness.lease(2)
+    harness.complete((done,))
     hasty = Clients(queue.client, queue.run, deadline_s=0.1)
     queue.client.config_set("maxmemory", 1)
     try:
         with pytest.raises(ServiceError, match=r"Redis is at maxmemory"):
-            hasty.complete("w1", [group_of(more[0], "w1", scene.version)])
+            hasty.complete("w1", [group_of(more[0], "w1", harness.version)])
         assert hasty.renew("w1", {more[0].id: 0}) == []
         assert hasty.progress("w1", [PartialGroup(more[0].id, 0, (partial_of(0),))]) == []
         assert not queue.client.exists(queue.keys.partials)
@@ -49,8 +49,8 @@ def test_a_full_server_takes_no_more_but_lets_the_learner_drain_it(queue: Client
         assert hasty.commit(0, "0/1", [done.id]) == 1
     finally:
         queue.client.config_set("maxmemory", 0)
-    scene.check()
-    assert queue.complete("w1", [group_of(more[0], "w1", scene.version)]) == [Outcome.accepted]
+    harness.check()
+    assert queue.complete("w1", [group_of(more[0], "w1", harness.version)]) == [Outcome.accepted]
 
 
 def test_a_wrong_password_is_one_clear_error_at_once(redis_server: RedisServer, run_name: str) -> None:

@@ -1,4 +1,4 @@
-"""What dead workers left in the store is found and removed; what a completion under way may need never is."""
+"""Objects that dead workers left in the store are removed; those that a completion under way may need never are."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from echo_queue.records import PartialGroup, Task
 from echo_queue.records.group_codec import encode
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene, group_of, partial_of
+from tests.queue.queue_harness import QueueHarness, group_of, partial_of
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def spilling(queue: Clients, object_store: ObjectStore) -> Clients:
 
 
 @pytest.fixture
-def scene(spilling: Clients) -> Scene:
-    return Scene(spilling)
+def harness(spilling: Clients) -> QueueHarness:
+    return QueueHarness(spilling)
 
 
 @pytest.fixture
@@ -31,41 +31,41 @@ def stored(store: ObjectStore) -> set[str]:
     return {found.key for found in store.list("replay/")}
 
 
-def left_behind(scene: Scene, store: ObjectStore, task: Task, worker: str) -> str:
-    """What `worker` stored for `task` before it died."""
-    data = encode(group_of(task, worker, scene.version))
+def left_behind(harness: QueueHarness, store: ObjectStore, task: Task, worker: str) -> str:
+    """Stores a group of `task`, as `worker` does before it dies; returns the key."""
+    data = encode(group_of(task, worker, harness.version))
     store.put(key := reference(task.id, data), data)
     return key
 
 
 def test_what_a_dead_worker_left_of_a_trained_task_goes_in_the_second_sweep(
-    scene: Scene, sweeper: Sweeper, object_store: ObjectStore
+    harness: QueueHarness, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
-    (task,) = scene.lease(1)
-    left = left_behind(scene, object_store, task, "dead")
-    scene.complete((task,))
-    scene.update(1)
+    (task,) = harness.lease(1)
+    left = left_behind(harness, object_store, task, "dead")
+    harness.complete((task,))
+    harness.update(1)
     assert [sweeper.sweep(), stored(object_store)] == [0, {left}]
     assert [sweeper.sweep(), stored(object_store)] == [1, set()]
 
 
 def test_what_lost_against_another_worker_goes_and_the_winner_stays(
-    scene: Scene, sweeper: Sweeper, object_store: ObjectStore
+    harness: QueueHarness, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
-    (task,) = scene.lease(1)
-    left_behind(scene, object_store, task, "dead")
-    scene.complete((task,), "w1")
+    (task,) = harness.lease(1)
+    left_behind(harness, object_store, task, "dead")
+    harness.complete((task,), "w1")
     assert [sweeper.sweep(), sweeper.sweep(), sweeper.sweep()] == [0, 1, 0]
-    assert stored(object_store) == {reference(task.id, encode(group_of(task, "w1", scene.version)))}
-    assert len(scene.drain(1).groups) == 1
+    assert stored(object_store) == {reference(task.id, encode(group_of(task, "w1", harness.version)))}
+    assert len(harness.drain(1).groups) == 1
 
 
 def test_a_completion_under_way_finds_its_payload_however_long_it_takes(
-    scene: Scene, spilling: Clients, sweeper: Sweeper, object_store: ObjectStore
+    harness: QueueHarness, spilling: Clients, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
     """The worker has stored its group, and is stopped before it says so."""
-    (task,) = scene.lease(1)
-    group = group_of(task, "slow", scene.version)
+    (task,) = harness.lease(1)
+    group = group_of(task, "slow", harness.version)
     spilling.payloads.keep_group(group)
     for _ in range(3):
         assert sweeper.sweep() == 0
@@ -73,20 +73,22 @@ def test_a_completion_under_way_finds_its_payload_however_long_it_takes(
     for _ in range(3):
         assert sweeper.sweep() == 0
     assert spilling.complete("slow", [group]) == [Outcome.accepted]
-    assert len(scene.drain(1).groups) == 1
+    assert len(harness.drain(1).groups) == 1
 
 
-def test_a_group_completed_between_two_sweeps_stays(scene: Scene, sweeper: Sweeper, object_store: ObjectStore) -> None:
-    tasks = scene.lease(3)
+def test_a_group_completed_between_two_sweeps_stays(
+    harness: QueueHarness, sweeper: Sweeper, object_store: ObjectStore
+) -> None:
+    tasks = harness.lease(3)
     for task in tasks:
-        scene.complete((task,))
+        harness.complete((task,))
         assert sweeper.sweep() == 0
     assert len(stored(object_store)) == 3
-    assert len(scene.drain(3).groups) == 3
+    assert len(harness.drain(3).groups) == 3
 
 
 def test_junk_under_the_prefix_goes_and_nothing_else_does(
-    scene: Scene, sweeper: Sweeper, object_store: ObjectStore
+    harness: QueueHarness, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
     for key in ("replay/junk", "replay/a/b/c", "weights/0001/x", "replays/x"):
         object_store.put(key, b"x")
@@ -95,13 +97,13 @@ def test_junk_under_the_prefix_goes_and_nothing_else_does(
 
 
 def test_the_stored_partial_of_a_task_goes_once_it_is_no_longer_under_way(
-    scene: Scene, spilling: Clients, sweeper: Sweeper, object_store: ObjectStore
+    harness: QueueHarness, spilling: Clients, sweeper: Sweeper, object_store: ObjectStore
 ) -> None:
-    done, held = tasks = scene.lease(2)
+    done, held = tasks = harness.lease(2)
     spilling.progress("w1", [PartialGroup(task.id, 0, (partial_of(0, length=20),)) for task in tasks])
     partials = {found.key for found in object_store.list("partials/")}
     assert len(partials) == 2
-    scene.complete((done,))
+    harness.complete((done,))
     assert [sweeper.sweep(), sweeper.sweep(), sweeper.sweep()] == [0, 1, 0]
-    scene.expire()
-    assert set(scene.leased(1, "w2").partials) == {held.id}
+    harness.expire()
+    assert set(harness.leased(1, "w2").partials) == {held.id}

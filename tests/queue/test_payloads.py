@@ -10,7 +10,7 @@ from echo_queue.queue import Outcome
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of
 
 
 @pytest.fixture
@@ -26,65 +26,65 @@ def stored(store: ObjectStore) -> list[str]:
 def test_a_large_group_travels_through_the_store_and_is_removed_once_committed(
     spilling: Clients, object_store: ObjectStore
 ) -> None:
-    scene = Scene(spilling)
-    scene.complete(scene.lease(1))
+    harness = QueueHarness(spilling)
+    harness.complete(harness.lease(1))
     (key,) = stored(object_store)
     entries: Any = spilling.client.xrange(spilling.keys.replay)
     assert [words.get(b"ref") for _, words in entries] == [key.encode()]
     assert all(b"group" not in words for _, words in entries)
     place: Any = spilling.client.hget(spilling.keys.open, "a/0/0")
     assert place.endswith(b" in store")
-    (group,) = scene.update(1).groups
+    (group,) = harness.update(1).groups
     assert group.task == "a/0/0"
     assert stored(object_store) == []
 
 
 def test_a_drained_group_stays_in_the_store_until_it_is_committed(spilling: Clients, object_store: ObjectStore) -> None:
-    scene = Scene(spilling)
-    scene.complete(scene.lease(1))
-    assert len(scene.drain(1).groups) == 1
+    harness = QueueHarness(spilling)
+    harness.complete(harness.lease(1))
+    assert len(harness.drain(1).groups) == 1
     lineage = spilling.resume().lineage
     assert [group.task for group in spilling.pending(lineage)] == ["a/0/0"]
     assert len(stored(object_store)) == 1
 
 
 def test_a_refused_group_leaves_nothing_in_the_store(spilling: Clients, object_store: ObjectStore) -> None:
-    scene = Scene(spilling)
-    tasks = scene.lease(1)
-    scene.complete(tasks, "w1")
-    assert scene.complete(tasks, "w2") == [Outcome.duplicate]
-    assert scene.complete(tasks, "w1") == [Outcome.accepted]
+    harness = QueueHarness(spilling)
+    tasks = harness.lease(1)
+    harness.complete(tasks, "w1")
+    assert harness.complete(tasks, "w2") == [Outcome.duplicate]
+    assert harness.complete(tasks, "w1") == [Outcome.accepted]
     assert len(stored(object_store)) == 1
-    assert len(scene.drain(1).groups) == 1
+    assert len(harness.drain(1).groups) == 1
 
 
 def test_a_group_that_goes_back_leaves_nothing_in_the_store(spilling: Clients, object_store: ObjectStore) -> None:
-    scene = Scene(spilling)
-    scene.complete(scene.lease(2))
+    harness = QueueHarness(spilling)
+    harness.complete(harness.lease(2))
     for version in (1, 2):
         spilling.advance(0, version, 0, 8.0)
-    assert scene.drain(1).late == 2
+    assert harness.drain(1).late == 2
     assert stored(object_store) == []
 
 
 def test_a_checkpoint_that_holds_a_group_frees_its_object(spilling: Clients, object_store: ObjectStore) -> None:
-    scene = Scene(spilling)
-    scene.complete(scene.lease(1))
-    scene.commit(["a/0/0"])
+    harness = QueueHarness(spilling)
+    harness.complete(harness.lease(1))
+    harness.commit(["a/0/0"])
     assert stored(object_store) == []
 
 
 def test_a_group_whose_object_is_gone_or_torn_is_buried_with_the_reason(
     spilling: Clients, object_store: ObjectStore
 ) -> None:
-    scene = Scene(spilling, replace(RULES, s=5))
-    first, second = scene.lease(2)
-    scene.complete((first,))
+    harness = QueueHarness(spilling, replace(RULES, s=5))
+    first, second = harness.lease(2)
+    harness.complete((first,))
     object_store.delete(stored(object_store))
-    scene.complete((second,))
+    harness.complete((second,))
     (key,) = stored(object_store)
     object_store.put(key, object_store.get(key)[:-1])
-    assert scene.drain(2).malformed == 2
+    assert harness.drain(2).malformed == 2
     reasons = {task.id: task.reason for task in spilling.dead()}
     assert "is gone from object storage" in reasons[first.id]
     assert "holds other bytes than its name says" in reasons[second.id]
@@ -92,7 +92,7 @@ def test_a_group_whose_object_is_gone_or_torn_is_buried_with_the_reason(
 
 
 def test_a_learner_without_a_store_says_what_it_lacks(spilling: Clients) -> None:
-    scene = Scene(spilling)
-    spilling.complete("w1", [group_of(task, "w1", Version(0, 0)) for task in scene.lease(1)])
+    harness = QueueHarness(spilling)
+    spilling.complete("w1", [group_of(task, "w1", Version(0, 0)) for task in harness.lease(1)])
     with pytest.raises(ServiceError, match="this role has no store"):
         Clients(spilling.client, spilling.run).drain(0, 1)

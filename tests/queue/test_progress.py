@@ -1,4 +1,4 @@
-"""How far a task is, kept for whoever leases it next: it is continued where that is allowed, and never believed."""
+"""The progress of a task is stored for the worker that leases it next: continued if that is allowed, never trusted."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from echo_queue.records.group_codec import CodecError
 from echo_queue.records.validation import GroupLimits
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene
+from tests.queue.queue_harness import RULES, QueueHarness
 
 ROOMY = replace(RULES, s=2, max_attempts=9)
 LIMITS = GroupLimits(samples=2, vocabulary=100, prompt_tokens=8, new_tokens=6, reward_min=0.0, reward_max=1.0)
@@ -40,64 +40,64 @@ def content(partials: PartialGroup) -> bytes:
     return codec.encode(partials)
 
 
-def tokens_of(scene: Scene) -> tuple[int, int]:
+def tokens_of(harness: QueueHarness) -> tuple[int, int]:
     """Continued and discarded."""
-    return scene.count("tokens_continued"), scene.count("tokens_discarded")
+    return harness.count("tokens_continued"), harness.count("tokens_discarded")
 
 
 def test_who_leases_a_task_next_continues_it_however_the_first_worker_left_it(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=2)
-    expired, released = scene.lease(2, "w1")
+    harness = QueueHarness(queue, ROOMY, prompts=2)
+    expired, released = harness.lease(2, "w1")
     partials = partial_of(expired), partial_of(released, length=3)
     assert queue.progress("w1", partials) == []
     queue.release("w1", [released.id])
     queue.reclaim()
-    scene.expire()
-    answer = scene.leased(2, "w2")
+    harness.expire()
+    answer = harness.leased(2, "w2")
     assert {task: content(one) for task, one in answer.partials.items()} == {one.task: content(one) for one in partials}
     assert [task.attempt for task in answer.tasks] == [0, 0], "neither cost an attempt"
-    assert tokens_of(scene) == (7, 0)
+    assert tokens_of(harness) == (7, 0)
 
 
 def test_what_is_kept_takes_the_place_of_what_was(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     for length in (1, 2, 3):
         assert queue.progress("w1", [partial_of(task, length=length)]) == []
-    scene.expire()
-    assert len(scene.leased(1, "w2").partials[task.id].samples[0].tokens) == 3
+    harness.expire()
+    assert len(harness.leased(1, "w2").partials[task.id].samples[0].tokens) == 3
 
 
 def test_a_partial_outlives_a_second_worker_that_dies_before_it_tells_anything(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     queue.progress("w1", [partial_of(task)])
     for worker in ("w2", "w3"):
-        scene.expire()
-        assert set(scene.leased(1, worker).partials) == {task.id}
+        harness.expire()
+        assert set(harness.leased(1, worker).partials) == {task.id}
 
 
 def test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away(queue: Clients) -> None:
-    scene = Scene(queue, replace(ROOMY, max_attempts=2), prompts=1)
+    harness = QueueHarness(queue, replace(ROOMY, max_attempts=2), prompts=1)
     for length in range(1, 7):
-        (task,) = scene.lease(1, f"w{length}")
+        (task,) = harness.lease(1, f"w{length}")
         assert task.attempt == 0
         queue.progress(f"w{length}", [partial_of(task, length=length)])
-        scene.expire()
-    assert scene.lease(1)[0].attempt == 0
+        harness.expire()
+    assert harness.lease(1)[0].attempt == 0
 
 
 @pytest.mark.parametrize("length", [0, 2, 3], ids=["nothing", "less", "as much"])
 def test_a_lease_that_runs_out_with_no_more_kept_than_the_one_before_costs_an_attempt(
     queue: Clients, length: int
 ) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
     for worker, kept_so_far, attempt in (("w1", 3, 0), ("w2", length, 0), ("w3", length + 1, 1)):
-        (task,) = scene.lease(1, worker)
+        (task,) = harness.lease(1, worker)
         assert task.attempt == attempt
         queue.progress(worker, [partial_of(task, length=kept_so_far) if kept_so_far else _begun_by_nobody(task)])
-        scene.expire()
-    assert scene.lease(1)[0].attempt == 1, "what counts is what was kept at the last one"
+        harness.expire()
+    assert harness.lease(1)[0].attempt == 1, "what counts is what was kept at the last one"
 
 
 def _begun_by_nobody(task: Task) -> PartialGroup:
@@ -105,136 +105,136 @@ def _begun_by_nobody(task: Task) -> PartialGroup:
 
 
 def test_a_failure_costs_an_attempt_whatever_is_told_after_it(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     assert queue.fail("w1", task.id, "the reward function raised")
     queue.progress("w1", [partial_of(task)])
     assert queue.reclaim().failed == 1
-    assert scene.lease(1)[0].attempt == 1
+    assert harness.lease(1)[0].attempt == 1
 
 
 def test_a_revived_task_gets_on_from_nothing(queue: Clients) -> None:
-    scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, replace(ROOMY, max_attempts=1), prompts=1)
+    (task,) = harness.lease(1)
     queue.progress("w1", [partial_of(task, length=5)])
     for _ in range(2):
-        scene.expire()
-        scene.lease(1)
+        harness.expire()
+        harness.lease(1)
     assert queue.revive([task.id]) == 1
-    (task,) = scene.lease(1)
+    (task,) = harness.lease(1)
     queue.progress("w1", [partial_of(task, length=1)])
-    scene.expire()
-    assert scene.lease(1)[0].attempt == 0
+    harness.expire()
+    assert harness.lease(1)[0].attempt == 0
 
 
 def test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_may_have(queue: Clients) -> None:
     most = 5
-    scene = Scene(queue, replace(ROOMY, group_max_tokens=most, max_attempts=2), prompts=1)
-    (task,) = scene.lease(1, "liar")
+    harness = QueueHarness(queue, replace(ROOMY, group_max_tokens=most, max_attempts=2), prompts=1)
+    (task,) = harness.lease(1, "liar")
     ended = 0
     while not queue.dead():
         ended += 1
         assert ended <= most + 2
         words = f"0 0 0 {ended} partial rollout x"  # as a worker's user may write by hand
         queue.client.hset(queue.keys.partials, task.id, words)
-        scene.expire()
+        harness.expire()
         queue.caller.call("lease", "liar", 0, 0, 1, f"token {ended}")
     assert ended == most + 2
 
 
 def test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=2)
-    lost, held = scene.lease(2, "w1")
-    scene.expire()
-    assert scene.lease(2, "w2")[0].id == lost.id
+    harness = QueueHarness(queue, ROOMY, prompts=2)
+    lost, held = harness.lease(2, "w1")
+    harness.expire()
+    assert harness.lease(2, "w2")[0].id == lost.id
     queue.progress("w2", [partial_of(lost, length=2)])
     assert queue.progress("w1", [partial_of(lost, length=5), partial_of(held, length=5)]) == [lost.id, held.id]
-    scene.expire()
-    (partial_sample,) = scene.leased(2, "w3").partials.values()
+    harness.expire()
+    (partial_sample,) = harness.leased(2, "w3").partials.values()
     assert (partial_sample.task, len(partial_sample.samples[0].tokens)) == (lost.id, 2)
 
 
 def test_a_task_that_nobody_has_begun_has_no_partial(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     queue.progress("w1", [partial_of(task)])
     assert queue.progress("w1", [PartialGroup(task.id, 0, (NOTHING, NOTHING))]) == []
     assert kept(queue) == set()
 
 
 def test_a_partial_within_the_bound_is_continued_by_no_older_weights_than_it_has(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     for version in (1, 2):
-        scene.advance(0)
-        scene.publish(version)
+        harness.advance(0)
+        harness.publish(version)
     queue.renew("w1", {task.id: 0})
     queue.progress("w1", [partial_of(task, ((0, 0), (2, 2)))])
-    scene.expire()
-    answer = scene.leased(1, "w2", Version(0, 1))
+    harness.expire()
+    answer = harness.leased(1, "w2", Version(0, 1))
     assert set(answer.partials) == {task.id}
     assert answer.tasks[0].min_pv == 2
     # the bound counts its oldest token: the next update leaves it behind
     assert queue.client.zscore(queue.keys.in_flight, task.id) == 0
-    assert scene.advance(0) == 1
+    assert harness.advance(0) == 1
 
 
 def test_a_partial_older_than_the_bound_is_dropped_and_counted(queue: Clients) -> None:
-    scene = Scene(queue, RULES, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, RULES, prompts=1)
+    (task,) = harness.lease(1)
     queue.progress("w1", [partial_of(task)])
     for version in (1, 2):
-        scene.advance(0)
-        scene.publish(version)
-    answer = scene.leased(1, "w2")
+        harness.advance(0)
+        harness.publish(version)
+    answer = harness.leased(1, "w2")
     assert (answer.tasks[0].id, dict(answer.partials), kept(queue)) == (task.id, {}, set())
-    assert tokens_of(scene) == (0, 4)
+    assert tokens_of(harness) == (0, 4)
 
 
 def test_a_partial_by_abandoned_weights_is_dropped(queue: Clients) -> None:
-    scene = Scene(queue, replace(ROOMY, s=9), prompts=2)
-    first, second = scene.lease(2)
-    scene.advance(0)
-    scene.publish(1)
+    harness = QueueHarness(queue, replace(ROOMY, s=9), prompts=2)
+    first, second = harness.lease(2)
+    harness.advance(0)
+    harness.publish(1)
     queue.progress("w1", [partial_of(first, ((0, 0), (1, 1))), partial_of(second)])
     queue.resume(Version(0, 0))
-    scene.version = Version(1, 0)
-    scene.publish(0)
-    scene.advance(0)
-    scene.publish(1)
-    scene.expire()
-    answer = scene.leased(2, "w2")
+    harness.version = Version(1, 0)
+    harness.publish(0)
+    harness.advance(0)
+    harness.publish(1)
+    harness.expire()
+    answer = harness.leased(2, "w2")
     assert (len(answer.tasks), set(answer.partials)) == (2, {second.id})
 
 
 def test_completion_burial_failure_and_training_end_a_partial(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=4)
-    done, buried, failed, trained = tasks = scene.lease(4)
+    harness = QueueHarness(queue, ROOMY, prompts=4)
+    done, buried, failed, trained = tasks = harness.lease(4)
     queue.progress("w1", [partial_of(task) for task in tasks])
     assert len(kept(queue)) == 4
-    assert scene.complete((done,)) == [Outcome.accepted]
+    assert harness.complete((done,)) == [Outcome.accepted]
     assert queue.bury(buried.id, "by hand")
     assert queue.fail("w1", failed.id, "the reward function raised")
-    assert scene.commit([trained.id]) == 1
+    assert harness.commit([trained.id]) == 1
     assert kept(queue) == set()
 
 
 def test_a_task_that_was_given_up_starts_anew_once_it_is_revived(queue: Clients) -> None:
-    scene = Scene(queue, replace(ROOMY, max_attempts=1), prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, replace(ROOMY, max_attempts=1), prompts=1)
+    (task,) = harness.lease(1)
     queue.progress("w1", [partial_of(task)])
-    scene.expire()
-    assert set(scene.leased(1, "w2").partials) == {task.id}
-    scene.expire()
+    harness.expire()
+    assert set(harness.leased(1, "w2").partials) == {task.id}
+    harness.expire()
     assert queue.revive([task.id]) == 1
-    assert scene.leased(1, "w3").partials == {}
+    assert harness.leased(1, "w3").partials == {}
 
 
 def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_partials_again(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     queue.progress("w1", [partial_of(task)])
-    scene.expire()
+    harness.expire()
     words = "lease", 1, queue.keys.prefix, "w2", 0, 0, 1, "token"
     first, again = (queue.client.fcall(f"eq1_{words[0]}", *words[1:]) for _ in range(2))
     assert first == again
@@ -245,7 +245,7 @@ def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_partials_again(q
 
 
 def observing(task: Task) -> PartialGroup:
-    """As if this environment were one that answers."""
+    """The environment acts as one that answers."""
     partial_sample = partial_of(task).samples[0]
     silent = replace(partial_sample, logprobs=np.zeros(4, np.float32), observed=(Observed(1, 2),))
     return PartialGroup(task.id, 0, (silent, NOTHING))
@@ -274,20 +274,20 @@ BAD: list[tuple[str, Any]] = [
 def test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew(
     queue: Clients, object_store: ObjectStore, number: int
 ) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
-    scene.expire()
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
+    harness.expire()
     what, words = BAD[number]
     queue.client.hset(queue.keys.partials, task.id, words(task))
     reader = Clients(queue.client, queue.run, object_store, deadline_s=10.0, limits=LIMITS)
-    answer = reader.lease("w2", scene.version, 1)
+    answer = reader.lease("w2", harness.version, 1)
     assert ([one.id for one in answer.tasks], answer.partials) == ([task.id], {}), what
-    assert (kept(queue), scene.count("bad_partial")) == (set(), 1), what
+    assert (kept(queue), harness.count("bad_partial")) == (set(), 1), what
 
 
 def test_a_worker_spoils_no_partial_but_that_of_a_task_it_holds(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=2)
-    mine, _ = scene.lease(1, "w1")[0], scene.lease(1, "w2")
+    harness = QueueHarness(queue, ROOMY, prompts=2)
+    mine, _ = harness.lease(1, "w1")[0], harness.lease(1, "w2")
     queue.progress("w1", [partial_of(mine)])
     assert queue.discard("w2", [mine.id]) == 0
     assert kept(queue) == {mine.id}
@@ -304,16 +304,16 @@ REFUSED: list[tuple[Any, ...]] = [
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_words_of_another_form_are_refused(queue: Clients, words: tuple[Any, ...]) -> None:
-    scene = Scene(queue, replace(ROOMY, group_max_bytes=4096), prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, replace(ROOMY, group_max_bytes=4096), prompts=1)
+    (task,) = harness.lease(1)
     with pytest.raises(ServiceError, match="this worker is broken, or of another release"):
         queue.caller.call("progress", "w1", task.id, *words)
     assert kept(queue) == set()
 
 
 def test_a_partial_over_the_size_cap_is_an_error_at_its_worker(queue: Clients) -> None:
-    scene = Scene(queue, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     small = Clients(queue.client, queue.run, group_max_bytes=100)
     with pytest.raises(CodecError, match=r"queue.group_max_bytes is 100"):
         small.progress("w1", [partial_of(task, length=20)])
@@ -335,25 +335,25 @@ def stored(store: ObjectStore) -> list[str]:
 def test_a_large_partial_travels_through_the_store_one_object_for_each_worker(
     spilling: Clients, object_store: ObjectStore
 ) -> None:
-    scene = Scene(spilling, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(spilling, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     for length in (2, 3, 4):
         spilling.progress("w1", [partial_of(task, length=length)])
     assert len(stored(object_store)) == 1
-    scene.expire()
-    assert content(scene.leased(1, "w2").partials[task.id]) == content(partial_of(task))
+    harness.expire()
+    assert content(harness.leased(1, "w2").partials[task.id]) == content(partial_of(task))
 
 
 def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Clients, object_store: ObjectStore) -> None:
-    scene = Scene(spilling, ROOMY, prompts=1)
-    (task,) = scene.lease(1)
+    harness = QueueHarness(spilling, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
     spilling.progress("w1", [partial_of(task, length=2)])
-    scene.expire()
-    scene.lease(1, "w2")
+    harness.expire()
+    harness.lease(1, "w2")
     spilling.progress("w2", [partial_of(task, length=3)])
     assert spilling.progress("w1", [partial_of(task, length=4)]) == [task.id]
-    scene.expire()
-    (partial_sample,) = scene.leased(1, "w3").partials.values()
+    harness.expire()
+    (partial_sample,) = harness.leased(1, "w3").partials.values()
     assert len(partial_sample.samples[0].tokens) == 3
 
 
@@ -361,7 +361,7 @@ def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Clie
 
 
 def test_a_worker_that_leaves_is_no_longer_listed(queue: Clients) -> None:
-    Scene(queue)
+    QueueHarness(queue)
     for worker in ("w1", "w2"):
         queue.heartbeat(worker, Heartbeat("engine", Version(0, 0), "idle"))
     for _ in range(2):
@@ -371,8 +371,8 @@ def test_a_worker_that_leaves_is_no_longer_listed(queue: Clients) -> None:
 
 
 def test_what_a_worker_holds_when_it_leaves_is_still_its_own(queue: Clients) -> None:
-    scene = Scene(queue)
-    tasks = scene.lease(1, "w1")
+    harness = QueueHarness(queue)
+    tasks = harness.lease(1, "w1")
     queue.leave("w1")
-    scene.check()
-    assert scene.complete(tasks, "w1") == [Outcome.accepted]
+    harness.check()
+    assert harness.complete(tasks, "w1") == [Outcome.accepted]

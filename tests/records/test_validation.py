@@ -1,4 +1,4 @@
-"""What a worker sends is trained only if a worker of this configuration can have made it."""
+"""A group is trained only if a worker of this configuration can have made it."""
 
 import dataclasses
 import math

@@ -8,7 +8,6 @@ import pytest
 from echo_queue.config import Config
 from echo_queue.reporting import html
 from echo_queue.reporting.metrics import MetricsLog
-from echo_queue.reporting.plots import busy_shares
 from tests.synthetic import START_S, update
 
 
@@ -72,6 +71,8 @@ def test_a_run_without_an_update_has_a_report(tmp_path: Path) -> None:
 
 
 def test_the_time_of_a_learner_that_was_down_is_nobodys(tmp_path: Path) -> None:
+    from echo_queue.reporting.plots import busy_shares  # here: matplotlib takes a second, in every process of a session
+
     before = update(1, time_s=START_S + 10, wait_s=2.0, train_s=6.0, save_s=2.0)
     after = update(2, time_s=START_S + 30, wait_s=0.0, train_s=10.0, save_s=0.0)
     edges, shares = busy_shares([before, after], most=3)

@@ -5,7 +5,6 @@ import pwd
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from echo_queue.launch.server_process import port_for
 from echo_queue.storage.endpoint import StoreEndpoint
+from tests.waiting import wait_until
 
 BIN = Path(sys.executable).parent
 READY_S = 60.0
@@ -87,7 +87,7 @@ class Swift:
         return StoreEndpoint(self.url, bucket, access_key="test:tester", secret_key="testing")
 
     def start(self) -> None:
-        """On its first ports and with its data, if it ran before."""
+        """Starts the servers, on their first ports and with their data if they ran before."""
         if not self._ports:
             self._configure()
         for kind in KINDS:
@@ -116,11 +116,11 @@ class Swift:
         self._processes.clear()
 
     def _await(self, ready: Callable[[], bool], kind: str) -> None:
-        give_up = time.monotonic() + READY_S
-        while not ready():
-            assert time.monotonic() < give_up, f"Swift's {kind} server did not come up: see {self.dir}/{kind}.log"
+        def ready_while_all_run() -> bool:
             assert all(process.poll() is None for process in self._processes), f"Swift ended: see {self.dir}/*.log"
-            time.sleep(0.05)
+            return ready()
+
+        wait_until(ready_while_all_run, f"Swift's {kind} server: see {self.dir}/{kind}.log", READY_S)
 
     def _configure(self) -> None:
         (self.dir / "devices" / "d1").mkdir(parents=True, exist_ok=True)

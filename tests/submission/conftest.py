@@ -1,4 +1,4 @@
-"""A place to submit to: real Redis with a user per role, a real S3 server, and Celery workers as processes."""
+"""A harness for submissions: real Redis with a user per role, a real S3 server, and Celery workers as processes."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ READY_S = 60.0
 
 
 @dataclass
-class Site:
+class SubmissionHarness:
     """One run. `path`: its TOML file; `admin`: its queue for a user who may do anything."""
 
     path: Path
@@ -45,7 +45,7 @@ class Site:
         return load(self.path, self.environ | changes)
 
     def python(self, code: str) -> "subprocess.CompletedProcess[str]":
-        """A process of somebody who submits."""
+        """Runs `code` in the process of a submitter."""
         command = [sys.executable, "-c", code]
         return subprocess.run(
             command, env=self.environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
@@ -75,7 +75,7 @@ class Site:
         return leased
 
     def rows(self) -> dict[tuple[int, int], PromptRow]:
-        """What workers would be given, by (epoch, index)."""
+        """Returns the rows that workers would be given, by (epoch, index)."""
         reader, tasks = ShardReader(self.store, cache_shards=1000), self.tasks()
         rows = {(task.epoch, task.index): reader.row(task) for task in tasks}
         assert len(rows) == len(tasks), "a prompt came twice"
@@ -105,7 +105,7 @@ def shared_redis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
-def site(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint) -> Iterator[Site]:
+def harness(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint) -> Iterator[SubmissionHarness]:
     path = tmp_path / "run.toml"
     path.write_text(
         f"""
@@ -127,7 +127,7 @@ def site(tmp_path: Path, shared_redis: RedisServer, shared_store: StoreEndpoint)
         admin = Clients(client, RUN, deadline_s=10.0)
         admin.configure(RunRules(s=1000, batch=1000, pace=False))
         admin.publish(0, Published(Version(0, 0), "manifest", "digest"))
-        site = Site(path, environ, admin, ObjectStore(replace(shared_store, put_once=False), RUN))
-        yield site
-        for worker in site.workers:
-            site.kill(worker)
+        harness = SubmissionHarness(path, environ, admin, ObjectStore(replace(shared_store, put_once=False), RUN))
+        yield harness
+        for worker in harness.workers:
+            harness.kill(worker)

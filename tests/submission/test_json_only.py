@@ -1,4 +1,4 @@
-"""Celery takes JSON and nothing else: a pickle from a broker is code from whoever can write there."""
+"""Celery takes JSON and nothing else: a pickle from a broker is code from any process that can write there."""
 
 import pytest
 from kombu import Consumer
@@ -6,11 +6,11 @@ from kombu.exceptions import ContentDisallowed
 from kombu.serialization import dumps, loads
 
 from echo_queue.submission.celery.app import build
-from tests.submission.conftest import Site
+from tests.submission.conftest import SubmissionHarness
 
 
-def test_celery_takes_json_and_nothing_else(site: Site) -> None:
-    app = build(site.config())
+def test_celery_takes_json_and_nothing_else(harness: SubmissionHarness) -> None:
+    app = build(harness.config())
     assert list(app.conf.accept_content) == ["json"]
     assert {app.conf.task_serializer, app.conf.event_serializer, app.conf.result_serializer} == {"json"}
     pickled = dumps({"set": "mine"}, serializer="pickle")

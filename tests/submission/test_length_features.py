@@ -1,4 +1,4 @@
-"""Which prompts are alike, as far as the length of their answers can be told before there is one."""
+"""Length features say which prompts are alike, as far as the length of answers can be known beforehand."""
 
 from pathlib import Path
 

@@ -92,7 +92,7 @@ def test_a_tight_opponent_bets_and_calls_with_the_best_only() -> None:
 
 
 def test_an_opponent_at_equilibrium_is_not_beaten_by_one_that_plays_at_random() -> None:
-    """The game is worth −1/18 to whoever moves first: alternating, nobody has the better seat."""
+    """The game is worth −1/18 to the player that moves first: alternating, neither has the better seat."""
     chips = {name: fmean(chips for _, chips in hands("kuhn", name, 2_000)) for name in ("equilibrium", "random")}
     assert chips["equilibrium"] < -0.1 < chips["random"]
 

@@ -1,4 +1,4 @@
-"""Which chunks are presumed lost."""
+"""The reconciler presumes chunks lost as shown here."""
 
 from echo_queue.submission.celery.reconciler import BrokerSnapshot, presumed_lost
 

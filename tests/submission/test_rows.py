@@ -1,4 +1,4 @@
-"""What a prompt row may be."""
+"""A prompt row has one of the forms shown here."""
 
 import pytest
 

@@ -7,7 +7,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import reasoning_gym
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +36,7 @@ def numbered(count: int) -> list[dict[str, object]]:
 
 
 def read_all(name: str, size: int) -> list[PromptRow]:
-    """What other processes read, chunk by chunk, given only the scanned chunks."""
+    """Returns the rows that other processes read, chunk by chunk, given only the scanned chunks."""
     chunks = [chunk for chunk, _ in open_source(name).scan(size)]
     assert [chunk.number for chunk in chunks] == list(range(len(chunks)))
     return [row for chunk in chunks for row in open_source(name).read(chunk)]
@@ -140,6 +139,8 @@ def test_a_changed_file_is_refused_in_the_chunks_that_changed(tmp_path: Path, wr
 
 
 def test_a_generated_range_can_be_read_alone_and_scores_full_marks() -> None:
+    import reasoning_gym
+
     name = spell("reasoning-gym:spell_backward", {"size": 25, "seed": 3})
     rows = read_all(name, 10)
     whole = reasoning_gym.create_dataset("spell_backward", size=25, seed=3)

@@ -11,7 +11,7 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement
 from echo_queue.weights.announcements import OrderedAnnouncements
 from echo_queue.weights.manifest import Part
-from tests.weights.scene import VERIFIER, drifted, history, manifest_of, model, weight_publisher
+from tests.weights.published_weights import VERIFIER, drifted, history, manifest_of, model, weight_publisher
 
 
 def part(number: int) -> Part:
@@ -53,8 +53,8 @@ def test_nothing_is_told_of_what_was_not_stored_nor_of_what_comes_after() -> Non
     assert told == [0]
 
 
-class Told:
-    """What a press announces; each part must lie in the store by then."""
+class RecordedAnnouncements:
+    """The announcements of a weight publisher; each part must lie in the store by then."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class Told:
 
 
 def test_what_is_announced_is_the_route_of_the_manifest_part_by_part(object_store: ObjectStore) -> None:
-    told = Told(object_store)
+    told = RecordedAnnouncements(object_store)
     learner, versions = weight_publisher(object_store, announce=told, encrypt=True), history(2)
     learner.publish(Version(1, 0), versions[0], "float32")
     assert told.all == [], "the first of a lineage: most workers have it"
@@ -84,7 +84,7 @@ def test_what_is_announced_is_the_route_of_the_manifest_part_by_part(object_stor
 
 
 def test_a_difference_given_up_is_followed_by_the_anchor(object_store: ObjectStore) -> None:
-    told = Told(object_store)
+    told = RecordedAnnouncements(object_store)
     learner = weight_publisher(object_store, announce=told)
     for number in range(2):
         tensors = {f"noise{place}": torch.randn(9_000) for place in range(6)}
@@ -97,7 +97,7 @@ def test_a_difference_given_up_is_followed_by_the_anchor(object_store: ObjectSto
 
 
 def test_routes_of_a_single_part_are_not_announced(object_store: ObjectStore) -> None:
-    told = Told(object_store)
+    told = RecordedAnnouncements(object_store)
     learner = weight_publisher(object_store, announce=told, part_bytes=1 << 20)
     for number, tensors in enumerate((model(), drifted(model(), 1))):
         learner.publish(Version(1, number), tensors, "float32")

@@ -32,7 +32,7 @@ def filled(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, byte: int) -
 
 
 def sent(base: Mapping[str, Tensor], new: Mapping[str, Tensor], how: Settings = SMALL) -> dict[str, Tensor]:
-    """What somebody who has `base` makes of the delta to `new`."""
+    """Returns what a reader that has `base` makes of the delta to `new`."""
     out = empty_like(new)
     for shard in encode(base, new, settings=how):
         apply(shard.data, base, out)

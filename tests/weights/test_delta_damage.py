@@ -117,7 +117,7 @@ FIELDS = {
 @given(st.integers(0, len(SHARDS) - 1), st.data())
 @quick
 def test_a_header_that_lies_is_refused_unless_its_digests_are_true(number: int, data: st.DataObject) -> None:
-    """As one who knows the format would write it. Whose piece it is, only a signed manifest can say."""
+    """A shard as an attacker who knows the format would write it; only a signed manifest can say whose piece it is."""
     shard = SHARDS[number]
     _, start = read_header(shard.data)
     entries = orjson.loads(orjson.dumps(shard.pieces))
@@ -157,7 +157,8 @@ for shard in shards:
 """
 
 
+@pytest.mark.slow
 def test_a_stream_that_expands_without_end_is_refused_before_it_does() -> None:
-    """In a process of its own that may not grow: 256 MiB of zeros in a few bytes, for 200 bytes of weights."""
+    """The decoder runs in a process that may not grow: 256 MiB of zeros in a few bytes, for 200 bytes of weights."""
     done = subprocess.run([sys.executable, "-c", BOMB], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["refused"] * 3, done.stderr

@@ -13,7 +13,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import publisher
 from echo_queue.weights.catalogue import catalogue
-from tests.weights.scene import (
+from tests.weights.published_weights import (
     VERIFIER,
     drifted,
     fetch,

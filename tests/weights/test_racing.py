@@ -11,8 +11,8 @@ from echo_queue.errors import FencedError
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES
-from tests.weights.scene import VERIFIER, drifted, fetch, model, same, weight_publisher
+from tests.queue.queue_harness import RULES
+from tests.weights.published_weights import VERIFIER, drifted, fetch, model, same, weight_publisher
 
 LEARNERS, VERSIONS = 4, 6
 
@@ -71,5 +71,5 @@ def test_of_learners_that_take_over_from_one_another_readers_only_ever_see_whole
     versions = [published.version for published in seen]
     assert versions == sorted(set(versions))
     assert versions[-1] == Version(LEARNERS, VERSIONS - 1)
-    assert fenced, "nobody was taken over from: let them begin closer together"
+    assert fenced, "no learner was taken over: let them begin closer together"
     assert weights.latest(object_store, VERIFIER) == seen[-1]

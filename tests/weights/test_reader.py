@@ -18,7 +18,7 @@ from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import Damaged, Manifest, Route, digest, manifest_key, route_key
 from echo_queue.weights.reader import fetch_parts, find_path, open_manifest, plain
 from echo_queue.weights.signatures import Forged, Signer
-from tests.weights.scene import (
+from tests.weights.published_weights import (
     OTHER,
     SIGNER,
     VERIFIER,
@@ -79,7 +79,7 @@ def test_a_manifest_other_than_the_pointers_is_refused(object_store: ObjectStore
 
 
 def pointed_at(store: ObjectStore, envelope: bytes, version: Version = Version(0, 0)) -> Published:  # noqa: B008
-    """As if Redis named it: only the manifest itself can be wrong."""
+    """Returns the version as if Redis named it: only the manifest itself can be wrong."""
     store.put(manifest_key(version), envelope)
     return Published(version, manifest_key(version), digest(envelope))
 
@@ -109,7 +109,7 @@ def test_a_pointer_that_leads_elsewhere_is_refused(object_store: ObjectStore) ->
 
 
 def lies(body: bytes) -> dict[str, bytes]:
-    """Of a signed manifest: what a learner's key never signs, unless somebody else holds it."""
+    """Returns changed manifests that a learner's key never signs, unless somebody else holds it."""
 
     def with_(change: Callable[[dict[str, object]], object]) -> bytes:
         values = orjson.loads(body)
@@ -217,7 +217,7 @@ def test_a_worker_takes_the_fewest_bytes_from_where_it_is(object_store: ObjectSt
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_from_any_version_to_any_later_one_the_way_is_bit_exact(object_store: ObjectStore, dtype: str) -> None:
-    """As a worker goes: in place, from whatever it has; versions are left out, and what changes is drawn anew."""
+    """A reader works as a worker does, in place, from what it has; it misses versions, and changes are random."""
     chance, kind = random.Random(dtype), getattr(torch, dtype)
     learner, versions, published = weight_publisher(object_store, anchor_every=5, part_bytes=200_000), [model()], []
     for _ in range(8):
@@ -299,7 +299,7 @@ def test_a_damaged_version_is_never_half_loaded_whatever_is_spoiled(object_store
             object_store.put(key, spoiled)
             with suppress(ServiceError):
                 assert same(fetch(object_store, published), versions[1]), f"a bad load by {key}"
-                pytest.fail(f"{key} was spoiled, and nobody noticed")
+                pytest.fail(f"{key} was spoiled, and no check noticed")
         object_store.delete([key])
         with pytest.raises((MissingObject, Damaged)):
             fetch(object_store, published)

@@ -4,13 +4,22 @@ import pytest
 import torch
 
 from echo_queue import weights
-from echo_queue.queue.staleness import abandoned
+from echo_queue.queue.staleness_rules import abandoned
 from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights.catalogue import catalogue
 from echo_queue.weights.manifest import FOLDER, manifest_key
 from echo_queue.weights.retention import expendable
-from tests.weights.scene import SMALL, VERIFIER, fetch, history, publish, publish_all, same, weight_publisher
+from tests.weights.published_weights import (
+    SMALL,
+    VERIFIER,
+    fetch,
+    history,
+    publish,
+    publish_all,
+    same,
+    weight_publisher,
+)
 
 ONE = {"w": torch.ones(1)}
 

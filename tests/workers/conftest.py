@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.small import save_model
-from tests.workers.stage import Stage
+from tests.workers.worker_harness import WorkerHarness
 
 
 @pytest.fixture(scope="session")
@@ -14,12 +14,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, folder: Path) -> Iterator[Callable[..., Stage]]:
-    """Sets the stage for workers; nothing of it runs after the test."""
-    set_up: list[Stage] = []
+def harness(tmp_path: Path, folder: Path) -> Iterator[Callable[..., WorkerHarness]]:
+    """Sets the stage for workers, and ends everything on it after the test."""
+    set_up: list[WorkerHarness] = []
 
-    def begin(model_folder: Path = folder, /, **settings: object) -> Stage:
-        set_up.append(Stage(tmp_path, model_folder, **settings))
+    def begin(model_folder: Path = folder, /, **settings: object) -> WorkerHarness:
+        set_up.append(WorkerHarness(tmp_path, model_folder, **settings))
         return set_up[-1]
 
     yield begin

@@ -48,7 +48,7 @@ class Round:
 
 
 class Forgetful:
-    """Its sessions end when they please, whatever they are told."""
+    """An environment whose sessions end at their own time, whatever the model says."""
 
     def __init__(self) -> None:
         self._replies = 0
@@ -65,4 +65,4 @@ class Forgetful:
 
 
 class NoEnvironment:
-    """Has no `start`."""
+    """An environment without `start`."""

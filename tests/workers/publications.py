@@ -1,4 +1,4 @@
-"""A learner's publications without a learner: real presses and a real store, and what a worker makes of them."""
+"""A learner's publications without a learner, from real weight publishers to a real store, and a worker's check."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ class Bytes:
 
 
 class Publications:
-    """`tensors` drift a little with every version."""
+    """Publishes `tensors`, which drift a little with every version."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Publications:
         return published
 
     def drift(self, share: float = 0.05) -> None:
-        """Tied tensors stay tied."""
+        """Changes the tensors a little; tied tensors stay tied."""
         for tensor in {tensor.data_ptr(): tensor for tensor in self.tensors.values()}.values():
             if tensor.is_floating_point():
                 changes = torch.rand(tensor.shape, generator=self._generator) < share
@@ -70,7 +70,7 @@ class Publications:
 
 
 def model(seed: int = 0) -> dict[str, Tensor]:
-    """Tied, scalar, empty and integer tensors among others."""
+    """Makes tensors, with tied, scalar, empty and integer ones among them."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {f"layers.{number}": torch.randn(64, 48, generator=generator) for number in range(6)}
     embedding = torch.randn(100, 32, generator=generator)
@@ -84,7 +84,7 @@ def model(seed: int = 0) -> dict[str, Tensor]:
 
 
 def holds(tensors: Mapping[str, Tensor], manifest: Manifest) -> bool:
-    """Whether each of a version's tensors has its digest, under all of its names."""
+    """Returns whether each of a version's tensors has its digest, under all of its names."""
     names = {info.name: info.digest for info in manifest.tensors}
     names |= {alias: names[owner] for alias, owner in manifest.aliases.items()}
     return names.keys() == tensors.keys() and all(digest_of(tensors[name]) == names[name] for name in names)

@@ -16,12 +16,12 @@ from workers.shutdown import Shutdown, ShutdownThread, on_signals
 def main(config_path: Path, notice: Path) -> None:
     config = load(config_path)
     queue = Clients.connected_as(config, "worker", deadline_s=600.0)
-    leaving = Shutdown()
-    on_signals(leaving)
-    watch(Preemption(watch="file", file=notice, poll_s=0.05), leaving)
+    shutdown = Shutdown()
+    on_signals(shutdown)
+    watch(Preemption(watch="file", file=notice, poll_s=0.05), shutdown)
     held = HeldLeases()
     held.add(queue.lease("w1", Version(0, 0), 8).tasks, version=0)
-    ShutdownThread(queue, "w1", leaving, config.rollout.grace_s, held=held, retire=lambda: None).start()
+    ShutdownThread(queue, "w1", shutdown, config.rollout.grace_s, held=held, retire=lambda: None).start()
     while True:
         time.sleep(3600)
 

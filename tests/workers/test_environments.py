@@ -5,7 +5,6 @@ import pickle
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any
 
 import orjson
 import pytest
-import reasoning_gym
 
 from echo_queue.config import Environment
 from echo_queue.errors import ConfigError
 from echo_queue.submission.sources.poker import Deal, Hand
+from tests.processes import is_running
+from tests.waiting import wait_until
 from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.scorer import Scorer, ScoringError
 
@@ -39,6 +39,8 @@ def answers(completions: list[str], prompt: Any = "q", **columns: Any) -> Scorin
 
 
 def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
+    import reasoning_gym
+
     options = {"size": 3, "seed": 5}
     entry = reasoning_gym.create_dataset("chain_sum", **options)[1]
     columns = {"dataset": "chain_sum", "options": options, "index": 1, "entry": entry}
@@ -174,7 +176,7 @@ def test_what_is_no_environment_stops_the_worker() -> None:
 
 
 class Bomb:
-    """Unpickled, it makes a file."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -240,21 +242,17 @@ def test_an_environment_that_cannot_be_made_stops_the_worker(function: str, reas
 
 def test_a_hanging_environment_dies_with_its_worker(tmp_path: Path) -> None:
     program = (
-        "import pathlib, sys, threading\n"
         "from echo_queue.config import Environment\n"
-        "from tests.workers.test_environments import answers\n"
+        "from workers.environments import ScoringRequest\n"
         "from workers.environments.scorer import Scorer\n"
         f"one = Scorer(Environment(kind='function', function='{REWARDS}:misbehaves'))\n"
         "one.wait_ready()\n"
         "print(one._process.pid, flush=True)\n"
-        "one.score(answers(['hang']))\n"
+        "one.score(ScoringRequest('q', ['hang'], [[1]], {}))\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     child = int(worker.stdout.readline())
     worker.kill()
     worker.communicate()
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{child}").exists() and "\nState:\tZ" not in Path(f"/proc/{child}/status").read_text():
-        assert time.monotonic() < deadline, "the environment outlived its worker"
-        time.sleep(0.02)
+    wait_until(lambda: not is_running(child), "the end of the environment, which outlives its worker")

@@ -1,4 +1,4 @@
-"""The heart of a worker between a real queue and a real engine."""
+"""The lease keeper between a real queue and a real engine."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -8,22 +8,22 @@ import numpy as np
 
 from echo_queue.records import NOTHING, PartialGroup, PartialSample, Span, Version
 from tests.queue.clients import Clients
-from tests.workers.stage import Stage, tensors_of
+from tests.workers.worker_harness import WorkerHarness, tensors_of
 from workers import engines
 from workers.held_leases import HeldLeases
 from workers.lease_keeper import LeaseKeeper
 
-Begin = Callable[..., Stage]
+Begin = Callable[..., WorkerHarness]
 BASE = Version(0, 0)
 
 
-def heart_of(run: Stage, folder: Path, queue: Clients, held: HeldLeases) -> LeaseKeeper:
+def heart_of(run: WorkerHarness, folder: Path, queue: Clients, held: HeldLeases) -> LeaseKeeper:
     engine = engines.create(run.config, str(folder), BASE, [])
     return LeaseKeeper(queue, "w1", engine, held, every_s=0.1, accepted=lambda: 0, fetched={})
 
 
-def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path) -> None:
-    run = stage()
+def test_a_task_that_nobody_wants_any_more_is_dropped(harness: Begin, folder: Path) -> None:
+    run = harness()
     run.begin(["1", "2"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     tasks = queue.lease("w1", BASE, 2).tasks
@@ -37,8 +37,8 @@ def test_a_task_that_nobody_wants_any_more_is_dropped(stage: Begin, folder: Path
     lease_keeper.close()
 
 
-def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) -> None:
-    run = stage(queue={"lease_s": 1.0}, telemetry={"heartbeat_s": 0.1})
+def test_a_lease_lasts_as_long_as_the_heart_beats(harness: Begin, folder: Path) -> None:
+    run = harness(queue={"lease_s": 1.0}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker"), HeldLeases()
     held.add(queue.lease("w1", BASE, 1).tasks, 0)
@@ -56,8 +56,8 @@ def test_a_lease_lasts_as_long_as_the_heart_beats(stage: Begin, folder: Path) ->
     run.until(lambda: run.queue.reclaim().expired == 1, "the lease's end")
 
 
-def test_partials_that_were_noted_are_stored_for_the_next_worker(stage: Begin, folder: Path) -> None:
-    run = stage(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
+def test_partials_that_were_noted_are_stored_for_the_next_worker(harness: Begin, folder: Path) -> None:
+    run = harness(queue={"lease_s": 0.5}, telemetry={"heartbeat_s": 0.1})
     run.begin(["1"], tensors_of(folder))
     queue, held = Clients.connected_as(run.config, "worker", run.store), HeldLeases()
     (task,) = queue.lease("w1", BASE, 1).tasks

@@ -33,7 +33,7 @@ class OnDisk(Bytes):
         return memoryview(self._path.read_bytes())
 
 
-class Made(dict):
+class TensorsOnDemand(dict):
     "Tensors that exist while they are looked at."
 
     def __init__(self, seed):
@@ -57,13 +57,13 @@ class Made(dict):
 def publish(folder, number, base):
     version, pieces, parts = Version(1, number), {}, []
     start = None if base is None else base.version
-    for shard in delta.encode({} if base is None else Made(number - 1), Made(number)):
+    for shard in delta.encode({} if base is None else TensorsOnDemand(number - 1), TensorsOnDemand(number)):
         for piece in shard.pieces:
             pieces.setdefault(piece.names[0], []).append(piece.digest)
         part, data = cut(version, start, shard.data, 1 << 18, None)
         (folder / f"{number}-{len(parts)}").write_bytes(data)
         parts.append(part)
-    infos = described(Made(number), pieces)
+    infos = described(TensorsOnDemand(number), pieces)
     root = root_digest(infos, {})
     route = Route("run", version, start, root, None if base is None else base.root, tuple(parts))
     manifest = Manifest("run", version, infos, {}, root, route)

@@ -1,4 +1,4 @@
-"""What a model reads after an observation is what its chat template would have written."""
+"""The prompt encoder: after an observation the model reads the text that its chat template would have written."""
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -22,7 +22,7 @@ ASKED: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user",
 
 
 def prompts(template: str | None) -> tuple[PromptEncoder, PreTrainedTokenizerFast]:
-    """Every byte is a token, and three words are special."""
+    """Makes a tokenizer in which every byte is a token, and three words are special."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({sign: place for place, sign in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,4 +1,4 @@
-"""What becomes of a worker whose engine breaks while it takes new weights: real services, a real engine that fails."""
+"""A worker whose engine breaks while it takes new weights, with real services and a real engine that fails."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,16 +12,17 @@ from torch import Tensor
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import PartialSample, Version
+from tests.waiting import DEADLINE_S
 from tests.workers.small import save_model
-from tests.workers.stage import Stage, assert_generated_by, tensors_of
+from tests.workers.worker_harness import WorkerHarness, assert_generated_by, tensors_of
 from workers.engines import Engine, SampleKey, Sampling
 from workers.engines.transformers import TransformersEngine
 
 torch.set_num_threads(1)
-Begin = Callable[..., Stage]
+Begin = Callable[..., WorkerHarness]
 QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(6)]
 PATIENT = {"lease_s": 20.0}
-"""What is handed back returns at once; a lease that was not would run out after 20 s, and cost an attempt."""
+"""A task that is handed back returns at once; a lease that is not would run out after 20 s, and cost an attempt."""
 
 
 class Failing(TransformersEngine):
@@ -69,6 +70,19 @@ class Unhurried(Failing):
         return super().step()
 
 
+class Patient(Failing):
+    """Is loaded again once `seen` is set, so that the quarantine lasts until the test has seen it."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.seen = threading.Event()
+
+    def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+        if version.number > 0 and self.failures == 0:
+            assert self.seen.wait(DEADLINE_S), "the test saw the quarantine"
+        super().load(version, tensors)
+
+
 def failing(
     how: str, failures: int, made: list[Failing], engine: type[Failing] = Failing
 ) -> Callable[[Config, str, Version, Sequence[int]], Engine]:
@@ -82,12 +96,12 @@ def failing(
 
 @pytest.mark.parametrize("how", ["raises", "garbles"])
 def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
-    stage: Begin, folder: Path, tmp_path: Path, how: str
+    harness: Begin, folder: Path, tmp_path: Path, how: str
 ) -> None:
     newer = save_model(tmp_path / "newer", seed=1)
-    run, made = stage(staleness={"s": 0}, queue=PATIENT), list[Failing]()
+    run, made = harness(staleness={"s": 0}, queue=PATIENT), list[Failing]()
     run.begin(QUESTIONS[:4], tensors_of(folder), wanted="3")
-    run.worker("w1", failing(how, 1, made))
+    run.worker("w1", failing(how, 1, made, Patient))
     for group in run.drain(2):
         assert_generated_by(folder, group, temperature=0.8)
     run.publish(1, tensors_of(newer))
@@ -101,6 +115,8 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
     run.until(quarantined, "quarantine with empty hands")
     (worker,) = run.status().workers
     assert worker.heartbeat and worker.heartbeat.version == Version(run.lineage, 0), "the new version is not served yet"
+    assert isinstance(made[0], Patient)
+    made[0].seen.set()
     for group in run.drain(2):
         assert group.oldest == group.newest == 1 and group.attempt == 0, "handed back, at no cost"
         assert_generated_by(newer, group, temperature=0.8)
@@ -108,10 +124,10 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
     assert run.queue.audit().ok
 
 
-def test_what_runs_is_handed_back_before_weights_are_built_anew(stage: Begin, tmp_path: Path) -> None:
+def test_what_runs_is_handed_back_before_weights_are_built_anew(harness: Begin, tmp_path: Path) -> None:
     old, new = (save_model(tmp_path / name, seed, stop=False) for seed, name in enumerate(("old", "new")))
     sizes = {"base": str(old), "max_prompt_tokens": 64, "max_new_tokens": 300}
-    run, made = stage(old, model=sizes, staleness={"s": 1}, queue=PATIENT), list[Failing]()
+    run, made = harness(old, model=sizes, staleness={"s": 1}, queue=PATIENT), list[Failing]()
     run.begin(QUESTIONS[:2], tensors_of(old), wanted="3")
     run.worker("w1", failing("raises", 1, made, Unhurried))
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
@@ -127,9 +143,11 @@ def test_what_runs_is_handed_back_before_weights_are_built_anew(stage: Begin, tm
     assert {(group.newest, group.attempt) for group in run.drain(2)} == {(1, 0)}
 
 
-def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(stage: Begin, folder: Path, tmp_path: Path) -> None:
+def test_an_engine_that_breaks_again_ends_its_worker_with_one_error(
+    harness: Begin, folder: Path, tmp_path: Path
+) -> None:
     newer = save_model(tmp_path / "newer", seed=1)
-    run, made = stage(staleness={"s": 0}, queue=PATIENT), list[Failing]()
+    run, made = harness(staleness={"s": 0}, queue=PATIENT), list[Failing]()
     run.begin(QUESTIONS[:4], tensors_of(folder), wanted="3")
     worker = run.worker("w1", failing("raises", 2, made))
     run.drain(2)

@@ -15,13 +15,13 @@ from echo_queue.queue import Lease
 from echo_queue.records import PartialGroup, PromptShard, Published, Task, Version
 from tests.queue.clients import Clients
 from tests.workers.small import save_model
-from tests.workers.stage import Stage, assert_generated_by, tensors_of
+from tests.workers.worker_harness import WorkerHarness, assert_generated_by, generating, tensors_of
 from workers.assignment import seed_of
 from workers.leaser import weights_needed
 from workers.rollout_loop import most_groups
 
 torch.set_num_threads(1)
-Begin = Callable[..., Stage]
+Begin = Callable[..., WorkerHarness]
 ANSWER = "3"
 QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(6)]
 
@@ -30,8 +30,8 @@ def misbehaving(timeout_s: float = 30.0) -> dict[str, object]:
     return {"kind": "function", "function": "tests.workers.rewards:as_told", "timeout_s": timeout_s}
 
 
-def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(stage: Begin, folder: Path) -> None:
-    run = stage()
+def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(harness: Begin, folder: Path) -> None:
+    run = harness()
     run.begin(QUESTIONS, tensors_of(folder), wanted=ANSWER)
     run.worker("w1")
     groups = run.drain(len(QUESTIONS))
@@ -44,10 +44,10 @@ def test_every_prompt_becomes_a_scored_group_with_the_models_own_logprobs(stage:
 
 
 def test_new_versions_are_loaded_between_calls_and_named_in_their_groups(
-    stage: Begin, folder: Path, tmp_path: Path
+    harness: Begin, folder: Path, tmp_path: Path
 ) -> None:
     newer = save_model(tmp_path / "newer", seed=1)
-    run = stage(staleness={"s": 0})
+    run = harness(staleness={"s": 0})
     run.begin(QUESTIONS[:4], tensors_of(folder), wanted=ANSWER)
     run.worker("w1")
     for group in run.drain(2):
@@ -59,9 +59,9 @@ def test_new_versions_are_loaded_between_calls_and_named_in_their_groups(
         assert_generated_by(newer, group, temperature=0.8)
 
 
-def test_a_worker_that_joins_late_starts_with_the_newest_weights(stage: Begin, folder: Path, tmp_path: Path) -> None:
+def test_a_worker_that_joins_late_starts_with_the_newest_weights(harness: Begin, folder: Path, tmp_path: Path) -> None:
     newer = save_model(tmp_path / "newer", seed=1)
-    run = stage()
+    run = harness()
     run.begin(QUESTIONS[:2], tensors_of(folder), wanted=ANSWER)
     run.publish(3, tensors_of(newer))
     run.worker("w1")
@@ -70,8 +70,8 @@ def test_a_worker_that_joins_late_starts_with_the_newest_weights(stage: Begin, f
         assert_generated_by(newer, group, temperature=0.8)
 
 
-def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(stage: Begin, folder: Path) -> None:
-    run = stage(environment=misbehaving())
+def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(harness: Begin, folder: Path) -> None:
+    run = harness(environment=misbehaving())
     run.begin(["raise", "7 + 5 ="], tensors_of(folder))
     run.worker("w1")
     assert run.drain(1)[0].index == 1
@@ -80,8 +80,8 @@ def test_a_failing_environment_costs_attempts_and_leaves_its_traceback(stage: Be
     assert run.queue.audit().ok
 
 
-def test_a_hanging_environment_costs_attempts_and_the_others_are_scored(stage: Begin, folder: Path) -> None:
-    run = stage(environment=misbehaving(timeout_s=0.3))
+def test_a_hanging_environment_costs_attempts_and_the_others_are_scored(harness: Begin, folder: Path) -> None:
+    run = harness(environment=misbehaving(timeout_s=0.3))
     run.begin(["hang", "7 + 5 ="], tensors_of(folder))
     run.worker("w1")
     assert run.drain(1)[0].index == 1
@@ -89,8 +89,8 @@ def test_a_hanging_environment_costs_attempts_and_the_others_are_scored(stage: B
     assert "timeout_s = 0.3" in reason
 
 
-def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(stage: Begin, folder: Path) -> None:
-    run = stage()
+def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(harness: Begin, folder: Path) -> None:
+    run = harness()
     chat = [{"role": "user", "content": "yes?"}]
     run.begin(["yes no maybe " * 40, chat, "no?"], tensors_of(folder), wanted=ANSWER)
     run.worker("w1")
@@ -99,8 +99,8 @@ def test_a_prompt_that_cannot_be_put_to_the_model_dies_with_the_reason(stage: Be
     assert "tokens; model.max_prompt_tokens is 64" in reasons and "no chat template" in reasons
 
 
-def test_a_shard_that_is_damaged_or_gone_costs_its_tasks_and_not_the_worker(stage: Begin, folder: Path) -> None:
-    run = stage()
+def test_a_shard_that_is_damaged_or_gone_costs_its_tasks_and_not_the_worker(harness: Begin, folder: Path) -> None:
+    run = harness()
     run.begin(QUESTIONS[:2], tensors_of(folder), wanted=ANSWER)
     (shard,) = run.store.list("prompts/")
     whole = run.store.get(shard.key)
@@ -119,25 +119,25 @@ def test_a_shard_that_is_damaged_or_gone_costs_its_tasks_and_not_the_worker(stag
 
 
 @pytest.mark.parametrize("limits", [{"reward_max": 0.5}, {"reward_min": 100.0}])
-def test_a_reward_out_of_its_range_is_a_failed_attempt(stage: Begin, folder: Path, limits: dict[str, float]) -> None:
-    run = stage(environment={"kind": "function", "function": "tests.workers.rewards:counts_ids"} | limits)
+def test_a_reward_out_of_its_range_is_a_failed_attempt(harness: Begin, folder: Path, limits: dict[str, float]) -> None:
+    run = harness(environment={"kind": "function", "function": "tests.workers.rewards:counts_ids"} | limits)
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
     run.worker("w1")
     (reason,) = run.died(1)
     assert "has the reward" in reason and "environment.reward_min is" in reason
 
 
-def test_chat_goes_through_the_models_template(stage: Begin, tmp_path: Path) -> None:
+def test_chat_goes_through_the_models_template(harness: Begin, tmp_path: Path) -> None:
     model = save_model(tmp_path / "chat", seed=0, chat=True)
-    run = stage(model, environment={"kind": "function", "function": "tests.workers.rewards:reads_chat"})
+    run = harness(model, environment={"kind": "function", "function": "tests.workers.rewards:reads_chat"})
     run.begin([[{"role": "user", "content": "yes?"}]], tensors_of(model))
     run.worker("w1")
     group = run.drain(1)[0]
     assert_generated_by(model, group, temperature=0.8)
 
 
-def test_a_finished_run_lets_its_workers_go(stage: Begin, folder: Path) -> None:
-    run = stage()
+def test_a_finished_run_lets_its_workers_go(harness: Begin, folder: Path) -> None:
+    run = harness()
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
     worker = run.worker("w1")
     run.drain(1)
@@ -146,8 +146,8 @@ def test_a_finished_run_lets_its_workers_go(stage: Begin, folder: Path) -> None:
     assert not worker.is_alive() and not run.errors
 
 
-def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(stage: Begin, folder: Path) -> None:
-    run = stage(queue={"stall_deadline_s": 3.0, "lease_s": 1.0}, staleness={"s": 1})
+def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(harness: Begin, folder: Path) -> None:
+    run = harness(queue={"stall_deadline_s": 3.0, "lease_s": 1.0}, staleness={"s": 1})
     run.begin(QUESTIONS * 2, tensors_of(folder), wanted=ANSWER)
     worker = run.worker("w1")
     run.drain(2)
@@ -162,16 +162,16 @@ def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(stage: Begin,
     assert "or newer did not arrive within 3 s" in str(error) and "weights/nowhere" in str(error)
 
 
-def test_a_worker_far_away_gets_its_base_model_from_the_store(stage: Begin, folder: Path) -> None:
-    run = stage(model={"base": "init", "max_prompt_tokens": 64, "max_new_tokens": 16})
+def test_a_worker_far_away_gets_its_base_model_from_the_store(harness: Begin, folder: Path) -> None:
+    run = harness(model={"base": "init", "max_prompt_tokens": 64, "max_new_tokens": 16})
     run.begin(QUESTIONS[:1], tensors_of(folder), wanted=ANSWER)
     run.worker("w1")
     run.store.upload_folder(folder, "base")
     assert_generated_by(folder, run.drain(1)[0], temperature=0.8)
 
 
-def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(stage: Begin, folder: Path) -> None:
-    run = stage(environment={"kind": "function", "function": "nowhere_at_all:f"})
+def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(harness: Begin, folder: Path) -> None:
+    run = harness(environment={"kind": "function", "function": "nowhere_at_all:f"})
     run.begin(QUESTIONS[:1], tensors_of(folder))
     run.worker("w1").join(timeout=120)
     (error,) = run.errors
@@ -180,9 +180,9 @@ def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_leases(sta
 
 
 @pytest.mark.slow
-def test_sigterm_hands_back_what_cannot_be_finished(stage: Begin, tmp_path: Path) -> None:
+def test_sigterm_hands_back_what_cannot_be_finished(harness: Begin, tmp_path: Path) -> None:
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
-    run = stage(
+    run = harness(
         endless,
         model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 8000},
         rollout={"grace_s": 2.0, "concurrent_groups": 2},
@@ -198,8 +198,8 @@ def test_sigterm_hands_back_what_cannot_be_finished(stage: Begin, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_sigterm_ends_a_worker_whose_environment_hangs(stage: Begin, folder: Path) -> None:
-    run = stage(environment=misbehaving(600.0), rollout={"grace_s": 2.0}, queue={"lease_s": 60.0})
+def test_sigterm_ends_a_worker_whose_environment_hangs(harness: Begin, folder: Path) -> None:
+    run = harness(environment=misbehaving(600.0), rollout={"grace_s": 2.0}, queue={"lease_s": 60.0})
     run.begin(["hang"], tensors_of(folder))
     worker = run.process("w1")
     run.until(
@@ -211,9 +211,9 @@ def test_sigterm_ends_a_worker_whose_environment_hangs(stage: Begin, folder: Pat
 
 
 @pytest.mark.slow
-def test_what_a_killed_worker_held_is_done_by_another(stage: Begin, tmp_path: Path) -> None:
+def test_what_a_killed_worker_held_is_done_by_another(harness: Begin, tmp_path: Path) -> None:
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
-    run = stage(endless, model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 2000})
+    run = harness(endless, model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 2000})
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     killed = run.process("w1")
     run.until(lambda: any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers), "tokens")
@@ -227,12 +227,8 @@ def test_what_a_killed_worker_held_is_done_by_another(stage: Begin, tmp_path: Pa
 ENDLESS = {"max_prompt_tokens": 64, "max_new_tokens": 4000}
 
 
-def generating(run: Stage) -> bool:
-    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
-
-
-def stored(run: Stage) -> dict[str, PartialGroup]:
-    """What the next worker would go on from; the tasks are handed back."""
+def stored(run: WorkerHarness) -> dict[str, PartialGroup]:
+    """Returns the partial rollouts that the next worker would continue; the tasks are handed back."""
     run.until(lambda: bool(run.queue.reclaim()) and run.status().in_flight == 0, "leases to end")
     probe = Clients.connected_as(run.config, "worker", run.store)
     lease = probe.lease("probe", Version(run.lineage, 0), 9)
@@ -243,9 +239,9 @@ def stored(run: Stage) -> dict[str, PartialGroup]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_another_worker_goes_on_where_one_was_taken_away(stage: Begin, tmp_path: Path, end: signal.Signals) -> None:
+def test_another_worker_goes_on_where_one_was_taken_away(harness: Begin, tmp_path: Path, end: signal.Signals) -> None:
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
-    run = stage(endless, model={"base": str(endless), **ENDLESS}, rollout={"progress_s": 0.2, "grace_s": 20.0})
+    run = harness(endless, model={"base": str(endless), **ENDLESS}, rollout={"progress_s": 0.2, "grace_s": 20.0})
     run.begin(QUESTIONS[:2], tensors_of(endless), wanted=ANSWER)
     taken = run.process("w1")
     run.until(lambda: generating(run), "tokens")
@@ -266,9 +262,9 @@ def test_another_worker_goes_on_where_one_was_taken_away(stage: Begin, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["in-flight", "push-pull"])
-def test_a_mode_says_when_new_weights_are_taken(stage: Begin, tmp_path: Path, mode: str) -> None:
+def test_a_mode_says_when_new_weights_are_taken(harness: Begin, tmp_path: Path, mode: str) -> None:
     old, new = (save_model(tmp_path / name, seed, stop=False) for seed, name in enumerate(("old", "new")))
-    run = stage(old, model={"base": str(old), **ENDLESS}, rollout={"mode": mode}, staleness={"s": 2})
+    run = harness(old, model={"base": str(old), **ENDLESS}, rollout={"mode": mode}, staleness={"s": 2})
     run.begin(QUESTIONS[:4], tensors_of(old), wanted=ANSWER)
     run.worker("w1")
     run.until(lambda: generating(run), "tokens")

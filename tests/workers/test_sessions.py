@@ -1,4 +1,4 @@
-"""The same turns get the same reply, whoever has heard them before."""
+"""The same turns get the same reply, in every process."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""How a worker hears that it must go, and what happens if its main thread does not."""
+"""The shutdown: how a worker learns that it must leave, and what ends it if its main thread hangs."""
 
 import os
 import signal
@@ -10,71 +10,62 @@ from pathlib import Path
 import pytest
 
 from tests.queue.clients import Clients
-from tests.workers.stage import Stage, tensors_of
+from tests.workers.worker_harness import WorkerHarness, tensors_of
 from workers.held_leases import HeldLeases
 from workers.shutdown import LEAST_S, Shutdown, ShutdownThread, on_signals
 
-Begin = Callable[..., Stage]
+Begin = Callable[..., WorkerHarness]
 DEADLINE_S = 120.0
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Those of before are there again after the test."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_makes_a_worker_leave(number: signal.Signals) -> None:
-    leaving = Shutdown()
-    on_signals(leaving)
+    shutdown = Shutdown()
+    on_signals(shutdown)
     os.kill(os.getpid(), number)
-    assert leaving.wait(DEADLINE_S)
-    assert (leaving.why, leaving.within_s) == (number.name, None)
+    assert shutdown.wait(DEADLINE_S)
+    assert (shutdown.why, shutdown.within_s) == (number.name, None)
 
 
 def test_the_first_notice_says_why_and_how_soon() -> None:
-    leaving = Shutdown()
-    leaving.leave("the cloud takes it", within_s=25.0)
-    leaving.leave("SIGTERM")
-    assert (leaving.why, leaving.within_s) == ("the cloud takes it", 25.0)
+    shutdown = Shutdown()
+    shutdown.leave("the cloud takes it", within_s=25.0)
+    shutdown.leave("SIGTERM")
+    assert (shutdown.why, shutdown.within_s) == ("the cloud takes it", 25.0)
 
 
 def test_the_time_there_is_comes_from_the_notice_or_from_the_configuration() -> None:
     assert Shutdown().time_s(20.0) == 20.0
     for told_s, there_is_s in ((25.0, 25.0), (0.0, LEAST_S)):
-        leaving = Shutdown()
-        leaving.leave("the cloud takes it", told_s)
-        assert leaving.time_s(20.0) == there_is_s
+        shutdown = Shutdown()
+        shutdown.leave("the cloud takes it", told_s)
+        assert shutdown.time_s(20.0) == there_is_s
 
 
 def test_a_worker_that_rests_does_not_leave() -> None:
-    leaving = Shutdown()
-    leaving.rest("it may be taken")
-    assert leaving.resting and not leaving.is_set()
+    shutdown = Shutdown()
+    shutdown.rest("it may be taken")
+    assert shutdown.resting and not shutdown.is_set()
 
 
-def test_a_main_thread_that_leaves_by_itself_is_left_alone(stage: Begin) -> None:
-    leaving, retired = Shutdown(), Shutdown()
-    run = stage()
+def test_a_main_thread_that_leaves_by_itself_is_left_alone(harness: Begin) -> None:
+    shutdown, retired = Shutdown(), Shutdown()
+    run = harness()
     queue = Clients.connected_as(run.config, "worker")
-    leaver = ShutdownThread(queue, "w1", leaving, grace_s=DEADLINE_S, held=HeldLeases(), retire=retired.set)
-    leaver.start()
-    leaving.leave("it is time")
+    shutdown_thread = ShutdownThread(queue, "w1", shutdown, grace_s=DEADLINE_S, held=HeldLeases(), retire=retired.set)
+    shutdown_thread.start()
+    shutdown.leave("it is time")
     assert retired.wait(DEADLINE_S)
-    leaver.left()
-    leaver.join(timeout=DEADLINE_S)
-    assert not leaver.is_alive()
+    shutdown_thread.left()
+    shutdown_thread.join(timeout=DEADLINE_S)
+    assert not shutdown_thread.is_alive()
 
 
 @pytest.fixture
-def stuck(stage: Begin, folder: Path, tmp_path: Path) -> Iterator[tuple[Stage, "subprocess.Popen[bytes]"]]:
+def stuck(harness: Begin, folder: Path, tmp_path: Path) -> Iterator[tuple[WorkerHarness, "subprocess.Popen[bytes]"]]:
     """A process that holds two tasks and cannot be stopped. SIGTERM gives it 600 s, the file `notice` 2 s."""
-    run = stage(queue={"lease_s": 600.0}, rollout={"grace_s": 600.0})
+    run = harness(queue={"lease_s": 600.0}, rollout={"grace_s": 600.0})
     run.begin(["1", "2"], tensors_of(folder))
     command = [sys.executable, "-m", "tests.workers.stuck", str(run.path), str(tmp_path / "notice")]
     process = subprocess.Popen(command)
@@ -86,7 +77,7 @@ def stuck(stage: Begin, folder: Path, tmp_path: Path) -> Iterator[tuple[Stage, "
 
 @pytest.mark.slow
 def test_what_a_stuck_worker_holds_is_handed_back_in_the_time_a_notice_gives(
-    stuck: tuple[Stage, "subprocess.Popen[bytes]"], tmp_path: Path
+    stuck: tuple[WorkerHarness, "subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:
     run, process = stuck
     (tmp_path / "notice").write_text("2")
@@ -97,7 +88,7 @@ def test_what_a_stuck_worker_holds_is_handed_back_in_the_time_a_notice_gives(
 
 @pytest.mark.slow
 def test_a_stuck_worker_ends_in_time_though_nobody_hears_what_it_hands_back(
-    stuck: tuple[Stage, "subprocess.Popen[bytes]"], tmp_path: Path
+    stuck: tuple[WorkerHarness, "subprocess.Popen[bytes]"], tmp_path: Path
 ) -> None:
     run, process = stuck
     run.services.stop()

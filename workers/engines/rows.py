@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from echo_queue.records import Finish, PartialSample, Span
-from workers.engines import SampleKey, SampleRequest
 from workers.engines.draw import uniforms
+from workers.engines.protocol import SampleKey, SampleRequest
 
 INPUT, POSITION, INDEX, LIMIT = range(4)
 """Columns of the rows' state: the token that the next step reads and its position in the sequence, the index in the

@@ -21,9 +21,10 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import PartialSample, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from workers.engines import SampleKey, SampleRequest, Sampling, check, checkpoint
+from workers.engines import model_folder
 from workers.engines.draw import draw
 from workers.engines.kv_cache import KeysValues, KVCache
+from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
 from workers.engines.qwen3_step import Qwen3Step
 from workers.engines.qwen3_step import applies as qwen3_applies
 from workers.engines.rows import BatchRows, sequence
@@ -45,14 +46,14 @@ class TransformersEngine:
         self.version = version
         self.sampled = 0
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = checkpoint.open_model(folder, dtype)
+        model = model_folder.open_model(folder, dtype)
         problems = list(_unfit(model.config, folder, longest))
         if problems:
             raise ConfigError(*problems)
         self._model: PreTrainedModel = model.to(device=self._device).eval().requires_grad_(False)  # type: ignore[call-arg]
         self._forward = Qwen3Step(self._model, longest) if qwen3_applies(self._model) else self._plain_forward
         self._sampling = sampling
-        stop_tokens = {*sampling.stop_tokens, *checkpoint.stop_tokens(model)}
+        stop_tokens = {*sampling.stop_tokens, *model_folder.stop_tokens(model)}
         self._stop_tokens = torch.tensor(sorted(stop_tokens), dtype=torch.long, device=self._device)
         self._waiting: list[SampleRequest] = []
         self._start_empty()
@@ -95,7 +96,7 @@ class TransformersEngine:
 
     def load(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
         parameters = self._model.state_dict(keep_vars=True)
-        problems = list(checkpoint.misfits(parameters, tensors, version))
+        problems = list(model_folder.misfits(parameters, tensors, version))
         if problems:
             raise ConfigError(*problems)
         distinct = {id(parameters[name]): name for name in tensors}
@@ -211,4 +212,4 @@ def _unfit(config: PreTrainedConfig, folder: str, longest: int) -> Iterator[Prob
             f"the transformers engine supports only full attention; {folder} has {', '.join(sorted(kinds))} layers",
             "choose another engine or model",
         )
-    yield from checkpoint.too_short(config, longest)
+    yield from model_folder.too_short(config, longest)

@@ -1,104 +1,23 @@
-"""Environments turn completions into rewards, at once or after several turns.
+"""Environments: what scores and answers samples. `protocol` says what one promises; `registry` makes one."""
 
-- An environment runs in a process of its own (`scorer.py`): one that raises, hangs or dies costs its task an attempt,
-  recorded with the traceback, and never becomes a reward of 0.
-- A reward is a finite float, one for each completion; anything else is a failure too.
-- An interactive environment keeps a session for each sample. A session follows from its prompt, columns, seed and the
-  model's turns, so it can be made again anywhere (`sessions.py`): a sample may continue on another machine.
-"""
+from workers.environments.protocol import (
+    EnvironmentSettings,
+    InteractiveEnvironment,
+    Reply,
+    ScoringEnvironment,
+    ScoringRequest,
+    Session,
+    Turn,
+)
+from workers.environments.registry import create
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-from echo_queue.config import Environment as EnvironmentConfig
-from echo_queue.records import Message
-
-
-@dataclass(frozen=True)
-class ScoringRequest:
-    """The N completions of one prompt, to be scored. `columns` are the prompt row's further columns."""
-
-    prompt: str | list[Message]
-    completions: Sequence[str]
-    completion_ids: Sequence[list[int]]
-    columns: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A sample up to the point where the environment must reply.
-
-    `completions`: every text that the model wrote in the sample, in order. `last`: the model has no room to write more;
-    its last text may be cut, or may have been answered before by an observation that filled the room.
-    """
-
-    prompt: str | list[Message]
-    columns: Mapping[str, Any]
-    seed: int
-    completions: Sequence[str]
-    last: bool = False
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An environment's reply: an observation that the model reads next, or, once the sample is over, its reward."""
-
-    observation: str | None
-    reward: float | None
-
-
-class ScoringEnvironment(Protocol):
-    """Scores completions at once."""
-
-    def score(self, request: ScoringRequest) -> list[float]:
-        """Returns the reward of each completion, in order. May raise anything."""
-
-
-class Session(Protocol):
-    """A sample's game, dialogue or tools."""
-
-    def reply(self, text: str) -> str | float:
-        """Replies to the model's next turn: a text that is not empty, or the reward, which ends the session."""
-
-    def unfinished(self) -> float:
-        """Returns the reward of a sample that ends because the model has no room, or no turns, left."""
-
-
-class InteractiveEnvironment(Protocol):
-    """Answers the model turn by turn."""
-
-    def start(self, prompt: str | list[Message], columns: Mapping[str, Any], seed: int) -> Session:
-        """Starts a session whose replies depend only on these arguments and the model's turns. May raise anything."""
-
-
-def create(config: EnvironmentConfig) -> ScoringEnvironment | InteractiveEnvironment:
-    """Makes the configured environment, an `InteractiveEnvironment` iff `config.kind` is interactive.
-
-    Raises `ConfigError` if the environment cannot be made on this machine.
-    """
-    match config.kind:
-        case "reasoning-gym":
-            from workers.environments.reasoning_gym import ReasoningGym
-
-            return ReasoningGym()
-        case "math":
-            from workers.environments.math import Math
-
-            return Math()
-        case "function":
-            from workers.environments.function import Function
-
-            return Function(config.function)
-        case "interactive":
-            from workers.environments.interactive import make
-
-            return make(config.function, config.options)
-        case "verifiers":
-            from workers.environments.verifiers import Verifiers
-
-            return Verifiers(config.function, config.options)
-        case "poker":
-            from workers.environments.poker import Poker
-
-            return Poker()
+__all__ = [
+    "EnvironmentSettings",
+    "InteractiveEnvironment",
+    "Reply",
+    "ScoringEnvironment",
+    "ScoringRequest",
+    "Session",
+    "Turn",
+    "create",
+]

@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from echo_queue.config import INTERACTIVE
-from echo_queue.config import Environment as EnvironmentConfig
+import orjson
+
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import Reply, ScoringRequest, Turn, create
 from workers.environments.pipe import Pipe
+from workers.environments.protocol import EnvironmentSettings, Reply, ScoringRequest, Turn
+from workers.environments.registry import create
 from workers.environments.sessions import Sessions
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -85,15 +86,15 @@ def _problem(message: Any) -> Problem:
     raise ValueError(f"not a problem: {str(message)[:200]}")
 
 
-def serve(pipe: Pipe, config: EnvironmentConfig) -> None:
+def serve(pipe: Pipe, settings: EnvironmentSettings) -> None:
     """Makes the environment and answers messages until the pipe closes."""
     try:
-        answer = answerer(config)
+        answer = answerer(settings)
     except ConfigError as error:
         pipe.send(message_of(Unfit(error.problems)), None)
         return
     except Exception:
-        where = f"environment.{'function' if config.function else 'kind'}"
+        where = f"environment.{'function' if settings.function else 'kind'}"
         pipe.send(message_of(Unfit((Problem(where, _traceback(), "fix the error that it raised"),))), None)
         return
     pipe.send(message_of(Ready()), None)
@@ -109,11 +110,11 @@ def serve(pipe: Pipe, config: EnvironmentConfig) -> None:
         pipe.send(message_of(reply), None)
 
 
-def answerer(config: EnvironmentConfig) -> Callable[[dict[str, Any]], Rewards | Reply]:
+def answerer(settings: EnvironmentSettings) -> Callable[[dict[str, Any]], Rewards | Reply]:
     """Returns the function that answers messages. Raises `ConfigError` if the environment cannot be made here."""
-    environment: Any = create(config)
-    if config.kind in INTERACTIVE:
-        sessions = Sessions(environment, config.max_turns)
+    environment: Any = create(settings)
+    if hasattr(environment, "start"):
+        sessions = Sessions(environment, settings.max_turns)
         return lambda message: checked_reply(sessions.reply(Turn(**message)))
 
     def score(message: dict[str, Any]) -> Rewards:
@@ -150,7 +151,9 @@ def main(descriptor: str, parent: str, config: str) -> None:
     die_with(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    serve(Pipe(socket.socket(fileno=int(descriptor))), EnvironmentConfig.model_validate_json(config))
+    section = orjson.loads(config)
+    settings = EnvironmentSettings(section["kind"], section["function"], section["options"], section["max_turns"])
+    serve(Pipe(socket.socket(fileno=int(descriptor))), settings)
 
 
 def _traceback() -> str:

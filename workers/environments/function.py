@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from workers.environments import ScoringRequest
+from workers.environments.protocol import ScoringRequest
 from workers.environments.reference import resolve
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import InteractiveEnvironment
+from workers.environments.protocol import InteractiveEnvironment
 from workers.environments.reference import WHERE, resolve
 
 

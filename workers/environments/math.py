@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from echo_queue.errors import ConfigError, Problem
-from workers.environments import ScoringRequest
+from workers.environments.protocol import ScoringRequest
 
 COLUMNS = ("answer", "solution")
 DELIMITED_OR_PROSE = re.compile(r"\$|\\boxed|\\\(|\\\[|(?<!\\)\b[A-Za-z]{2,}")

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.submission.sources.reasoning_gym import original
-from workers.environments import ScoringRequest
+from workers.environments.protocol import ScoringRequest
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 

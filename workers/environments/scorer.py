@@ -18,7 +18,6 @@ from echo_queue.config import INTERACTIVE
 from echo_queue.config import Environment as EnvironmentConfig
 from echo_queue.errors import ConfigError, DeadlineError, Problem
 from echo_queue.launch.reap import reap
-from workers.environments import Reply, ScoringRequest, Turn
 from workers.environments.child import (
     Answer,
     Failed,
@@ -29,6 +28,7 @@ from workers.environments.child import (
     checked_rewards,
 )
 from workers.environments.pipe import Pipe
+from workers.environments.protocol import Reply, ScoringRequest, Turn
 
 START_DEADLINE_S = 120.0
 """Long enough to import a large environment from a cold disk."""

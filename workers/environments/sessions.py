@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from blake3 import blake3
 
-from workers.environments import InteractiveEnvironment, Reply, Session, Turn
+from workers.environments.protocol import InteractiveEnvironment, Reply, Session, Turn
 
 SESSIONS_MAX = 4096
 """More than the number of samples that a worker generates at once."""

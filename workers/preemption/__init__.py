@@ -11,7 +11,8 @@ from workers.preemption.aws import Aws
 from workers.preemption.azure import Azure
 from workers.preemption.file import NoticeFile
 from workers.preemption.gcp import Gcp
-from workers.preemption.watcher import NoticeSource, NoticeWatcher
+from workers.preemption.notice_source import NoticeSource
+from workers.preemption.notice_watcher import NoticeWatcher
 from workers.shutdown import Shutdown
 
 __all__ = ["watch"]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from workers.preemption.metadata import MetadataAnswer, MetadataServer
-from workers.preemption.watcher import Notice, NoticeSourceAway, Recommendation, seconds_until
+from workers.preemption.notice_source import Notice, NoticeSourceAway, Recommendation, seconds_until
 
 TOKEN_S = 21_600
 NOTICE_S = 120.0

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import orjson
 
 from workers.preemption.metadata import MetadataServer
-from workers.preemption.watcher import Notice, NoticeSourceAway, seconds_until
+from workers.preemption.notice_source import Notice, NoticeSourceAway, seconds_until
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Eviction(NamedTuple):
 
 
 class Azure:
-    """`acknowledge`: when this process ends, it tells Azure that it need not wait any longer."""
+    """Polls Azure's scheduled events. `acknowledge`: when this process ends, it reports that Azure need not wait."""
 
     ENDPOINT: ClassVar = "http://169.254.169.254"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from workers.preemption.watcher import Notice, NoticeSourceAway, Recommendation
+from workers.preemption.notice_source import Notice, NoticeSourceAway, Recommendation
 
 
 class NoticeFile:

@@ -6,7 +6,7 @@ https://cloud.google.com/compute/docs/instances/preemptible and /compute/docs/me
 from typing import ClassVar
 
 from workers.preemption.metadata import MetadataServer
-from workers.preemption.watcher import Notice, NoticeSourceAway
+from workers.preemption.notice_source import Notice, NoticeSourceAway
 
 WAIT_S = 30
 NOTICE_S = 30.0

@@ -7,7 +7,7 @@ import orjson
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from workers.preemption.watcher import NoticeSourceAway
+from workers.preemption.notice_source import NoticeSourceAway
 
 ANSWER_S = 5.0
 """Longest silence of a server that is not asked to delay its answer."""

@@ -1,10 +1,11 @@
-"""Fetches a published version: from the pointer to its parts on this machine, and from these to the stage.
+"""Fetches a published version: follows the pointer to its parts, brings them to this machine, and then to the stage.
 
-- Only what is signed with the key that was pinned when this worker joined is ever read; another key ends the worker.
-- Where something is staged, a whole path is here before the stage is touched; where nothing is, parts are decoded as
-  they come, so that a worker that joins serves a moment after its last byte.
-- The cheapest path from what is staged is fetched. The base model that this worker was started with counts as staged,
-  if it is bit for bit the version 0 that the learner published. It is read only while that one is in the store.
+- Only documents signed with the key that was pinned when this worker joined are ever read; another key ends the worker.
+- If weights are staged, the whole path is fetched before the stage is touched. If none are, parts are decoded as they
+  arrive, so that a worker that joins serves a moment after its last byte.
+- The cheapest path from the staged weights is fetched. The base model that this worker was started with counts as
+  staged if it equals, bit for bit, the version 0 that the learner published. It is compared only while that version is
+  in the store.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FetchedVersion:
-    """All that the stage needs to become a version; its parts, by their key, are here or on their way."""
+    """Everything that the stage needs to become a version. `parts`, by key, are on this machine or on their way."""
 
     published: Published
     manifest: Manifest
@@ -35,7 +36,10 @@ class FetchedVersion:
 
 
 class VersionFetcher:
-    """`base` gives the tensors of the base model, while the engine serves nothing else. `deadline_s`: for one route."""
+    """Fetches and stages versions, in the weight watcher's thread. `deadline_s`: the longest that one route may take.
+
+    `base` returns the base model's tensors by name; it is used only while the engine serves nothing else.
+    """
 
     def __init__(
         self,
@@ -55,9 +59,9 @@ class VersionFetcher:
         self._base = base
 
     def fetch(self, published: Published) -> FetchedVersion:
-        """Fetches and verifies what leads to `published`; the engine and what is staged stay as they are.
+        """Fetches and verifies the parts that lead to `published`, and changes neither the engine nor the stage.
 
-        Where nothing is staged it may return at once, with parts that are waited for when they are applied.
+        If nothing is staged, it may return at once, with parts that are waited for when they are applied.
         """
         try:
             manifest = reader.read_manifest(self._store, published, self._pinned.verifier)
@@ -69,15 +73,15 @@ class VersionFetcher:
         return FetchedVersion(published, manifest, path, dict(parts))
 
     def apply(self, fetched: FetchedVersion) -> None:
-        """Stages the version; the caller holds the stage. Lets the parts go afterwards, so that their room is free."""
-        self._base = None  # the engine may be given something else from now on
+        """Stages the version, then releases its parts, so that their room is free. The caller holds the stage."""
+        self._base = None  # from now on the engine may serve other weights than the base model
         try:
             self.stage.apply(fetched.path, fetched.manifest, fetched.parts, self._pinned.chunk_key)
         finally:
             fetched.parts.clear()
 
     def _path(self, manifest: Manifest) -> tuple[Route, ...]:
-        """The cheapest path. An anchor of the very weights that are staged, whatever their version, is left out."""
+        """Returns the cheapest path, without an anchor of the very weights that are staged under any version."""
         have = self.stage.have or self._adopted(manifest)
         if have is not None and have[1] == manifest.root:
             return ()
@@ -86,13 +90,16 @@ class VersionFetcher:
         return path[1:] if spared else path
 
     def _adopted(self, manifest: Manifest) -> tuple[Version, str] | None:
-        """Stages the base model, if the learner published the same as the first version of its lineage."""
+        """Stages the base model if the learner published the same weights as the first version of its lineage.
+
+        Returns what is staged then, as `Stage.have`; None if the base model is not that version.
+        """
         if self._base is None:
             return None
         try:
             first = self._first(manifest)
         except MissingObject:
-            first = None  # it was pruned, and nothing leads from there any more
+            first = None  # it was pruned, so that no route begins at it any more
         weight, self._base = self._base, None
         if first is None or not self.stage.wait_turn(lambda: True):
             return None

@@ -1,8 +1,9 @@
-"""The transport "folder": workers of a site share what one of them has read from the store, in a folder they all see.
+"""The transport "folder": the workers of a site share parts in a folder that all of them see.
 
-- The first worker that needs a part locks its temporary file, reads the store, and places the part with one rename; the
-  others wait, unless that worker dies or stands still. Temporary files without a lock are swept by the next worker.
-- The folder is believed in nothing: a chunk counts if its digest is the published one. A part that differs is removed.
+- The first worker that needs a part locks its temporary file, reads the part from the store, and puts it in place with
+  one rename. The others wait, unless that worker dies or makes no progress. The next worker that starts removes
+  temporary files without a lock.
+- The folder is not trusted: a chunk counts if its digest is the published one. A part that differs is removed.
 - A folder that is full, damaged or gone costs reads of the store, never weights.
 """
 
@@ -18,9 +19,9 @@ from typing import BinaryIO
 
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part
+from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
 from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.cache.sources import BadSource, RouteSources, Source, SourceFailed, StoreSource
-from workers.weights.cache.transport import CachingTransport, open_part_cache
 from workers.weights.transport import Site
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ PLACED, TEMPORARY, POLL_S = ".part", ".tmp", 0.05
 
 
 def open_folder(site: Site) -> "FolderTransport":
+    """Opens the transport with its folder and a part cache. Raises `ServiceError` if the part cache cannot be made."""
     config, settings = site.config, site.config.weights
     folder = (settings.folder or config.run.dir / "shared_parts") / config.run.name
     cache, shared = open_part_cache(config, site.worker), SharedFolder(folder, settings.folder_max_bytes)
@@ -35,14 +37,14 @@ def open_folder(site: Site) -> "FolderTransport":
 
 
 class SharedFolder:
-    """Parts of one run, within `most_bytes`, as a source; for any number of threads and processes."""
+    """The shared folder as a source: parts of one run, at most `most_bytes`. Any thread and process may use it."""
 
     name = kind = "folder"
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most_bytes = folder, most_bytes
         self._unreadable: set[str] = set()
-        with suppress(OSError):  # the first claim tells what is wrong
+        with suppress(OSError):  # the first claim reports what is wrong
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob(f"*{TEMPORARY}"):
                 with self.claim(left) as (_, free):
@@ -59,7 +61,7 @@ class SharedFolder:
         part, path = file.part, self.path(file.part)
         try:
             with path.open("rb") as placed:
-                os.utime(path)  # it was used now
+                os.utime(path)  # marks the part as used now
                 placed.seek(part.start(file.next))
                 for index in range(file.next, len(part.chunks)):
                     chunk = placed.read(part.length(index))
@@ -73,7 +75,7 @@ class SharedFolder:
 
     @contextmanager
     def claim(self, path: Path) -> Iterator[tuple[BinaryIO, bool]]:
-        """The temporary file of a part, and whether it is this worker's alone. Raises `OSError`."""
+        """Opens the temporary file of a part; yields it, and whether this worker alone has it. Raises `OSError`."""
         with path.with_suffix(TEMPORARY).open("ab") as file:
             mine = False
             with suppress(BlockingIOError, FileNotFoundError):  # another worker has it, or has placed it just now
@@ -82,7 +84,7 @@ class SharedFolder:
             yield file, mine
 
     def place(self, claim: BinaryIO, part: Part, data: memoryview) -> None:
-        """Removes what was used least recently, if there is no room for the part. Raises `OSError`."""
+        """Puts a part in place; removes the least recently used parts if there is no room. Raises `OSError`."""
         known = sorted(self._folder.glob(f"*{PLACED}"), key=lambda path: path.stat().st_mtime_ns)
         while known and sum(path.stat().st_size for path in known) + part.size > self._most_bytes:
             known.pop(0).unlink()
@@ -93,7 +95,7 @@ class SharedFolder:
 
 
 class ClaimingStore(StoreSource):
-    """The store: each part is read by one worker of the site, which places it for the others."""
+    """The store as a source. One worker of the site reads each part, and puts it into the shared folder."""
 
     def __init__(self, store: ObjectStore, shared: SharedFolder, patience_s: float, closed: Event) -> None:
         super().__init__(store)
@@ -112,19 +114,19 @@ class ClaimingStore(StoreSource):
             with self._shared.claim(self._shared.path(file.part)) as (claim, mine):
                 if mine and not self._shared.has(file.part):
                     for length in super().chunks(file):
-                        os.utime(claim.name)  # the workers that wait see that this one gets on
+                        os.utime(claim.name)  # shows the workers that wait that this one makes progress
                         yield length
                     return self._shared.place(claim, file.part, file.memory())
                 if (now := os.fstat(claim.fileno()).st_mtime_ns) != stamp:
                     stamp, since_s = now, time.monotonic()
             if time.monotonic() - since_s > self._patience_s:
-                raise OSError("the worker that reads it stands still")
+                raise OSError("the worker that reads it makes no progress")
             self._closed.wait(POLL_S)
             yield 0
 
 
-class FolderSources(RouteSources):
-    """The folder where it has a part, else the store."""
+class FolderRouteSources(RouteSources):
+    """The sources of one route: the folder for each part that it has, else the store."""
 
     def __init__(self, route: str, store: Source, shared: SharedFolder, deadline_s: float, closed: Event) -> None:
         super().__init__(route, store, deadline_s=deadline_s, closed=closed)
@@ -141,9 +143,11 @@ class FolderSources(RouteSources):
 
 
 class FolderTransport(CachingTransport):
+    """The transport "folder". `patience_s`: the longest wait for a worker that makes no progress with a part."""
+
     def __init__(self, shared: SharedFolder, store: ObjectStore, part_cache: PartCache, patience_s: float) -> None:
         super().__init__(part_cache)
         self._shared, self._store = shared, ClaimingStore(store, shared, patience_s, self._closed)
 
     def _sources(self, route: str, deadline_s: float, restart: bool) -> RouteSources:
-        return FolderSources(route, self._store, self._shared, deadline_s, self._closed)
+        return FolderRouteSources(route, self._store, self._shared, deadline_s, self._closed)

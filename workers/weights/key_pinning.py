@@ -1,7 +1,7 @@
-"""The learner's public key, pinned when the worker joins and kept for its life.
+"""Pins the learner's public key when the worker joins, and keeps it for the worker's life.
 
-A run whose key changes meanwhile ends the worker with an error that says what to do: it may be a learner that lost its
-keys, or somebody who writes to Redis and is not the learner.
+If the run's key changes later, the worker ends with an error that says what to do: either the learner has lost its
+keys, or another process than the learner writes to Redis.
 """
 
 import random
@@ -24,6 +24,8 @@ class KeyChanged(ServiceError):
 
 @dataclass(frozen=True)
 class PinnedKey:
+    """The key that was pinned, and the run's other keys as they were then."""
+
     verifier: SignatureVerifier
     keys: RunKeys
     queue: TrustedWeights
@@ -33,17 +35,20 @@ class PinnedKey:
         return self.keys.chunk_key
 
     def check(self) -> None:
-        """Raises `KeyChanged` if the run names another key by now."""
+        """Raises `KeyChanged` if the run now names another key than the pinned one."""
         now = self.queue.run_keys()
         if now is not None and now.public_key != self.keys.public_key:
             raise _changed(now.public_key, self.keys.public_key, "the one when this worker joined")
 
 
-def pin(config: Config, queue: TrustedWeights, leaving: threading.Event) -> PinnedKey | None:
-    """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
+def pin(config: Config, queue: TrustedWeights, shutdown: threading.Event) -> PinnedKey | None:
+    """Waits for the learner to name its key and pins it; returns None once `shutdown` is set.
+
+    Raises `DeadlineError` after `queue.stall_deadline_s`, or `KeyChanged` if the key is not `weights.public_key`.
+    """
     deadline_s = config.queue.stall_deadline_s
     give_up = time.monotonic() + deadline_s
-    while not leaving.is_set():
+    while not shutdown.is_set():
         keys = queue.run_keys()
         if keys is not None:
             expected = config.weights.public_key or keys.public_key
@@ -51,13 +56,13 @@ def pin(config: Config, queue: TrustedWeights, leaving: threading.Event) -> Pinn
                 raise _changed(keys.public_key, expected, "weights.public_key")
             return PinnedKey(SignatureVerifier(expected), keys, queue)
         if time.monotonic() > give_up:
-            what = f"the learner named none within {deadline_s:.0f} s"
+            what = f"the learner named no key within {deadline_s:.0f} s"
             raise DeadlineError(Problem("key of the weights", what, "start the learner"))
-        leaving.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))
+        shutdown.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))
     return None
 
 
 def _changed(now: str, expected: str, how: str) -> KeyChanged:
     what = f"the run's weights are signed with {now[:16]}…, not with {expected[:16]}…, {how}"
-    fix = "if the learner was given new keys, start the worker again; if not, somebody else writes to this Redis"
+    fix = "if the learner was given new keys, start the worker again; if not, another process writes to this Redis"
     return KeyChanged(Problem("key of the weights", what, fix))

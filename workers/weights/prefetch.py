@@ -1,9 +1,9 @@
-"""Prefetches what the learner announces of the version under way, if it begins at what is staged here.
+"""Prefetches the parts that the learner announces of the version under way, if its route begins at the staged weights.
 
-- Nothing announced is ever applied: the transport keeps it until the version's signed manifest names the same parts.
-- An announcement is believed if it is signed with the pinned key and is what its place says; one that is not ends the
-  prefetching of its route, with one warning.
-- What was announced and came to nothing is dropped again.
+- An announced part is never applied: the transport keeps it until the version's signed manifest names the same part.
+- An announcement is believed if it is signed with the pinned key and describes the part at its own place. One that is
+  not believed ends the prefetching of its route, with one warning.
+- Parts of a version that never comes are dropped again.
 - `update` waits for nothing but one read from Redis. The transport prefetches only while it has no other work.
 """
 
@@ -19,11 +19,14 @@ from workers.weights.transport import Prefetch, WeightTransport
 
 log = logging.getLogger(__name__)
 
-FIX = "its weights are fetched once their version stands; look at who else writes to this Redis"
+FIX = "its weights are fetched once their version is published; check which other process writes to this Redis"
 
 
 class Prefetcher:
-    """Used by one thread. `deadline_s`: a route of which nothing more is announced for so long is given up."""
+    """Starts and drops prefetches, in the weight watcher's thread.
+
+    `deadline_s`: a route is given up if nothing more of it is announced for so long.
+    """
 
     def __init__(
         self,
@@ -37,13 +40,13 @@ class Prefetcher:
         self._deadline_s = deadline_s
         self._route = ""
         self._next = 0
-        """The place of the first part that was not begun."""
+        """The place of the first part whose fetching has not begun."""
         self._prefetch: Prefetch | None = None
         self._ended = False
-        """Nothing more of this route."""
+        """True once nothing more of this route is to be prefetched."""
 
     def update(self, announced: Announced | None) -> None:
-        """Prefetches what is new in `announced`, which is what the queue says now."""
+        """Prefetches the new parts in `announced`, the queue's present announcement, if any."""
         route = announced.route if announced is not None else ""
         if route != self._route:
             self._drop()
@@ -59,18 +62,18 @@ class Prefetcher:
             self._ended = True
 
     def _drop(self) -> None:
-        """What is being prefetched was fetched by now, or comes to nothing."""
+        """Drops the present prefetch: its parts have been fetched, or its version never comes."""
         if self._prefetch is not None:
             self._prefetch, self._ended = None, True
             self._transport.drop_prefetched()
 
     def _begins_here(self, route: str) -> bool:
-        """Whether the route looks as if it began at what is staged; the documents will tell."""
+        """Returns whether the route's name says that it begins at the staged weights; the documents prove it."""
         have = self._stage.have
         return route.partition("/")[2] in (folder_name(None), *((folder_name(have[0]),) if have is not None else ()))
 
     def _read(self, announced: Announced) -> dict[int, Part]:
-        """New parts by their places. Raises `ServiceError` for what is not to be believed."""
+        """Returns the new parts by their places. Raises `ServiceError` for an announcement that is not believed."""
         documents = self._queue.announced_parts(announced, self._next)
         return {place: self._open(announced.route, place, document) for place, document in documents.items()}
 

@@ -1,9 +1,9 @@
-"""One copy of the weights in host memory, changed in place while the engine serves what it has.
+"""The stage: one copy of the weights in host memory, changed in place while the engine serves its own.
 
-- `apply` leads the copy along a path of routes. Afterwards every tensor has the digest that the signed manifest names;
-  else the stage holds nothing, and the next path must begin with an anchor.
-- Whoever reads the copy holds it meanwhile (`hold`): an apply then waits, and `hold` never waits for an apply.
-- Beside the copy nothing larger than a part is held.
+- `apply` takes the copy along a path of routes. Afterwards every tensor has the digest that the signed manifest names;
+  otherwise the stage holds nothing, and the next path must begin with an anchor.
+- A reader holds the copy while it reads (`hold`): an apply waits for readers, and `hold` never waits for an apply.
+- Beside the copy, nothing larger than a part is in memory.
 """
 
 import threading
@@ -24,46 +24,48 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HOLD_S = 0.2
-"""An apply that waits for its turn looks so often whether it is still wanted."""
+"""An apply that waits for readers checks at this interval whether it is still wanted."""
 
 
 class BadStage(ServiceError):
-    """What was staged is not what was published."""
+    """The staged weights are not those that were published."""
 
 
 class Stage:
+    """The weight watcher's thread applies versions to it; the main thread reads its tensors while it holds it."""
+
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        """Named as published, tied names included."""
+        """The tensors by their published names, tied names included."""
         self.have: tuple[Version, str] | None = None
-        """Version and root of what is whole here."""
+        """The version and root of the weights that are whole here; None if there are none."""
         self._turn = threading.Lock()
 
     def hold(self) -> bool:
-        """Keeps the stage as it is until `release`. False, at once, while something is applied to it."""
+        """Keeps the stage as it is until `release`. Returns False, at once, while a version is applied to it."""
         return self._turn.acquire(timeout=0)
 
     def release(self) -> None:
         self._turn.release()
 
     def wait_turn(self, wanted: Callable[[], bool]) -> bool:
-        """Holds the stage for `apply`, once nobody reads it; False if it is not `wanted` any more."""
+        """Waits until no thread reads the stage, and holds it for `apply`; returns False once it is not `wanted`."""
         while wanted():
             if self._turn.acquire(timeout=HOLD_S):
                 return True
         return False
 
     def forget(self) -> None:
-        """Marks the stage as no base for any route. The caller holds the stage."""
+        """Marks the stage as holding nothing, so that no route can begin at it. The caller holds the stage."""
         self.have = None
 
     def apply(
         self, routes: Sequence[Route], manifest: Manifest, parts: Mapping[str, FetchedPart], chunk_key: bytes | None
     ) -> None:
-        """Makes the stage the manifest's version, along the path `routes`, whose `parts` are by their key.
+        """Turns the stage into the manifest's version along the path `routes`; `parts` maps keys to their parts.
 
-        The caller holds the stage. The first route begins at what the stage has, or at nothing. Raises `BadStage`,
-        `BadDelta`, or what reading a part raises; the stage then has nothing.
+        The caller holds the stage. The first route begins at the staged version, or at nothing. Raises `BadStage`,
+        `BadDelta`, or the error of reading a part; the stage then holds nothing.
         """
         have, self.have = self.have, None
         self._allocate(manifest)
@@ -84,7 +86,10 @@ class Stage:
         self.have = (manifest.version, manifest.root)
 
     def adopt(self, manifest: Manifest, weight: "Callable[[str], Tensor]") -> str:
-        """Takes over what an engine serves as the manifest's version; returns its root. The caller holds the stage."""
+        """Copies the engine's tensors to the stage as the manifest's version; returns the root of the copies.
+
+        `weight` returns the engine's tensor of a name. The caller holds the stage.
+        """
         self._allocate(manifest)
         found = []
         for info in manifest.tensors:
@@ -100,7 +105,7 @@ class Stage:
         return failpoints.step("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
 
     def _allocate(self, manifest: Manifest) -> None:
-        """Memory for all the manifest's tensors; what fits stays where it is, with what it holds."""
+        """Makes room for all the manifest's tensors. A tensor that fits stays where it is and keeps its values."""
         before, self.tensors = self.tensors, {}
         for info in manifest.tensors:
             here = before.get(info.name)

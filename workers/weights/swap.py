@@ -1,7 +1,7 @@
-"""The swap between two versions: generation stands, the engine takes what is staged, and is probed.
+"""The swap between two versions: generation pauses, the engine loads the staged weights, and is probed.
 
-- A `ConfigError` changed nothing: the old version serves on. Any other error is a `FailedSwap`: the engine may hold
-  parts of both versions, and must not generate until weights were loaded again from an anchor.
+- After a `ConfigError` nothing has changed, and the old version goes on serving. Any other error is a `FailedSwap`: the
+  engine may hold parts of both versions, and must not generate until weights have been loaded again from an anchor.
 - The probe asks the engine, not the stage, whether it holds tensors with the digests that the learner signed: the
   first, the last, and some that differ from version to version.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FEW = 3
-"""Tensors probed beside the first and the last."""
+"""The number of tensors that are probed beside the first and the last."""
 FIX = "the machine's memory or its accelerator may be broken: take the worker elsewhere"
 
 
@@ -36,20 +36,22 @@ class FailedSwap(EchoQueueError):
 
 
 class Loads(Protocol):
-    """What a swap needs of an engine."""
+    """The members of an engine that a swap uses."""
 
     def load(self, version: Version, tensors: "Mapping[str, Tensor]") -> None: ...
     def holds(self, info: TensorInfo) -> bool: ...
 
 
 class WeightSwap:
+    """Swaps the weights of one engine, in the caller's thread."""
+
     def __init__(self, engine: Loads) -> None:
         self.engine = engine
         self.pause_s = 0.0
-        """How long generation stood at the last swap."""
+        """The seconds for which generation paused at the last swap."""
 
     def swap(self, manifest: Manifest, tensors: "Mapping[str, Tensor]") -> None:
-        """Loads `tensors`, which are the manifest's version. Raises `ConfigError` or `FailedSwap`."""
+        """Loads `tensors`, the weights of the manifest's version, and probes. Raises `ConfigError` or `FailedSwap`."""
         version, began = manifest.version, time.monotonic()
         try:
             failpoints.step("load weights", lambda: self.engine.load(version, tensors), version)
@@ -73,7 +75,7 @@ class WeightSwap:
 
 
 def probed(manifest: Manifest) -> list[TensorInfo]:
-    """The first and the last tensor, and up to `FEW` of the others, which differ from version to version."""
+    """Returns the first and the last tensor, and up to `FEW` of the others, different ones for each version."""
     tensors = manifest.tensors
     if len(tensors) <= FEW + 2:
         return list(tensors)

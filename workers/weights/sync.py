@@ -1,7 +1,7 @@
 """Keeps an engine's weights in step with those that the learner publishes.
 
-- A thread fetches, verifies and stages what is published while the engine generates; nothing that is not whole and
-  signed with the pinned key is ever staged.
+- The weight watcher's thread fetches, verifies and stages published versions while the engine generates. Only a version
+  that is whole and signed with the pinned key is ever staged.
 - The engine changes only inside `take`, `refresh` and `catch_up`, which the worker's main thread calls between steps.
 """
 
@@ -21,11 +21,14 @@ from workers.weights.staging import Stage
 from workers.weights.swap import WeightSwap
 from workers.weights.transport import Site, WeightTransport, open_transport
 from workers.weights.updater import WeightUpdater
-from workers.weights.watcher import WeightWatcher
+from workers.weights.weight_watcher import WeightWatcher
 
 
 class WeightSync:
-    """`open` it, `start` it, and `close` it before the engine. For the main thread, apart from `retire`."""
+    """Everything that the rollout loop needs of weights: `open` it, `start` it, and `close` it before the engine.
+
+    The main thread uses it; any thread may call `retire`.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class WeightSync:
         transport: WeightTransport,
         *,
         deadline_s: float,
-        leaving: threading.Event,
+        shutdown: threading.Event,
     ) -> None:
         stage = Stage()
         fetcher = VersionFetcher(store, pinned, stage, transport, deadline_s, base=engine.weight)
@@ -47,7 +50,7 @@ class WeightSync:
         self._watcher = WeightWatcher(queue, fetcher, engine.version, prefetcher.update)
         self._swap = WeightSwap(engine)
         self._deadline_s = deadline_s
-        self._leaving = leaving
+        self._shutdown = shutdown
 
     @classmethod
     def open(
@@ -59,27 +62,30 @@ class WeightSync:
         *,
         worker: str,
         engine: Engine,
-        leaving: threading.Event,
+        shutdown: threading.Event,
     ) -> Self | None:
-        """Waits for the learner to name its key; None once `leaving`. Raises `DeadlineError`, or `KeyChanged`."""
-        pinned = pin(config, TrustedWeights(caller), leaving)
-        if pinned is None or leaving.is_set():
+        """Waits for the learner to name its key, and opens the transport; returns None once `shutdown` is set.
+
+        Raises `DeadlineError`, or `KeyChanged`.
+        """
+        pinned = pin(config, TrustedWeights(caller), shutdown)
+        if pinned is None or shutdown.is_set():
             return None
         transport = open_transport(Site(config, caller, store, worker, pinned.keys.token_secret))
-        return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, leaving=leaving)
+        return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, shutdown=shutdown)
 
     def start(self, *, on_swap: Callable[[Published, float], object], on_quarantine: Callable[[], object]) -> None:
-        """Begins to stage what is published.
+        """Begins to stage published versions.
 
-        `on_swap` is told of weights that were loaded, and for how many seconds generation stood for them.
-        `on_quarantine` is called when a swap has spoilt the engine, before it is loaded again: what it was generating
-        must be given up. Both run in the main thread, inside `take`, `refresh` or `catch_up`.
+        `on_swap` is called with the weights that were loaded, and the seconds for which generation paused.
+        `on_quarantine` is called when a swap has failed, before the engine is loaded again: the groups that it was
+        generating must be given up. Both run in the main thread, inside `take`, `refresh` or `catch_up`.
         """
         self._updater = WeightUpdater(
             self._watcher,
             self._swap,
             self._deadline_s,
-            self._leaving,
+            self._shutdown,
             on_swap=on_swap,
             on_quarantine=on_quarantine,
         )
@@ -87,34 +93,34 @@ class WeightSync:
 
     @property
     def waiting(self) -> bool:
-        """Whether newer weights are staged."""
+        """True while newer weights than the engine's are staged."""
         return self._watcher.staged
 
     @property
     def fetched(self) -> Mapping[str, int]:
-        """Bytes fetched since the start by source: "store", and what the transport names."""
+        """Bytes fetched since the start, by source: "store", and the sources that the transport names."""
         return self._transport.fetched
 
     def check(self) -> None:
-        """Raises what keeps this worker from ever getting weights again."""
+        """Raises the error after which this worker can get no weights any more, if there is one."""
         self._watcher.check()
 
     def catch_up(self) -> None:
-        """Loads the newest weights there are. Raises `DeadlineError`."""
+        """Loads the newest published weights, waiting until they are staged. Raises `DeadlineError`."""
         published = self._queue.published()
         if published is not None and published.version != self._engine.version:
             self.refresh(published.version)
 
     def take(self) -> None:
-        """Loads the newest weights, if they are staged; never waits."""
+        """Loads the newest weights if they are staged; never waits."""
         self._updater.take()
 
     def refresh(self, needed: Version) -> None:
-        """Loads weights that are `needed` or newer. Raises `DeadlineError`."""
+        """Loads weights that are `needed` or newer, waiting until they are staged. Raises `DeadlineError`."""
         self._updater.refresh(needed)
 
     def retire(self) -> None:
-        """This worker will leave: no other is to depend on it. Any thread may call it."""
+        """Tells other workers not to depend on this one, which will leave. Any thread may call it."""
         self._transport.retire()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Compares the digests of pieces of tensors, as they were decoded, with those of whole tensors in a manifest."""
+"""Compares the digests of decoded pieces of tensors with the digests of whole tensors in a manifest."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ class TensorCheck:
             self._pieces.setdefault(piece.names[0], []).append(piece)
 
     def differing(self, tensors: Sequence[TensorInfo]) -> str | None:
-        """The name of the first of `tensors` whose pieces do not make it up, or not with its digest."""
+        """Returns the first of `tensors` that its pieces do not cover, or not with its digest; None if all do."""
         return next((info.name for info in tensors if not self._matches(info)), None)
 
     def _matches(self, info: TensorInfo) -> bool:

@@ -1,8 +1,8 @@
-"""The interface of transports, which bring the parts of routes to this worker.
+"""The protocol of transports, which bring the parts of routes to this worker.
 
-- A transport delivers verified bytes or raises; the staging of a version neither knows nor cares where they came from.
-- `OPEN` names them all. To add one: write a class with these methods, and the function that opens it, in a module of
-  its own; enter it in `OPEN`, in `config.Weights.transport`, and among the transports of `test_transport.py`.
+- A transport delivers verified bytes or raises an error; the stage does not know where the bytes came from.
+- `OPEN` names all transports. To add one: write a class with these methods, and the function that opens it, in a module
+  of its own; enter it in `OPEN`, in `config.Weights.transport`, and among the transports of `test_transport.py`.
 """
 
 import importlib
@@ -21,10 +21,13 @@ STORE = "store"
 
 
 class FetchedPart(Protocol):
-    """A part that is here and verified, or on its way."""
+    """A part that is on this machine and verified, or on its way."""
 
     def memory(self) -> memoryview:
-        """Its bytes, to read; waits until they are whole. Raises what the fetching raised; that has a deadline."""
+        """Returns the part's bytes, read-only; waits until they are whole.
+
+        Raises the error that ended the fetching, which has a deadline.
+        """
 
 
 class Prefetch(Protocol):
@@ -32,44 +35,48 @@ class Prefetch(Protocol):
 
     @property
     def over(self) -> threading.Event:
-        """Set once nothing more of it is fetched: it was fetched whole, dropped, or failed."""
+        """An event that is set once nothing more is fetched: the route is whole, was dropped, or has failed."""
 
     def add(self, parts: Iterable[Part]) -> None:
-        """Parts that come next; known ones are ignored. Raises `ServiceError` if there is no room for one."""
+        """Adds the route's next parts; known ones are ignored. Raises `ServiceError` if there is no room for one."""
 
 
 class WeightTransport(Protocol):
+    """Fetches parts of routes. One thread calls `fetch`, `prefetch` and `drop_prefetched`; any may call the others."""
+
     @property
     def fetched(self) -> Mapping[str, int]:
-        """Bytes fetched since the start by source; the store is `STORE`."""
+        """Bytes fetched since the start, by source; the store's name is `STORE`."""
 
     def fetch(self, routes: Sequence[Route], deadline_s: float, *, early: bool = False) -> Mapping[str, FetchedPart]:
-        """The parts of `routes` by key; the deadline is that of one route.
+        """Fetches the parts of `routes` and returns them by key. `deadline_s` counts for each route.
 
-        Returns once all are whole; if `early`, perhaps at once, with parts that are waited for when they are read.
-        Raises `DeadlineError`, `Damaged` if the store's own bytes are wrong, `ServiceError` if there is no room, or
-        once the transport is closed. What has landed then stays, and the next try goes on from there.
+        It returns once all parts are whole. If `early`, it may return at once, with parts that are waited for when they
+        are read. Raises `DeadlineError`, `Damaged` if the store's own bytes are wrong, `ServiceError` if there is no
+        room, or once the transport is closed. Chunks that have arrived are then kept, and the next call continues from
+        there.
         """
 
     def prefetch(self, route: str, parts: Sequence[Part], deadline_s: float) -> Prefetch | None:
-        """Begins to fetch a route, by its name, of which at least one part is known. None while there is other work.
+        """Begins to fetch the route named `route`, of which `parts`, at least one, are known.
 
-        It ends when nothing was added for `deadline_s`. Raises `ServiceError` if there is no room.
+        Returns None while the transport has other work. The prefetch ends when no part was added for `deadline_s`.
+        Raises `ServiceError` if there is no room.
         """
 
     def drop_prefetched(self, keep: Sequence[Route] = ()) -> None:
-        """Gives up what is prefetched, and its room, unless it belongs to one of the routes to keep."""
+        """Drops the prefetched parts and frees their room, except for parts of the routes in `keep`."""
 
     def retire(self) -> None:
-        """Ends the promise to other workers: this worker will leave, so no further peer may depend on it."""
+        """Ends the promise to other workers: no further peer may depend on this worker, which will leave."""
 
     def close(self) -> None:
-        """Ends all fetching. Nothing that is still on its way holds up the end of the process."""
+        """Ends all fetching. A read that is still in progress does not delay the end of the process."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a transport is opened with. `secret` is shared by the workers of the run; empty: there is none."""
+    """The arguments with which a transport is opened. `secret` is shared by the run's workers; empty: there is none."""
 
     config: Config
     caller: Caller
@@ -79,10 +86,11 @@ class Site:
 
 
 OPEN = {"peers": "workers.weights.peers.exchange:open_exchange", "folder": "workers.weights.folder:open_folder"}
-"""Name in `weights.transport` → module and function that opens it; a transport that is not used is not imported."""
+"""Maps each name in `weights.transport` to the module and function that open it. Only the one in use is imported."""
 
 
 def open_transport(site: Site) -> WeightTransport:
+    """Opens the transport that the configuration names. Raises `ServiceError` if it cannot be opened."""
     module, _, function = OPEN[site.config.weights.transport].partition(":")
     transport: WeightTransport = getattr(importlib.import_module(module), function)(site)
     return transport

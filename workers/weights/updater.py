@@ -1,7 +1,7 @@
-"""Decides how this worker takes new weights, and what happens when a swap fails.
+"""Loads staged weights into the engine, and decides what happens when a swap fails.
 
 - An engine that may hold parts of two versions is quarantined: the worker generates nothing and holds no lease until
-  weights were loaded again from an anchor; if that fails as well, it is one clear error.
+  weights have been loaded again from an anchor. If that fails as well, the worker ends with both errors in one.
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from echo_queue.errors import EchoQueueError
 from echo_queue.records import Published, Version
 from workers.weights.swap import FailedSwap, WeightSwap
-from workers.weights.watcher import Staged, WeightWatcher
+from workers.weights.weight_watcher import Staged, WeightWatcher
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class WeightUpdater:
     """Loads staged weights into the engine, in the caller's thread.
 
-    `on_swap` is called with the weights that were loaded, and the seconds for which generation stood. `on_quarantine`
+    `on_swap` is called with the weights that were loaded, and the seconds for which generation paused. `on_quarantine`
     is called when a swap has failed: the groups being generated must be given up.
     """
 
@@ -28,7 +28,7 @@ class WeightUpdater:
         watcher: WeightWatcher,
         swap: WeightSwap,
         deadline_s: float,
-        leaving: threading.Event,
+        shutdown: threading.Event,
         *,
         on_swap: Callable[[Published, float], object],
         on_quarantine: Callable[[], object],
@@ -36,17 +36,17 @@ class WeightUpdater:
         self._watcher = watcher
         self._swap = swap
         self._deadline_s = deadline_s
-        self._leaving = leaving
+        self._shutdown = shutdown
         self._on_swap = on_swap
         self._on_quarantine = on_quarantine
 
     def take(self) -> None:
-        """Loads the newest weights, if they are staged; never waits."""
+        """Loads the newest weights if they are staged; never waits."""
         self._load(self._watcher.take())
 
     def refresh(self, needed: Version) -> None:
-        """Loads weights that are `needed` or newer. Raises `DeadlineError`."""
-        self._load(self._watcher.wait_for(needed, self._deadline_s, self._leaving))
+        """Loads weights that are `needed` or newer, waiting until they are staged. Raises `DeadlineError`."""
+        self._load(self._watcher.wait_for(needed, self._deadline_s, self._shutdown))
 
     def _load(self, staged: Staged | None) -> None:
         """Loads staged weights. After a failed swap the engine is loaded from an anchor, or the error is raised."""
@@ -60,7 +60,7 @@ class WeightUpdater:
             self._rebuild(staged.version, error)
 
     def _rebuild(self, needed: Version, first: FailedSwap) -> None:
-        rebuilt = self._watcher.rebuild(needed, self._deadline_s, self._leaving)
+        rebuilt = self._watcher.rebuild(needed, self._deadline_s, self._shutdown)
         if rebuilt is None:
             return
         try:

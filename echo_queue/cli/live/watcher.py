@@ -78,9 +78,9 @@ class RunWatcher:
         if self.still_s < STILL_S:
             return diagnosis.silent(self.status) if self.status else ()
         try:
-            return diagnosis.who(diagnosis.look(self._queue) if self._queue else None, self.still_s)
+            return diagnosis.causes(diagnosis.snapshot(self._queue) if self._queue else None, self.still_s)
         except EchoQueueError:
-            return diagnosis.who(None, self.still_s)
+            return diagnosis.causes(None, self.still_s)
 
     def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> RunView:
         """Returns the view as of the last refresh."""

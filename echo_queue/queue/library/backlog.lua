@@ -339,3 +339,8 @@ local function submit(keys, args)
   admit(run)
   return 1
 end
+
+register('declare', declare)
+register('submit', submit)
+register('reject', reject)
+register('admit', function(keys) return admit(open_run(keys)) end)

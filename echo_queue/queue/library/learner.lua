@@ -269,3 +269,38 @@ local function resume(keys, args)
   end
   return { run.lineage, run.state.committed or '' }
 end
+
+-- args: lineage id entry reason cause. The learner buries a bad group at that entry of replay, with the reason. Returns as
+-- `bury`; a group that is no longer there has been generated again, or is buried already.
+local function bury_bad_group(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local stream, entry, rest = place_of(run, args[2])
+  if stream ~= 'replay' or entry ~= args[3] then return { 0 } end
+  count(run, 'bad_' .. args[5])
+  return { 1, bury_task(run, args[2], stream, entry, nil, args[4]:sub(-REASON_MAX_BYTES), made(rest).worker) }
+end
+
+-- args: lineage force. Marks the run finished. Returns 0 if there is anything left to train, unless force is '1'.
+local function finish(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  if is_finished(run) then return 1 end
+  if args[2] ~= '1' and outside(run) > 0 then return 0 end
+  redis.call('HDEL', run.K.state, 'reopened')
+  redis.call('HSET', run.K.state, 'finished', run.now)
+  tell(run, 'finished', run.v)
+  return 1
+end
+
+register('drain', drain, 'allow-oom')
+register('pending', pending, 'allow-oom')
+register('advance', advance, 'allow-oom')
+register('commit', commit, 'allow-oom')
+register('uncommit', uncommit, 'allow-oom')
+register('announce', announce)
+register('publish', publish, 'allow-oom')
+register('publish_keys', publish_keys, 'allow-oom')
+register('resume', resume, 'allow-oom')
+register('bury_bad_group', bury_bad_group, 'allow-oom')
+register('finish', finish, 'allow-oom')

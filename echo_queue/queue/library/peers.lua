@@ -213,3 +213,7 @@ local function withdraw(keys, args)
   if region then redis.call('ZREM', run.K['rates:' .. region], worker) end
   return redis.call('DEL', run.K['peer:' .. worker])
 end
+
+register('join', join)
+register('report', report, 'allow-oom')
+register('withdraw', withdraw, 'allow-oom')

@@ -1,7 +1,8 @@
 #!lua name=echo_queue_1
 --[[
 The queue of one run, as Redis Functions. Floor: Redis 7.0; also Valkey. The files of this folder are
-installed as one library, in the order that `library.py` states; this one comes first.
+installed as one library, in the order that `__init__.py` states; this one comes first. It holds what the moves share;
+each other file holds the moves that its name says, and registers them at its end.
 
 Every function takes one key, the run's prefix `eq:{run}:`, and derives all others from it: the braces put
 them into one Cluster slot. Every function may be called again after a lost reply: it checks the present state before
@@ -78,11 +79,15 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   publish_keys                 the keys by which workers trust weights            learner.lua
   announce                     a part of the version under way is stored          learner.lua
   publish, pending             the pointer; groups drained before a restart       learner.lua
-  reclaim                      expired: -> retry | dead                           operator.lua
-  bury, bury_bad_group, revive any | replay -> dead, dead -> retry                operator.lua
+  bury_bad_group               replay -> dead                                     learner.lua
+  finish                       nothing is left to train                           learner.lua
+  reclaim                      expired: -> retry | dead                           lease_expiry.lua
+  bury, revive                 any -> dead; dead -> retry                         operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
-  configure, finish, audit, status, confirm                                       operator.lua
+  configure                    the run rules                                      operator.lua
+  audit, status                the identity; one picture of the run               monitor.lua
+  confirm                      a write for WAIT to wait for                       state.lua
 --]]
 
 local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
@@ -320,3 +325,29 @@ local function send_back(run, id, stream, entry, changes)
   clear(run, stream, entry, id)
   return task.ref
 end
+
+-- Moves a task from any place to dead, with the reason. Returns the object-store key of its replay entry, if any.
+local function bury_task(run, id, stream, entry, attempt, reason, worker)
+  local task = read_open(run, id, stream, entry)
+  if not task then return nil end
+  if attempt then task.attempt = attempt end
+  put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
+  clear(run, stream, entry, id)
+  drop_partial(run, id)
+  count(run, 'buried')
+  tell(run, 'buried', id)
+  return task.ref
+end
+
+-- A full server refuses functions without 'allow-oom' before they start. Functions that drain the server, or keep leases
+-- alive, must still run.
+local function register(name, callback, ...)
+  redis.register_function({ function_name = 'eq1_' .. name, callback = callback, flags = { ... } })
+end
+
+-- Makes a write for WAIT to wait for, if the move to be confirmed was made by an earlier try.
+local function confirm(keys)
+  redis.call('SET', keys[1] .. 'confirmed', '1')
+end
+
+register('confirm', confirm, 'allow-oom')

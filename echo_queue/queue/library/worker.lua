@@ -312,3 +312,13 @@ local function leave(keys, args)
   redis.call('PEXPIRE', run.K['worker:' .. worker], 0)
   return redis.call('ZREM', run.K.workers, worker)
 end
+
+register('lease', lease)
+register('renew', renew, 'allow-oom')
+register('release', release, 'allow-oom')
+register('fail', fail, 'allow-oom')
+register('progress', progress)
+register('discard', discard, 'allow-oom')
+register('complete', complete)
+register('heartbeat', heartbeat, 'allow-oom')
+register('leave', leave, 'allow-oom')

@@ -25,11 +25,11 @@ DOUBTFUL = 0.5
 
 @dataclass(frozen=True)
 class Settings:
-    """`piece_bytes`: bytes of a tensor that are coded at a time. `shard_bytes`: bytes of tensors in a shard (it has at
-    least one piece).
+    """The sizes and the thresholds of the encoding.
 
-    `ranked_below`: up to this share of changed elements their positions are ranked by exponent, which is smaller by a
-    seventh, and slower; 1 gives the smallest deltas, 0 the fastest.
+    `piece_bytes`: bytes of a tensor that are coded at a time. `shard_bytes`: bytes of tensors in a shard (it has at
+    least one piece). `ranked_below`: up to this share of changed elements their positions are ranked by exponent, which
+    is smaller by a seventh, and slower; 1 gives the smallest deltas, 0 the fastest.
     """
 
     piece_bytes: int = PIECE_BYTES

@@ -1,7 +1,7 @@
-"""How each role's cases go: what there is before, what the others do, how a life is led, and the verdict.
+"""The cases of each role: what they set up, what the other roles do, how one process of the role runs, and the verdict.
 
-A play is set up once and then gives case after case. In a case the role lives, dies at a point, lives again …; before
-its last life nothing is fixed by hand, and after it `verdict` must hold.
+In a case the role's process dies at a crash point, is started again, and so on. Nothing is fixed by hand before the
+last process starts; after it has ended, `verdict` must hold.
 """
 
 import os
@@ -28,9 +28,10 @@ from echo_queue.submission.sources.registry import open_source
 from learner.base_model import MADE_FROM
 from learner.recovery import checkpoint
 from learner.recovery.rewind import choices
-from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, Maker, Site
-from tests.faults.crash_points.fork_server import Life
+from tests.faults.crash_points.crashing_run import DEADLINE_S, Committer, CrashHarness, InstantWorker
+from tests.faults.crash_points.fork_server import RoleProcess
 from tests.faults.history import served_versions
+from tests.processes import is_running
 from tests.queue.clients import Clients
 from tests.waiting import wait_until
 
@@ -41,13 +42,13 @@ LOOKED_S = 5.0
 
 
 class Case(ABC):
-    """Entered, then led; what it started ends with it."""
+    """A context: what the case started ends with it."""
 
     role = ""
 
-    def __init__(self, site: Site, name: str, places: Places) -> None:
-        self.site, self.name, self.places = site, name, places
-        self.directory = site.directory / "cases" / name
+    def __init__(self, harness: CrashHarness, name: str, places: Places) -> None:
+        self.harness, self.name, self.places = harness, name, places
+        self.directory = harness.directory / "cases" / name
         self.directory.mkdir(parents=True)
         self.log = self.directory / "log"
         self.ends = ExitStack()
@@ -59,15 +60,15 @@ class Case(ABC):
         self.ends.close()
 
     def prepare(self, point: str) -> None:  # noqa: B027 — most cases need nothing
-        """Makes what is needed for a life to come to `point`."""
+        """Makes what is needed for a process to come to `point`."""
 
     @abstractmethod
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        """The exit code of one life, which is led to its end."""
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
+        """Runs one process of the role to its end and returns its exit code."""
 
     @abstractmethod
     def verdict(self) -> None:
-        """What must hold after the last life."""
+        """Asserts what must hold after the last process."""
 
     def told(self) -> str:
         return self.log.read_text(errors="replace")[-6_000:] if self.log.exists() else ""
@@ -81,7 +82,7 @@ def ids(name: str, indices: range) -> list[str]:
 
 
 class LearnerCase(Case):
-    """Nine prompts, the first of which nobody can train on; four updates, each with its checkpoint.
+    """Nine prompts, the first of which no learner can train on; four updates, each with its checkpoint.
 
     Old weights go only once there are newer ones than anybody can need: to die there takes more updates.
     """
@@ -91,31 +92,31 @@ class LearnerCase(Case):
     def __enter__(self) -> Self:
         prunes = any(place.startswith("delete weights") for place in self.places)
         self.prompts = self.PROMPTS_TO_PRUNE if prunes else self.PROMPTS
-        self.config = self.site.config(self.name, weights={"anchor_every": 1} if prunes else {})
-        self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
+        self.config = self.harness.config(self.name, weights={"anchor_every": 1} if prunes else {})
+        self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
         self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
-        self.ends.enter_context(Maker(self.queue, spoiled="set/0/0"))
+        self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0"))
         return self
 
     def prepare(self, point: str) -> None:
         if point in ("get checkpoints", "remove model"):
-            assert self.live("rename model") == CRASHED
+            assert self.run_role("rename model") == CRASHED
         if point == "head base/index.json":
-            assert self.live("put base/index.json") == CRASHED
+            assert self.run_role("put base/index.json") == CRASHED
         if point == "uncommit":
-            assert self.live("commit#3") == CRASHED
+            assert self.run_role("commit#3") == CRASHED
             newest = next(iter(checkpoint.history(self.store)))
             self.store.put(newest.keys[0], b"damaged")
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        """With a store in which the point can be reached."""
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
+        """Runs the learner with a store in which the point can be reached."""
         s3 = crash_at.startswith("put once ") and "probe" not in crash_at
         return self._begin("learner of S3" if s3 else "learner", self.config, crash_at, record)
 
     def _begin(self, role: str, about: object, crash_at: str, record: Path | None) -> int:
-        return self.site.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
+        return self.harness.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
 
     def verdict(self) -> None:
         audit, status = self.queue.audit(), self.queue.status()
@@ -131,24 +132,24 @@ class LearnerCase(Case):
 
 
 class RewindCase(LearnerCase):
-    """A learner died after three checkpoints; somebody goes back to the oldest that is whole, and a learner goes on."""
+    """A learner died after three checkpoints; an operator rewinds to the oldest that is whole."""
 
     def __enter__(self) -> Self:
         super().__enter__()
-        assert super().live("commit#3") == CRASHED
+        assert super().run_role("commit#3") == CRASHED
         self.target = [choice.manifest.name for choice in choices(self.store) if choice.whole][-1]
         return self
 
     def prepare(self, point: str) -> None:
         pass
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
         s3 = crash_at.startswith("put once ") and "probe" not in crash_at
         role = "operator of S3" if s3 else "operator"
         return self._begin(role, (self.config, self.target), crash_at, record)
 
     def verdict(self) -> None:
-        assert super().live() == 0
+        assert super().run_role() == 0
         super().verdict()
 
 
@@ -162,7 +163,7 @@ class WorkerCase(Case):
     PROMPTS, POISON, SLOW = 6, 4, 3
 
     def __enter__(self) -> Self:
-        self.config = self.site.config(
+        self.config = self.harness.config(
             self.name,
             model={"base": "init", "max_prompt_tokens": 16, "max_new_tokens": 3},
             rollout={"group_size": 2, "concurrent_groups": 2, "grace_s": 2.0, "progress_s": 0.1},
@@ -174,9 +175,9 @@ class WorkerCase(Case):
             queue={"stall_deadline_s": 20.0, "lease_s": 0.3, "max_attempts": 4, "inline_max_bytes": 1},
             weights={"cache_max_bytes": 30_000},
         )
-        self.queue, self.store = self.site.queue(self.config), self.site.store(self.config)
+        self.queue, self.store = self.harness.queue(self.config), self.harness.store(self.config)
         self.queue.configure(RunRules.of(self.config))
-        self.store.upload_folder(self.site.base, "base")
+        self.store.upload_folder(self.harness.base, "base")
         kinds = {self.POISON: "poison", self.SLOW: "slow"}
         rows = [
             PromptRow("w1", {"kind": kinds.get(index, "plain"), "directory": str(self.directory)})
@@ -184,42 +185,42 @@ class WorkerCase(Case):
         ]
         self.queue.declare(PromptSet("set", "test"), [Chunk(0, 0, len(rows))])
         self.queue.submit("set", 0, shards.write(self.store, "set", 0, 0, rows))
-        tensors = load_file(self.site.base / "model.safetensors")
+        tensors = load_file(self.harness.base / "model.safetensors")
         learner = Committer(self.queue, self.store, tensors, self.config, ghost="ghost", ahead=3)
         self.committer = self.ends.enter_context(learner)
         return self
 
     def prepare(self, point: str) -> None:
-        if point == "get partials":  # of another life
-            assert self.live("progress") == CRASHED
+        if point == "get partials":  # of another process
+            assert self.run_role("progress") == CRASHED
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        life = self.site.begin(self.role, self.config, self.log, crash_at, record)
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
+        process = self.harness.begin(self.role, self.config, self.log, crash_at, record)
         scoring, go = self.directory / "scoring", self.directory / "go"
 
         def ended() -> bool:
             if scoring.exists() and not go.exists():
-                self._while_scoring(crash_at.partition("#")[0], life)
+                self._while_scoring(crash_at.partition("#")[0], process)
                 go.touch()
             if len(self.committer.trained) + len(self.queue.dead()) == self.PROMPTS:
                 self.queue.finish(self.committer.lineage)
-            return life.over.is_set()
+            return process.over.is_set()
 
         wait_until(ended, "the worker's end", told=self.told)
-        return life.wait()
+        return process.wait()
 
-    def _while_scoring(self, point: str, life: Life) -> None:
+    def _while_scoring(self, point: str, process: RoleProcess) -> None:
         if point in ("release", "withdraw", "leave"):
-            life.signal(signal.SIGTERM)
-            wait_until(life.over.is_set, "the worker's leaving", told=self.told)
+            process.signal(signal.SIGTERM)
+            wait_until(process.over.is_set, "the worker's shutdown", told=self.told)
         if point in ("progress", "put partials"):  # while it waits for the reward
-            wait_until(life.over.is_set, "the worker's death", told=self.told)
-        if point == "delete replay":  # somebody else was faster
+            wait_until(process.over.is_set, "the worker's death", told=self.told)
+        if point == "delete replay":  # another worker was faster
             shard = PromptShard("", 0, self.PROMPTS)
             task = Task(f"set/0/{self.SLOW}", "set", 0, self.SLOW, shard, 0, 0, 0, 0, 0, "", "")
             published = self.queue.published()
             assert published
-            self.queue.complete("maker", [Maker(self.queue).group(task, published.version)])
+            self.queue.complete("instant", [InstantWorker(self.queue).group(task, published.version)])
 
     def verdict(self) -> None:
         wait_until(lambda: len(self.committer.trained) == self.PROMPTS - 1, "five groups", told=self.told)
@@ -240,21 +241,21 @@ class WorkerCase(Case):
 class Submissions:
     """One run for all cases of a role, a set for each; whatever arrives is trained at once."""
 
-    def __init__(self, site: Site, name: str, helper: bool) -> None:
-        self.site = site
-        self.config = site.config(name, prompts={"chunk": 2})
-        self.queue, self.store = site.queue(self.config), site.store(self.config)
+    def __init__(self, harness: CrashHarness, name: str, helper: bool) -> None:
+        self.harness = harness
+        self.config = harness.config(name, prompts={"chunk": 2})
+        self.queue, self.store = harness.queue(self.config), harness.store(self.config)
         self.helper = helper
-        self.celery: Life | None = None
+        self.celery: RoleProcess | None = None
         self._ends = ExitStack()
 
     def __enter__(self) -> Self:
         self.queue.configure(RunRules.of(self.config))
-        tensors = load_file(self.site.base / "model.safetensors")
+        tensors = load_file(self.harness.base / "model.safetensors")
         self.committer = self._ends.enter_context(Committer(self.queue, self.store, tensors, self.config))
-        self._ends.enter_context(Maker(self.queue))
+        self._ends.enter_context(InstantWorker(self.queue))
         if self.helper:
-            self.celery = self.site.begin("celery", self.config, self.site.directory / "celery.log")
+            self.celery = self.harness.begin("celery", self.config, self.harness.directory / "celery.log")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -276,22 +277,22 @@ class SubmitterCase(Case):
     PROMPTS = 6
 
     def __init__(self, run: Submissions, name: str, places: Places) -> None:
-        super().__init__(run.site, name, places)
+        super().__init__(run.harness, name, places)
         self.run = run
         source = write_prompts(self.directory / "prompts.jsonl", self.PROMPTS)
         prompts = run.config.prompts.model_copy(update={"source": str(source)})
         self.config = run.config.model_copy(update={"prompts": prompts})
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
         celery = self.run.celery
         assert celery
         celery.signal(signal.SIGSTOP)
         try:
-            life = self.site.begin(self.role, (self.config, self.name), self.log, crash_at, record)
-            life.over.wait(LOOKED_S if crash_at else 0.0)
+            process = self.harness.begin(self.role, (self.config, self.name), self.log, crash_at, record)
+            process.over.wait(LOOKED_S if crash_at else 0.0)
         finally:
             celery.signal(signal.SIGCONT)
-        return life.wait(DEADLINE_S)
+        return process.wait(DEADLINE_S)
 
     def verdict(self) -> None:
         expected = ids(self.name, range(self.PROMPTS))
@@ -309,24 +310,24 @@ class CeleryCase(Case):
     PROMPTS, GOOD = 6, 4
 
     def __init__(self, run: Submissions, name: str, places: Places) -> None:
-        super().__init__(run.site, name, places)
+        super().__init__(run.harness, name, places)
         self.run = run
         source = write_prompts(self.directory / "prompts.jsonl", self.PROMPTS)
         chunks = [chunk for chunk, _ in open_source(str(source)).scan(run.config.prompts.chunk)]
         run.queue.declare(PromptSet(name, str(source)), chunks)
-        # As a submitter that died in the middle of sending: of the other chunks nothing tells but the ledger.
+        # As a submitter that died in the middle of sending: only Redis knows of the other chunks.
         send(build(run.config), name, str(source), chunks[:1])
         source.write_bytes(source.read_bytes().replace(b"prompt 5", b"prompt ?"))
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        life = self.site.begin(self.role, self.run.config, self.log, crash_at, record)
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
+        process = self.harness.begin(self.role, self.run.config, self.log, crash_at, record)
 
         def over() -> bool:
-            return life.over.is_set() or self._settled()
+            return process.over.is_set() or self._settled()
 
         wait_until(over, "every chunk", told=self.told)
-        life.over.wait(0.3 if crash_at else 0.0)  # the last step may be the one to die after
-        return life.wait() if life.over.is_set() else min(0, life.end() + signal.SIGKILL)
+        process.over.wait(0.3 if crash_at else 0.0)  # the last step may be the one to die after
+        return process.wait() if process.over.is_set() else min(0, process.end() + signal.SIGKILL)
 
     def _settled(self) -> bool:
         arrival = self.run.queue.submission_counts(self.name)
@@ -354,7 +355,7 @@ def write_prompts(path: Path, count: int) -> Path:
 
 
 class ServicesCase(Case):
-    """After every start that gets so far, a set is submitted. Servers outlive their keeper in every other case."""
+    """Submits a set after every start that gets so far. In every other case the servers outlive their parent."""
 
     role = "services"
 
@@ -362,47 +363,47 @@ class ServicesCase(Case):
         self.config = Config.model_validate(
             {
                 "run": {"name": "crash-services", "dir": self.directory / "run"},
-                "model": {"base": str(self.site.base)},
-                "redis": {"program": str(self.site.redis.program) if self.site.redis.program else None},
+                "model": {"base": str(self.harness.base)},
+                "redis": {"program": str(self.harness.redis.program) if self.harness.redis.program else None},
                 "learner": {"batch_groups": 2},
                 "queue": {"lease_s": 3.0},
             }
         )
         self.acknowledged: list[str] = []
-        self.lives: list[Life] = []
+        self.processes: list[RoleProcess] = []
         self.outlive = len(self.places) > 0 and sum(map(ord, "".join(self.places))) % 2 == 0
         return self
 
     def __exit__(self, *error: object) -> None:
-        for life in self.lives:
+        for process in self.processes:
             with suppress(ProcessLookupError):
-                os.killpg(life.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
         super().__exit__()
 
     def prepare(self, point: str) -> None:
         if point == "load users":
             self.outlive = True
-            assert self.live("rename endpoint") == CRASHED
+            assert self.run_role("rename endpoint") == CRASHED
         if point == "remove unfinished":
             self.outlive = False
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
         objects = self.config.run.dir / "services" / "store" / "objects"
         objects.mkdir(parents=True, exist_ok=True)
         (objects / ".rclone_temp_put_left").touch()
-        life = self._begin(crash_at, record)
-        wait_until(lambda: life.over.is_set() or self._submits(), "services that answer", told=self.told)
-        life.signal(signal.SIGTERM)
-        code = life.wait(DEADLINE_S)
+        process = self._begin(crash_at, record)
+        wait_until(lambda: process.over.is_set() or self._submits(), "services that answer", told=self.told)
+        process.signal(signal.SIGTERM)
+        code = process.wait(DEADLINE_S)
         if code == CRASHED and not self.outlive:
             with suppress(ProcessLookupError):
-                os.killpg(life.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
         return code
 
-    def _begin(self, crash_at: str = "", record: Path | None = None) -> Life:
-        life = self.site.begin(self.role, self.config, self.log, crash_at, record)
-        self.lives.append(life)
-        return life
+    def _begin(self, crash_at: str = "", record: Path | None = None) -> RoleProcess:
+        process = self.harness.begin(self.role, self.config, self.log, crash_at, record)
+        self.processes.append(process)
+        return process
 
     def _submits(self) -> bool:
         name = f"set-{len(self.acknowledged)}"
@@ -418,19 +419,19 @@ class ServicesCase(Case):
 
     def verdict(self) -> None:
         """Everything that was ever acknowledged is there and can be trained."""
-        life = self._begin()
-        wait_until(lambda: life.over.is_set() or self._submits(), "services that answer", told=self.told)
+        process = self._begin()
+        wait_until(lambda: process.over.is_set() or self._submits(), "services that answer", told=self.told)
         store = connect_store(self.config, "admin")
         queue = Clients.connected_as(self.config, "admin", store)
-        tensors = load_file(self.site.base / "model.safetensors")
+        tensors = load_file(self.harness.base / "model.safetensors")
         expected = sorted(task for name in self.acknowledged for task in ids(name, range(3)))
-        with Committer(queue, store, tensors, self.config) as committer, Maker(queue):
+        with Committer(queue, store, tensors, self.config) as committer, InstantWorker(queue):
             wait_until(lambda: len(committer.trained) >= len(expected), "all groups", told=self.told)
         assert sorted(checkpoint.trained_ids(store)) == expected
         audit = queue.audit()
         assert audit.ok and audit.trained == len(expected), audit
-        life.signal(signal.SIGTERM)
-        assert life.wait(DEADLINE_S) == 0
+        process.signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
 
 
 # The supervisor, and the base model -----------------------------------------------------------------------------------
@@ -439,9 +440,9 @@ class ServicesCase(Case):
 class SupervisorCase(Case):
     role = "supervisor"
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        code = self.site.begin(self.role, self.directory, self.log, crash_at, record).wait(DEADLINE_S)
-        wait_until(lambda: not any(map(lives, self._started())), "the end of what was started", told=self.told)
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
+        code = self.harness.begin(self.role, self.directory, self.log, crash_at, record).wait(DEADLINE_S)
+        wait_until(lambda: not any(map(is_running, self._started())), "the end of what was started", told=self.told)
         return code
 
     def verdict(self) -> None:
@@ -471,20 +472,12 @@ class BaseModelCase(Case):
 
     def prepare(self, point: str) -> None:
         if point == "set base aside":
-            assert self.site.begin(self.role, self._config(seed=1), self.log).wait(DEADLINE_S) == 0
+            assert self.harness.begin(self.role, self._config(seed=1), self.log).wait(DEADLINE_S) == 0
 
-    def live(self, crash_at: str = "", record: Path | None = None) -> int:
-        return self.site.begin(self.role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
+    def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
+        return self.harness.begin(self.role, self.config, self.log, crash_at, record).wait(DEADLINE_S)
 
     def verdict(self) -> None:
         folder = Path(self.config.base_model)
         assert orjson.loads((folder / MADE_FROM).read_bytes())["seed"] == 0
         assert load_file(folder / "model.safetensors")
-
-
-def lives(pid: int) -> bool:
-    """Zombies do not count."""
-    stat = Path(f"/proc/{pid}/stat")
-    with suppress(OSError):
-        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    return False

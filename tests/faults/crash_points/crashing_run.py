@@ -1,8 +1,8 @@
 """A role that dies at named points, the others of its run, and what must hold when all is over.
 
 The servers are started once; each case is a run of its own (or a set of its own, or a directory). The role under test
-lives in processes of its own (`lives`); the other side of the queue is played here by real calls of the real queue:
-`Maker` generates nothing and completes at once, `Committer` trains nothing but keeps real checkpoints.
+runs in processes of its own (`role_processes`); the other side of the queue is real calls of the real queue:
+`InstantWorker` generates nothing and completes at once, `Committer` trains nothing but keeps real checkpoints.
 """
 
 import shutil
@@ -29,8 +29,8 @@ from echo_queue.weights import Announcement, SignatureVerifier, WeightPublisher,
 from learner.publication import signing_key
 from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
-from tests.faults.crash_points.fork_server import Birth, Life, Nursery
-from tests.learner.stage import make_base
+from tests.faults.crash_points.fork_server import ForkRequest, ForkServer, RoleProcess
+from tests.learner.learner_harness import make_base
 from tests.learner.synthetic import VOCABULARY
 from tests.queue.clients import Clients
 
@@ -42,8 +42,8 @@ DEADLINE_S = 30.0
 LEASE_S, HEARTBEAT_S = 0.3, 0.03
 
 
-class Site:
-    """The servers, the model and the nursery of all cases."""
+class CrashHarness:
+    """The servers, the model and the fork server of all cases."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -71,11 +71,11 @@ class Site:
         self.s3.start()
         self._store = ObjectStore(replace(self.s3.endpoint(BUCKET), put_once=False), "crash")
         self._store.create_bucket()
-        self.nursery = Nursery(self.base, self.directory / "nursery.log")
+        self.fork_server = ForkServer(self.base, self.directory / "fork-server.log")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.nursery.__exit__()
+        self.fork_server.__exit__()
         self.redis.stop()
         self.s3.stop()
 
@@ -99,7 +99,7 @@ class Site:
         return Config.model_validate(values)
 
     def queue(self, config: Config) -> Clients:
-        """For a user who may do anything."""
+        """Returns the queue of `config`, for a user who may do anything."""
         store, inline = self.store(config), config.queue.inline_max_bytes
         return Clients(self.client, config.run.name, store, inline_max_bytes=inline, deadline_s=DEADLINE_S)
 
@@ -108,12 +108,12 @@ class Site:
         store.prefix = f"{config.run.name}/"
         return store
 
-    def begin(self, role: str, about: Any, log: Path, crash_at: str = "", record: Path | None = None) -> Life:
+    def begin(self, role: str, about: Any, log: Path, crash_at: str = "", record: Path | None = None) -> RoleProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
-        return self.nursery.begin(Birth(role, about, log, crash_at, record, self.environ))
+        return self.fork_server.begin(ForkRequest(role, about, log, crash_at, record, self.environ))
 
 
-class Other(threading.Thread, ABC):
+class OtherRole(threading.Thread, ABC):
     """Another role of the run: `turn` is called again and again until `close`. What it raises, `close` raises."""
 
     def __init__(self, name: str) -> None:
@@ -123,7 +123,7 @@ class Other(threading.Thread, ABC):
 
     @abstractmethod
     def turn(self) -> bool:
-        """Whether there was anything to do."""
+        """Does one round of work; returns whether there was anything to do."""
 
     def run(self) -> None:
         try:
@@ -145,11 +145,11 @@ class Other(threading.Thread, ABC):
             raise self._error
 
 
-class Maker(Other):
+class InstantWorker(OtherRole):
     """A worker that completes what it leases at once. The group of `spoiled` has a token that no model knows."""
 
     def __init__(self, queue: Clients, spoiled: str = "") -> None:
-        super().__init__("maker")
+        super().__init__("instant")
         self._queue = queue
         self._spoiled = spoiled
         self._version = Version(0, 0)
@@ -174,10 +174,10 @@ class Maker(Other):
         )  # fmt: skip
 
 
-class Committer(Other):
+class Committer(OtherRole):
     """A learner that learns nothing: what it drains it writes into a checkpoint, and commits; its weights drift.
 
-    With a `ghost`, a worker of that name, which nobody can reach, is the first to ask for each version. `ahead`:
+    With a `ghost`, a worker of that name, which no peer can reach, is the first to ask for each version. `ahead`:
     versions published before anything was trained; `most`: groups in an update.
     """
 
@@ -199,7 +199,7 @@ class Committer(Other):
         self._verifier = SignatureVerifier(signer.public_key)
         self._weight_publisher = WeightPublisher(
             *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
-            chunk_key=signing_key.trust(signer).chunk_key if config.weights.encrypt else None,
+            chunk_key=signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None,
             announce=self._announce,
         )
         self.trained: list[str] = []
@@ -208,7 +208,7 @@ class Committer(Other):
         self._most = most
         self._saved: CheckpointManifest | None = None
         self.lineage = queue.resume().lineage
-        queue.publish_keys(self.lineage, signing_key.trust(signer))
+        queue.publish_keys(self.lineage, signing_key.run_keys(signer))
         self._version = 0
         self._publish()
         for _ in range(ahead):

@@ -1,7 +1,7 @@
-"""Where lives begin: a process that has all imports behind it and forks one child per life, within milliseconds.
+"""The fork server: a process that has imported everything and forks one child for each request, within milliseconds.
 
 It has no threads and has computed nothing, so that its children find everything as a fresh interpreter would, but
-for the time. It ends when whoever started it does.
+for the time. It ends with the process that started it.
 """
 
 import os
@@ -23,8 +23,8 @@ DEADLINE_S = 180.0
 
 
 @dataclass(frozen=True)
-class Birth:
-    """A life to begin: it writes its steps to `record` and dies after step `crash_at`, if these are given."""
+class ForkRequest:
+    """A role's process to fork: it writes its steps to `record` and dies after step `crash_at`, if these are given."""
 
     role: str
     about: Any
@@ -34,23 +34,23 @@ class Birth:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
-class Life:
+class RoleProcess:
     """One process, from outside."""
 
-    def __init__(self, birth: Birth) -> None:
-        self.birth = birth
+    def __init__(self, request: ForkRequest) -> None:
+        self.request = request
         self.pid = 0
         self.code: int | None = None
         self.begun, self.over = threading.Event(), threading.Event()
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
         """Its exit code, negative if a signal ended it."""
-        assert self.over.wait(deadline_s), f"{self.birth.role} did not end within {deadline_s:.0f} s:\n{self.told()}"
+        assert self.over.wait(deadline_s), f"{self.request.role} did not end within {deadline_s:.0f} s:\n{self.told()}"
         assert self.code is not None
         return self.code
 
     def signal(self, number: int) -> None:
-        """Nothing happens to one that is over, or ends just now."""
+        """Sends the signal, unless the process is over or ends just now."""
         with suppress(ProcessLookupError):
             if not self.over.is_set():
                 os.kill(self.pid, number)
@@ -63,11 +63,11 @@ class Life:
 
     def told(self) -> str:
         """The last that it printed."""
-        return self.birth.log.read_text(errors="replace")[-4_000:] if self.birth.log.exists() else "(nothing)"
+        return self.request.log.read_text(errors="replace")[-4_000:] if self.request.log.exists() else "(nothing)"
 
 
-class Nursery:
-    """Its methods may be called from several threads."""
+class ForkServer:
+    """The fork server, from outside. Its methods may be called from several threads."""
 
     def __init__(self, base: Path, log: Path) -> None:
         """`base`: a model folder, which is loaded once so that the code for it is there."""
@@ -75,32 +75,32 @@ class Nursery:
         program = "import sys; from tests.faults.crash_points.fork_server import main; main(*sys.argv[1:])"
         command = [sys.executable, "-c", program, str(theirs.fileno()), str(base)]
         with log.open("ab") as file:
-            self._process = subprocess.Popen(
+            self._server = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=file, stderr=file
             )
         theirs.close()
         self._connection: Connection[Any, Any] = Connection(ours.detach())
         self._lock = threading.Lock()
-        self._waiting: list[Life] = []
-        self._lives: dict[int, Life] = {}
-        threading.Thread(target=self._listen, name="nursery", daemon=True).start()
+        self._waiting: list[RoleProcess] = []
+        self._processes: dict[int, RoleProcess] = {}
+        threading.Thread(target=self._listen, name="fork server", daemon=True).start()
 
-    def begin(self, birth: Birth) -> Life:
-        life = Life(birth)
+    def begin(self, request: ForkRequest) -> RoleProcess:
+        process = RoleProcess(request)
         with self._lock:
-            self._waiting.append(life)
-            self._connection.send(birth)
-        assert life.begun.wait(DEADLINE_S), "the nursery does not answer"
-        return life
+            self._waiting.append(process)
+            self._connection.send(request)
+        assert process.begun.wait(DEADLINE_S), "the fork server does not answer"
+        return process
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for life in list(self._lives.values()):
-            life.end()
-        self._process.terminate()
-        self._process.wait(10)
+        for process in list(self._processes.values()):
+            process.end()
+        self._server.terminate()
+        self._server.wait(10)
 
     def _listen(self) -> None:
         while True:
@@ -110,14 +110,14 @@ class Nursery:
                 return
             if code is None:
                 with self._lock:
-                    life = self._waiting.pop(0)
-                life.pid = pid
-                self._lives[pid] = life
-                life.begun.set()
+                    process = self._waiting.pop(0)
+                process.pid = pid
+                self._processes[pid] = process
+                process.begun.set()
             else:
-                life = self._lives.pop(pid)
-                life.code = code
-                life.over.set()
+                process = self._processes.pop(pid)
+                process.code = code
+                process.over.set()
 
 
 def main(descriptor: str, base: str) -> None:
@@ -139,7 +139,7 @@ def main(descriptor: str, base: str) -> None:
                     _reap(connection)
                     continue
                 try:
-                    birth = connection.recv()
+                    request = connection.recv()
                 except EOFError:
                     return
                 pid = os.fork()
@@ -147,19 +147,21 @@ def main(descriptor: str, base: str) -> None:
                     selector.close()
                     signal.set_wakeup_fd(-1)
                     connection.close()
-                    _live(birth)
-                os.setpgid(pid, pid)  # the child does, too: whoever comes first
+                    _run_child(request)
+                os.setpgid(pid, pid)  # the child does, too: either may be first
                 connection.send((pid, None))
 
 
-def _live(birth: Birth) -> None:
+def _run_child(request: ForkRequest) -> None:
     from tests.faults.crash_points import role_processes
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.environ.update(birth.environ)
+    os.environ.update(request.environ)
     code = 1
     try:
-        role_processes.live(birth.role, birth.about, birth.log, role_processes.Watch(birth.record, birth.crash_at))
+        role_processes.run(
+            request.role, request.about, request.log, role_processes.StepObserver(request.record, request.crash_at)
+        )
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1

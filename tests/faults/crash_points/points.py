@@ -1,9 +1,9 @@
 """Every crash point of every role, found in the code itself (`echo_queue.failpoints` says what a step is).
 
-- A door's name is a literal, or is made by a *forwarder* of its own arguments (`Caller.persist`, `Caller.call`,
+- A failpoint's name is a literal, or is made by a *forwarder* of its own arguments (`Caller.persist`, `Caller.call`,
   `ObjectStore._persist`, `write_atomically`, …). Forwarders are found from `failpoints.step` outwards, not listed.
-- A role's points are the doors in its own units, and those inside the methods of queue clients and of the store that it
-  calls.
+- A role's points are the failpoints in its own units, and those inside the methods of queue clients and of the store
+  that it calls.
 - Only which kinds of object a file's store requests concern (`KINDS`) is written down; recording each role proves it.
 """
 
@@ -19,7 +19,7 @@ PACKAGES = ("echo_queue", "workers", "learner")
 QUEUE, STORE = "echo_queue/queue/", "echo_queue/storage/object_store.py"
 CALLER, PAYLOADS = "echo_queue/queue/caller.py", "echo_queue/queue/payloads.py"
 QUEUE_CLIENTS = ("queue", "monitor", "operator", "admin", "directory")
-"""What a client of the queue (a class that derives from `Client`) is called where it is used."""
+"""The names of the queue's clients (of classes that derive from `Client`) where they are used."""
 CONNECT = "echo_queue/connections/connect.py"
 
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -44,7 +44,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         CONNECT,
     ),
     "learner": (
-        *(f"learner/{name}.py" for name in ("train", "collector", "housekeeper")),
+        *(f"learner/{name}.py" for name in ("training_loop", "batch_collector", "housekeeper")),
         *(
             f"learner/recovery/{name}.py"
             for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
@@ -52,7 +52,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",
-        "echo_queue/reporting/samples.py",
+        "echo_queue/reporting/trained_groups.py",
         CONNECT,
     ),
     "operator": (
@@ -95,7 +95,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "learner/recovery/state_files.py": {"put": (STATE,)},
     "learner/recovery/state_reader.py": {"read_into": (STATE,)},
-    "learner/train.py": {"exists": BASE[1:], "upload_folder": BASE},
+    "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
     "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},
@@ -109,7 +109,7 @@ PAYLOAD_KINDS: Mapping[str, str] = {
 
 
 class Part(NamedTuple):
-    """Of a step's name: `text`, or the function's argument number `argument`, or what `kind_of` says (neither)."""
+    """A part of a step's name: `text`, or the function's argument number `argument`; without both, an object's kind."""
 
     text: str = ""
     argument: int | None = None
@@ -120,7 +120,7 @@ KIND = Part()
 
 
 @dataclass(frozen=True)
-class Door:
+class Failpoint:
     """A place in the code where a step is taken. `step` has a `*` where it depends on the kind of an object."""
 
     file: str
@@ -145,10 +145,10 @@ def points(role: str) -> tuple[str, ...]:
     return tuple(sorted({step for file, tree in _units(role) for step in _steps_of(file, tree)}))
 
 
-def doors() -> Iterator[Door]:
-    """Every door of the code whose name is not left to a caller."""
+def failpoints() -> Iterator[Failpoint]:
+    """Every failpoint of the code whose name is not left to a caller."""
     for file in files():
-        yield from _doors(file, tree_of(file))
+        yield from _failpoints(file, tree_of(file))
 
 
 @cache
@@ -166,7 +166,7 @@ def forwarders() -> Mapping[tuple[str, str], frozenset[Template]]:
 
 
 def receiver(function: ast.expr) -> str:
-    """What a method is called on, by its last name: `queue` of `self._queue.drain`; empty for a plain function."""
+    """Returns the last name of the object whose method is called: `queue` of `self._queue.drain`; empty without one."""
     if not isinstance(function, ast.Attribute):
         return ""
     match function.value:
@@ -189,8 +189,8 @@ def _units(role: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _steps_of(file: str, tree: ast.AST) -> Iterator[str]:
-    """Of code that is not the queue's or the store's own."""
-    yield from (door.step for door in _doors(file, tree))
+    """Yields the steps of code that is not the queue's or the store's own."""
+    yield from (failpoint.step for failpoint in _failpoints(file, tree))
     for attribute in (node for node in ast.walk(tree) if isinstance(node, ast.Attribute)):
         match receiver(attribute):
             case name if name in QUEUE_CLIENTS:
@@ -207,7 +207,7 @@ def _queue_steps(method: str) -> frozenset[str]:
     """Steps of a method of the queue's clients, with those of the methods that it calls."""
     steps: set[str] = set()
     for file, body in (found for owner in clients() for found in _methods_of(owner, method)):
-        steps |= {door.step for door in _doors(file, body)}
+        steps |= {failpoint.step for failpoint in _failpoints(file, body)}
         for attribute in (node for node in ast.walk(body) if isinstance(node, ast.Attribute)):
             if receiver(attribute) == "payloads":
                 steps |= set(_payload_steps(attribute.attr))
@@ -265,7 +265,7 @@ def _filled(method: str, kinds: tuple[str, ...], *, once: bool = False) -> Itera
 def _patterns(method: str, *, once: bool) -> frozenset[str]:
     """Steps of a method of the store, with a `*` for the kind of the object."""
     bodies = _methods(STORE, "ObjectStore", method, once=once)
-    return frozenset(door.step for body in bodies for door in _doors(STORE, body))
+    return frozenset(failpoint.step for body in bodies for failpoint in _failpoints(STORE, body))
 
 
 def _methods(file: str, owner: str, method: str, once: bool = True) -> Iterator[ast.FunctionDef]:
@@ -285,19 +285,19 @@ def _methods(file: str, owner: str, method: str, once: bool = True) -> Iterator[
         seen |= used
 
 
-# Doors and their names ------------------------------------------------------------------------------------------------
+# Failpoints and their names -------------------------------------------------------------------------------------------
 
 
-def _doors(file: str, tree: ast.AST) -> Iterator[Door]:
+def _failpoints(file: str, tree: ast.AST) -> Iterator[Failpoint]:
     for call in _calls(tree):
         for template in _templates(file, call, forwarders()):
             name = _fill(template, call, {})
             if name is not None:
-                yield Door(file, call.lineno, "".join(part.text or "*" for part in name))
+                yield Failpoint(file, call.lineno, "".join(part.text or "*" for part in name))
 
 
 def _templates(file: str, call: ast.Call, known: Mapping[tuple[str, str], frozenset[Template]]) -> frozenset[Template]:
-    """What `call` takes, if it is a door or a forwarder; by its form, since a name alone may mean anything."""
+    """Returns the names of `call` as a failpoint or a forwarder; its form decides, as names are ambiguous."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     match receiver(call.func), name:
         case "failpoints", "step":

@@ -1,7 +1,7 @@
-"""One life of each role: what a process does that is started, dies at a point, and is started again.
+"""The processes of each role. A case starts one, lets it die at a crash point, and starts the next.
 
 The programs are the real ones, below their command lines. Where they would start a Python of their own (the scorer),
-they fork instead, and generation is a small real model's: a life costs a fraction of a second.
+they fork instead, and generation is a small real model's: a process costs a fraction of a second.
 """
 
 import logging
@@ -27,7 +27,7 @@ from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
 from learner.base_model import make
 from learner.recovery import rewind
-from learner.train import train
+from learner.training_loop import train
 from tests.faults.crash_points.forked_process import Forked
 from tests.faults.history import served_versions
 from workers import leaser
@@ -40,7 +40,7 @@ REFUSED = 2
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "WARNING")
 
 
-class Watch:
+class StepObserver:
     """Writes every step that was taken to a file, at once, and ends the process where it is to die."""
 
     def __init__(self, record: Path | None, crash_at: str) -> None:
@@ -57,7 +57,7 @@ class Watch:
             self._point.after(step, about, answer)
 
 
-def live(role: str, about: Any, log: Path, observer: failpoints.Observer) -> None:
+def run(role: str, about: Any, log: Path, observer: failpoints.Observer) -> None:
     """Runs in a process of its own. Exit codes as of the roles' programs."""
     os.setpgid(0, 0)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -83,32 +83,32 @@ def celery(config: Config) -> None:
 
 
 def worker(config: Config, name: str = "w1") -> None:
-    leaving = Shutdown()
-    on_signals(leaving)
+    shutdown = Shutdown()
+    on_signals(shutdown)
     leaser.IDLE_S = 0.05  # no event tells of a task that came back
     scorer = ForkedScorer(config.environment)
     served_versions.watch(config.run.dir)
     try:
-        work(config, name, scorer, leaving)
+        work(config, name, scorer, shutdown)
     finally:
         scorer.close()
 
 
 def learner(config: Config) -> None:
     torch.set_num_threads(1)
-    leaving = threading.Event()
-    set_on_signals(leaving)
-    train(config, leaving)
+    stop = threading.Event()
+    set_on_signals(stop)
+    train(config, stop)
 
 
 def learner_of_s3(config: Config) -> None:
-    """With a store that says it heeds `If-None-Match`, as S3 does; rclone takes the header and ignores it."""
+    """A learner whose store claims to heed `If-None-Match`, as S3 does; rclone accepts the header and ignores it."""
     ObjectStore.puts_once = property(lambda _: True)  # type: ignore[assignment,method-assign]
     learner(config)
 
 
 def operator(about: tuple[Config, str]) -> None:
-    """Who rewinds a run; the learner was silent long enough."""
+    """Rewinds a run, as an operator does; the learner counts as silent for long enough."""
     rewind.SILENT_MS = 0
     rewind._act(*about)
 
@@ -128,10 +128,10 @@ def base_model(config: Config) -> None:
 
 def supervisor(directory: Path) -> None:
     """A server, and a role that ends: what `echo-queue run` keeps, but for what they do."""
-    lives = f"echo $$ >> {directory}/pids"
+    note_pid = f"echo $$ >> {directory}/pids"
     with Supervisor(directory, lock_deadline_s=30.0) as roles:
-        roles.start(Role("server", ("/bin/sh", "-c", f"{lives}; exec sleep 600"), servers=True))
-        roles.start(Role("ends", ("/bin/sh", "-c", f"{lives}; sleep 0.02"), ends=True))
+        roles.start(Role("server", ("/bin/sh", "-c", f"{note_pid}; exec sleep 600"), servers=True))
+        roles.start(Role("ends", ("/bin/sh", "-c", f"{note_pid}; sleep 0.02"), ends=True))
         roles.wait(lambda: roles.done("ends"), 20.0, "the role that ends")
         (directory / "over").touch()
 

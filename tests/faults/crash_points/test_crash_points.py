@@ -1,12 +1,12 @@
 """Every role dies right after every step it takes, once and twice in a row; the run goes on as if it had not.
 
-`make test` leads every point singly, `make proof` all pairs as well; CI draws a few of these (`tests/tiers.py`).
+`make test` tries every point singly, `make proof` all pairs as well; CI draws a few of these (`tests/tiers.py`).
 """
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import product
@@ -27,7 +27,7 @@ from tests.faults.crash_points.cases import (
     SupervisorCase,
     WorkerCase,
 )
-from tests.faults.crash_points.crashing_run import Site
+from tests.faults.crash_points.crashing_run import CrashHarness
 from tests.tiers import few
 
 FEW_PAIRS = 6
@@ -43,9 +43,9 @@ SIMPLE = {
 }
 UNREACHED = {
     ("learner", "get weights/manifest.json"): "a version that is there already: a lineage publishes each only once",
-    ("learner", "get weights"): "likewise, a way to one",
+    ("learner", "get weights"): "a route to such a version",
     ("learner", "turn"): "a second process that goes on with a lineage that another began",
-    ("operator", "turn"): "likewise",
+    ("operator", "turn"): "a second process that goes on with a lineage that another began",
     ("operator", "delete replay"): "a commit of groups that still lie in replay: a rewind goes back",
     ("worker", "discard"): "a partial rollout that no worker of this run can have made",
     ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
@@ -54,64 +54,56 @@ UNREACHED = {
 """Steps that no case here takes, and when they are taken."""
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with pytest.MonkeyPatch.context() as patch, Site(tmp_path_factory.mktemp("crash-points")) as site:
-        for name, value in site.environ.items():
-            patch.setenv(name, value)
-        yield site
+class RoleCases:
+    """Runs the cases of one role, numbered, and records the steps that were taken in all of them."""
 
-
-class Company:
-    """Gives the cases of one role, numbered, and says what was passed in all of them."""
-
-    def __init__(self, site: Site, role: str) -> None:
-        self.site, self.role = site, role
-        self.record = site.directory / f"steps-of-{role.replace(' ', '-')}"
+    def __init__(self, harness: CrashHarness, role: str) -> None:
+        self.harness, self.role = harness, role
+        self.record = harness.directory / f"steps-of-{role.replace(' ', '-')}"
         self._ends = ExitStack()
-        self._make: Callable[[str, Places], Case] = lambda name, places: SIMPLE[role](site, name, places)
+        self._make: Callable[[str, Places], Case] = lambda name, places: SIMPLE[role](harness, name, places)
 
-    def __enter__(self) -> "Company":
+    def __enter__(self) -> "RoleCases":
         if self.role not in SIMPLE:
-            run = Submissions(self.site, self.role, helper=self.role == "submitter")
+            run = Submissions(self.harness, self.role, helper=self.role == "submitter")
             self._make = self._ends.enter_context(run).case
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    def lead(self, name: str, places: Places) -> tuple[int, ...]:
-        """The exit codes of the lives that were to die at `places`, after the verdict."""
+    def run_case(self, name: str, places: Places) -> tuple[int, ...]:
+        """The exit codes of the processes that were to die at `places`, after the verdict."""
         with self._make(f"{self.role.replace(' ', '-')}-{name}", places) as case:
             try:
                 case.prepare(places[0])
-                codes = tuple(case.live(place, self.record) for place in places)
-                assert set(codes) <= {0, failpoints.CRASHED}, f"a life ended with {codes}"
-                assert case.live("", self.record) == 0, "the last life failed"
+                codes = tuple(case.run_role(place, self.record) for place in places)
+                assert set(codes) <= {0, failpoints.CRASHED}, f"a process ended with {codes}"
+                assert case.run_role("", self.record) == 0, "the last process failed"
                 case.verdict()
             except BaseException as error:
                 error.add_note(f"died at {' and then at '.join(places)}\n{case.told()}")
                 raise
         return codes
 
-    def lead_all(self, cases: Sequence[Places], kind: str) -> list[tuple[int, ...]]:
+    def run_cases(self, cases: Sequence[Places], kind: str) -> list[tuple[int, ...]]:
         with ThreadPoolExecutor(AT_A_TIME if self.role in SIMPLE else 1) as pool:  # the others share one run
-            return list(pool.map(lambda number: self.lead(f"{kind}-{number}", cases[number]), range(len(cases))))
+            return list(pool.map(lambda number: self.run_case(f"{kind}-{number}", cases[number]), range(len(cases))))
 
 
 def reachable(role: str) -> list[str]:
     return [point for point in points.points(role) if (role, point) not in UNREACHED]
 
 
-def test_nothing_is_written_sent_or_spawned_but_through_a_door() -> None:
+def test_nothing_is_written_sent_or_spawned_but_through_a_failpoint() -> None:
     assert unguarded_io.unseen() == []
     assert unguarded_io.idle_reasons() == [], "what is excused here is gone"
 
 
-def test_every_door_is_a_point_of_some_role() -> None:
+def test_every_failpoint_is_a_point_of_some_role() -> None:
     known = {point for role in points.ROLES for point in points.points(role)} | {*OPERATORS, *SWEEP}
     known |= {f"{verb} *" for verb in ("put", "put once", "get", "head", "list", "delete", "look at", "create")}
-    assert {door.step for door in points.doors()} <= known
+    assert {failpoint.step for failpoint in points.failpoints()} <= known
 
 
 OPERATORS = (
@@ -122,19 +114,21 @@ OPERATORS = (
 )
 """Steps of commands that people give, and give again."""
 SWEEP = ("places", "pointed")
-"""What the sweep for orphaned payloads reads, ten minutes into a run, before its one delete."""
+"""Reads of the sweep for orphaned payloads, ten minutes into a run, before its one delete."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", points.ROLES)
-def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """… and the steps it takes, in all these lives, are exactly those that the code names."""
+def test_a_role_may_die_after_each_of_its_steps(
+    harness: CrashHarness, role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """… and the steps it takes, in all these processes, are exactly those that the code names."""
     places = reachable(role)
-    with Company(site, role) as company:
-        codes = company.lead_all([(place,) for place in places], "single")
+    with RoleCases(harness, role) as role_cases:
+        codes = role_cases.run_cases([(place,) for place in places], "single")
         missed = [place for place, (code,) in zip(places, codes, strict=True) if code != failpoints.CRASHED]
         assert not missed, "never came to these points"
-        assert sorted(set(company.record.read_text().split("\n")) - {""}) == places
+        assert sorted(set(role_cases.record.read_text().split("\n")) - {""}) == places
     with capsys.disabled():
         print(f" [{len(places)} points of the {role}]", end="")
 
@@ -142,13 +136,13 @@ def test_a_role_may_die_after_each_of_its_steps(site: Site, role: str, capsys: p
 @pytest.mark.proof
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("role", points.ROLES)
-def test_a_role_may_die_and_die_again(site: Site, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_role_may_die_and_die_again(harness: CrashHarness, role: str, capsys: pytest.CaptureFixture[str]) -> None:
     """… and the first death comes as surely as it does alone; the second only where the way still leads there."""
     places = reachable(role)
     pairs = list(product(places, places))
     chosen = few(pairs, FEW_PAIRS, role)
-    with Company(site, role) as company:
-        codes = company.lead_all(chosen, "pair")
+    with RoleCases(harness, role) as role_cases:
+        codes = role_cases.run_cases(chosen, "pair")
     missed = [pair for pair, (first, _) in zip(chosen, codes, strict=True) if first != failpoints.CRASHED]
     assert not missed, "never came to the first of these points, though a single death does"
     twice = sum(code == (failpoints.CRASHED, failpoints.CRASHED) for code in codes)

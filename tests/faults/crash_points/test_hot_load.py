@@ -6,7 +6,6 @@ tensor of its live engine has the digest that the manifest names (`served`).
 
 import random
 import time
-from collections.abc import Iterator
 
 import pytest
 from safetensors.torch import load_file
@@ -15,8 +14,8 @@ from echo_queue.queue import Chunk, PromptSet, RunRules
 from echo_queue.records import PromptRow
 from echo_queue.submission import shards
 from learner.recovery import checkpoint
-from tests.faults.crash_points.crashing_run import Committer, Site
-from tests.faults.crash_points.fork_server import Life
+from tests.faults.crash_points.crashing_run import Committer, CrashHarness
+from tests.faults.crash_points.fork_server import RoleProcess
 from tests.faults.history import served_versions
 from tests.seed import session_seed
 from tests.waiting import wait_until
@@ -26,23 +25,15 @@ KILLS = 8
 DEADLINE_S = 120.0
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with pytest.MonkeyPatch.context() as patch, Site(tmp_path_factory.mktemp("hot-load")) as site:
-        for name, value in site.environ.items():
-            patch.setenv(name, value)
-        yield site
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_whatever_is_killed_only_published_weights_generate(
-    site: Site, encrypt: bool, capsys: pytest.CaptureFixture[str]
+    harness: CrashHarness, encrypt: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, chance = f"hot-{encrypt}".lower(), random.Random(session_seed())
-    config = site.config(
+    config = harness.config(
         name,
-        model={"base": str(site.base), "max_prompt_tokens": 16, "max_new_tokens": 3},
+        model={"base": str(harness.base), "max_prompt_tokens": 16, "max_new_tokens": 3},
         rollout={"group_size": 2, "concurrent_groups": 1, "grace_s": 0.3},
         environment={
             "kind": "function",
@@ -52,32 +43,32 @@ def test_whatever_is_killed_only_published_weights_generate(
         queue={"stall_deadline_s": 30.0, "lease_s": 0.3, "max_attempts": 99, "inline_max_bytes": 1 << 20},
         weights={"encrypt": encrypt, "chunk_deadline_s": 0.5},
     )
-    queue, store = site.queue(config), site.store(config)
+    queue, store = harness.queue(config), harness.store(config)
     queue.configure(RunRules.of(config))
     rows = [PromptRow("w1", {"kind": "plain", "directory": ""}) for _ in range(PROMPTS)]
     queue.declare(PromptSet("set", "test"), [Chunk(0, 0, PROMPTS)])
     queue.submit("set", 0, shards.write(store, "set", 0, 0, rows))
-    tensors = load_file(site.base / "model.safetensors")
-    log = site.directory / f"log-{name}"
-    lives: dict[str, Life] = {}
+    tensors = load_file(harness.base / "model.safetensors")
+    log = harness.directory / f"log-{name}"
+    processes: dict[str, RoleProcess] = {}
 
     def told() -> str:
         return log.read_text(errors="replace")[-6_000:]
 
     def all_live() -> None:
         for worker in ("worker", "second worker"):
-            if worker not in lives or lives[worker].over.is_set():
-                lives[worker] = site.begin(worker, config, log)
+            if worker not in processes or processes[worker].over.is_set():
+                processes[worker] = harness.begin(worker, config, log)
 
     with Committer(queue, store, tensors, config, most=2) as learner:
         for _ in range(KILLS):
             all_live()
             time.sleep(chance.uniform(0.0, 1.5))
-            lives[chance.choice(sorted(lives))].end()
+            processes[chance.choice(sorted(processes))].end()
         all_live()
         wait_until(lambda: len(learner.trained) == PROMPTS, "all groups", DEADLINE_S, told)
         queue.finish(learner.lineage)
-        wait_until(lambda: all(life.over.is_set() for life in lives.values()), "the workers' end", told=told)
+        wait_until(lambda: all(process.over.is_set() for process in processes.values()), "the workers' end", told=told)
     seen = served_versions.read(config.run.dir)
     assert list((config.run.dir / "part_cache").iterdir()) == [], (
         "each worker removes its own part cache, and those of the dead"

@@ -1,4 +1,4 @@
-"""The search for acts that pass no door finds what it must: each of these lines, put into the code, is noticed."""
+"""The search for I/O calls that pass no failpoint notices each of these lines, put into the code."""
 
 import ast
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.crash_points import unguarded_io
 
-ACTS = (
+IO_CALLS = (
     "import numpy as np; np.save(path, array)",
     "import numpy; numpy.savez_compressed(path, a=array)",
     "import torch; torch.save(state, path)",
@@ -44,7 +44,7 @@ ACTS = (
     "path.open('ab')",
     "open(path, mode='w')",
 )
-NO_ACTS = (
+NO_IO_CALLS = (
     "import os; os.getpid(); os.path.join(a, b); os.environ.get(a)",
     "import json; json.dumps(a)",
     "import numpy as np; np.load(path); array.copy()",
@@ -55,21 +55,23 @@ NO_ACTS = (
     "text.replace(a, b)",
     "from echo_queue.storage.object_store import copy_all; copy_all()",
     "import os; failpoints.step('step', lambda: os.replace(a, b))",
-    "import os\ndef act():\n    os.replace(a, b)\nfailpoints.step('step', act)",
+    "import os\ndef io_call():\n    os.replace(a, b)\nfailpoints.step('step', io_call)",
 )
 
 
-@pytest.mark.parametrize("code", ACTS)
-def test_an_act_is_seen(code: str) -> None:
-    (act,) = unguarded_io.acts_of(ast.parse(code))
-    assert act.line == 1
+@pytest.mark.parametrize("code", IO_CALLS)
+def test_an_io_call_is_seen(code: str) -> None:
+    (io_call,) = unguarded_io.io_calls_of(ast.parse(code))
+    assert io_call.line == 1
 
 
-@pytest.mark.parametrize("code", NO_ACTS)
-def test_what_reads_or_stands_behind_a_door_is_no_act(code: str) -> None:
-    assert [act.what for act in unguarded_io.acts_of(ast.parse(code))] == []
+@pytest.mark.parametrize("code", NO_IO_CALLS)
+def test_what_reads_or_stands_behind_a_failpoint_is_no_io_call(code: str) -> None:
+    assert [io_call.what for io_call in unguarded_io.io_calls_of(ast.parse(code))] == []
 
 
-def test_a_function_that_is_also_called_past_the_door_is_seen() -> None:
-    code = "import os\ndef act():\n    os.replace(a, b)\nfailpoints.step('step', act)\nact()"
-    assert [(act.place, act.what) for act in unguarded_io.acts_of(ast.parse(code))] == [("act", "os.replace")]
+def test_a_function_that_is_also_called_past_the_failpoint_is_seen() -> None:
+    code = "import os\ndef io_call():\n    os.replace(a, b)\nfailpoints.step('step', io_call)\nio_call()"
+    assert [(io_call.place, io_call.what) for io_call in unguarded_io.io_calls_of(ast.parse(code))] == [
+        ("io_call", "os.replace")
+    ]

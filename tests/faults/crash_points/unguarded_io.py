@@ -1,6 +1,6 @@
-"""Where the code writes, sends or spawns without passing a door, and why it may.
+"""A search for places that write, send or spawn without passing a failpoint, and the reasons why they may.
 
-A call is behind a door if it stands in what is given to one (a lambda, a `partial`, the function itself), or in a
+A call is behind a failpoint if it stands in what is given to one (a lambda, a `partial`, the function itself), or in a
 function of the same file all of whose uses stand there. Reads of files, and folders that may exist already, change
 nothing that a crash could leave in between.
 """
@@ -13,17 +13,17 @@ from functools import cache
 from tests.faults.crash_points.points import PACKAGES, files, receiver, tree_of
 
 ALLOWED: Mapping[str, str] = {
-    "echo_queue/queue/library.py:load": "called at the door `install`, and inside the retry loop",
+    "echo_queue/queue/library/__init__.py:load": "called at the failpoint `install`, and inside the retry loop",
     "echo_queue/connections/connect.py:_open_redis": "a ping, which changes nothing",
     "echo_queue/services/redis_server.py:RedisServer._probe": "a ping, which changes nothing",
     "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
     "echo_queue/launch/server_process.py:ServerProcess._held": "tries a lock and lets it go at once",
-    "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log of what passes the door `launch server`",
+    "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log; the failpoint is `launch server`",
     "echo_queue/launch/server_process.py:ServerProcess._keep_log_short": "a log",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "its temporary folder, which no program reads",
     "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
     "echo_queue/weights/tensors.py:kept": "a file without a name, gone with its process",
-    "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a door",
+    "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a failpoint",
     "echo_queue/reporting/plots.py:_svg": "into memory",
     "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
     "echo_queue/reporting/tensorboard.py:write": "likewise",
@@ -33,22 +33,22 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/launch/guard.py:_signal": "the guard: it has no state, and ends what it was told of",
     "echo_queue/launch/guard.py:_lives": "asks whether a process lives",
     "echo_queue/launch/supervisor.py:Supervised.start": "a line in the role's log",
-    "echo_queue/launch/supervisor.py:Supervisor._report": "fills the buffer that the door `tell guard` sends",
-    "echo_queue/launch/supervisor.py:spawn": "what `Supervised.start` calls at the door `spawn role`",
-    "echo_queue/launch/supervisor.py:lock": "waits for the lock; what is noted in it passes a door",
+    "echo_queue/launch/supervisor.py:Supervisor._report": "fills the buffer that the failpoint `tell guard` sends",
+    "echo_queue/launch/supervisor.py:spawn": "what `Supervised.start` calls at the failpoint `spawn role`",
+    "echo_queue/launch/supervisor.py:lock": "waits for the lock; what is noted in it passes a failpoint",
     "echo_queue/launch/supervisor.py:_process_lives": "asks whether a process lives",
     "workers/engines/transformers.py:TransformersEngine.step": "rows of tensors in memory",
-    "workers/engines/http/files.py:CheckpointFiles": "read at the door `load weights`; the next one removes it",
+    "workers/engines/http/checkpoint_files.py:CheckpointFiles": "read at `load weights`; the next one removes it",
     "workers/engines/http/streams.py:Streams": "asks the server, which keeps nothing",
     "workers/engines/vllm/setup.py:_configuration": "a configuration in memory",
-    "workers/environments/child.py:serve": "the scorer has no state; its answers are heard at the door `hear scorer`",
+    "workers/environments/child.py:serve": "the scorer has no state; its answers pass the failpoint `hear scorer`",
     "workers/environments/verifiers.py:Conversation": "tasks of the scorer's own event loop",
     "workers/environments/verifiers.py:TurnClient": "likewise, and what waits between them",
-    "workers/environments/pipe.py:Pipe": "the frames of the doors `ask scorer` and `hear scorer`",
+    "workers/environments/pipe.py:Pipe": "the frames of the failpoints `ask scorer` and `hear scorer`",
     "workers/weights/cache/part_cache.py:PartFile": "a part of a part cache, which ends with its process",
-    "workers/weights/cache/part_cache.py:PartCache.close": "its own folder, which whoever comes next sweeps",
+    "workers/weights/cache/part_cache.py:PartCache.close": "its own folder, which the next worker sweeps",
     "workers/weights/cache/part_cache.py:_lock": "tries a lock, which ends with the process",
-    "workers/weights/cache/part_cache.py:_remove_dead": "what a dead worker left, which whoever comes next sweeps",
+    "workers/weights/cache/part_cache.py:_remove_dead": "what a dead worker left, which the next worker sweeps",
     "workers/weights/cache/part_cache.py:_remove": "likewise",
     "workers/weights/cache/part_cache.py:_wipe": "the parts in a folder that is this process's own, or a dead one's",
     "workers/weights/folder.py:SharedFolder": "copies of what the store holds, which count by their digests alone",
@@ -58,10 +58,10 @@ ALLOWED: Mapping[str, str] = {
     "workers/weights/peers/peer_source.py:PeerSource": "reads a peer, into a part cache that ends with the process",
     "workers/weights/cache/sources.py:StoreSource.chunks": "writes into a part cache that ends with the process",
     "learner/base_model/__init__.py:make": "the folder of its partial rollouts, removed at the end",
-    "learner/base_model/build.py:build": "its partial rollout, at the door `build base`",
-    "learner/train.py:export": "removes an old partial rollout, which nobody reads",
+    "learner/base_model/build.py:build": "its temporary folder, at the failpoint `build base`",
+    "learner/training_loop.py:export": "removes an old temporary folder, which no program reads",
 }
-"""File and function (or class) → why what it does outside of a door does not matter."""
+"""File and function (or class) → why what it does outside of a failpoint does not matter."""
 
 MODULES: Mapping[str, tuple[str, ...]] = {
     "os": (
@@ -76,9 +76,9 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "tempfile": ("gettempdir",),
     "safetensors.torch": ("load", "load_file", "save"),
 }
-"""Modules whose every function is an act, but for these."""
+"""Modules whose every function is an I/O call, but for these."""
 CLIENTS = ("client", "redis", "s3", "pipe", "connection", "broker")
-"""What a client of Redis or S3, or a pipeline, is called: also `broker_client` or `self._client`."""
+"""The names of clients of Redis and S3 and of pipelines, also as in `broker_client` or `self._client`."""
 CLIENT_READS = (
     *("pipeline", "register_script", "close", "fileno", "get_connection_kwargs"),  # nothing is sent
     *("fcall_ro", "function_list", "get", "mget", "exists", "ttl", "pttl", "type", "scan_iter", "info", "wait"),
@@ -87,21 +87,21 @@ CLIENT_READS = (
     *("zcard", "zrange", "zscore", "zrangebyscore", "config_get", "acl_whoami"),
     *("get_object", "head_object", "head_bucket", "list_objects_v2", "get_paginator"),
 )
-"""All else that such a client does is an act."""
+"""Reads of such a client; every other method is an I/O call."""
 PATHS = ("write_text", "write_bytes", "rename", "unlink", "touch", "symlink_to", "hardlink_to", "rmdir")
 CELERY = ("apply_async", "delay")
 METHODS = (*PATHS, *CELERY, "flush", "truncate", "download_file")
 WRITERS = ("save", "copy", "send", "write", "dump", "upload", "put_", "create_", "delete_")
-"""How the names of foreign functions begin that write or send, wherever they come from."""
+"""The beginnings of the names of foreign functions that write or send, in any module."""
 NO_WRITERS = ("dumps", "copy_", "copyto", "create_dataset", "write_atomically")
-"""Into memory; and what passes doors itself."""
+"""Functions that write to memory only, or that pass failpoints themselves."""
 OWN = ("self", "store", "checkpoint", "metrics", "shards", "tensorboard", "report", "results")
-"""What is defined here: it is looked at where it stands."""
+"""The packages whose code is inspected where it is defined."""
 DOORS = {("failpoints", "step"), ("caller", "persist"), ("self", "_persist"), ("self", "persist")}
 
 
 @dataclass(frozen=True)
-class Act:
+class IoCall:
     """Something that writes, sends or spawns. `place`: file and qualified name of the function."""
 
     place: str
@@ -112,15 +112,15 @@ class Act:
         return f"{self.place} (line {self.line}): {self.what}"
 
 
-def unseen() -> list[Act]:
-    """What no door sees and no reason excuses."""
-    return [act for act in _all() if not any(_covers(allowed, act.place) for allowed in ALLOWED)]
+def unseen() -> list[IoCall]:
+    """Returns the I/O calls that pass no failpoint and that no reason excuses."""
+    return [io_call for io_call in _all() if not any(_covers(allowed, io_call.place) for allowed in ALLOWED)]
 
 
 def idle_reasons() -> list[str]:
     """Entries of `ALLOWED` that excuse nothing."""
-    acts = _all()
-    return [allowed for allowed in ALLOWED if not any(_covers(allowed, act.place) for act in acts)]
+    io_calls = _all()
+    return [allowed for allowed in ALLOWED if not any(_covers(allowed, io_call.place) for io_call in io_calls)]
 
 
 def _covers(allowed: str, place: str) -> bool:
@@ -128,21 +128,21 @@ def _covers(allowed: str, place: str) -> bool:
 
 
 @cache
-def _all() -> tuple[Act, ...]:
-    return tuple(act for file in files() for act in _acts(file))
+def _all() -> tuple[IoCall, ...]:
+    return tuple(io_call for file in files() for io_call in _io_calls(file))
 
 
-def _acts(file: str) -> Iterator[Act]:
-    return (Act(f"{file}:{act.place}", act.line, act.what) for act in acts_of(tree_of(file)))
+def _io_calls(file: str) -> Iterator[IoCall]:
+    return (IoCall(f"{file}:{io_call.place}", io_call.line, io_call.what) for io_call in io_calls_of(tree_of(file)))
 
 
-def acts_of(tree: ast.Module) -> Iterator[Act]:
-    """What the code of one file does outside of doors; places without the file's name."""
+def io_calls_of(tree: ast.Module) -> Iterator[IoCall]:
+    """Yields the I/O calls of one file that pass no failpoint; their places lack the file's name."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     behind, imported = _functions_behind_doors(tree, parents), _imported(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _is_act(node, imported) and not _behind(node, parents, behind):
-            yield Act(qualified(node, parents), node.lineno, ast.unparse(node.func))
+            yield IoCall(qualified(node, parents), node.lineno, ast.unparse(node.func))
 
 
 def _imported(tree: ast.Module) -> Mapping[str, str]:
@@ -159,7 +159,7 @@ def _imported(tree: ast.Module) -> Mapping[str, str]:
 
 
 def _functions_behind_doors(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]) -> frozenset[str]:
-    """Names of functions that are used in this file, and only behind doors."""
+    """Names of functions that are used in this file, and only behind failpoints."""
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     uses: dict[str, list[ast.AST]] = {}
     for node in ast.walk(tree):
@@ -190,7 +190,7 @@ def _is_door(call: ast.Call) -> bool:
 
 
 def _is_act(call: ast.Call, imported: Mapping[str, str]) -> bool:
-    """Whether the call does something to the world."""
+    """Returns whether the call changes anything outside the process."""
     full, owner, name = _full_name(call.func, imported), receiver(call.func), _last(call.func)
     module, _, name = full.rpartition(".") if full else ("", "", name)
     if module.partition(".")[0] in PACKAGES:

@@ -1,4 +1,4 @@
-"""Every decoder of bytes that another machine, or a process nobody vouches for, has written: what the fuzzer calls.
+"""Every decoder of bytes that another machine, or an untrusted process, has written, as the fuzzer calls it.
 
 Each takes any bytes and must return, or raise the one kind of error that its decoder declares. Whatever else comes out
 of it is a finding: another exception, a value that does not survive its own encoding, a hang, or too much memory.
@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from echo_queue.errors import PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
-from echo_queue.queue.entries import entry_of
+from echo_queue.queue.payload_fields import entry_fields
 from echo_queue.queue.payloads import Payloads, partials_folder, reference
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import (
@@ -49,8 +49,8 @@ from learner.recovery.state_files import StateFile, StoredRows
 from tests.faults.fuzz import delta_shards
 from workers.environments import child
 from workers.weights.peers import http1
-from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled
+from workers.weights.peers.peer_auth import PeerAuth, Refused
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
@@ -88,7 +88,7 @@ def take_group(data: bytes) -> None:
     with suppress(CodecError):
         group = decode(data, CAP_BYTES)
         assert encode(group) == data, "what was accepted is not what we would write"
-        entry_of(group)
+        entry_fields(group)
         validation.check_versions(group, NEWEST)
         validation.check(group, LIMITS)
         for sample in group.samples:
@@ -138,7 +138,7 @@ def take_partials_header(data: bytes) -> None:
 
 
 def take_kept(data: bytes) -> None:
-    """What the hash `partials` says of a task, as if a worker had written it by hand: kind, NUL, payload."""
+    """Reads an entry of the hash `partials`, as if a worker had written it by hand: kind, NUL, payload."""
     kind, _, payload = data.partition(b"\0")
     payloads = Payloads(HeldPayloads(data), 0, CAP_BYTES, limits=LIMITS)
     told = StoredPartial(*partial_codec.versions(small_partials()), 2, 4, kind.decode("utf-8", "replace"), payload)
@@ -202,7 +202,7 @@ class HeldPayloads:
 
 
 def entry_words() -> list[bytes]:
-    told = entry_of(small_group())
+    told = entry_fields(small_group())
     ref = reference("set/0/1", b"x")
     return [
         b"\0".join(f"{name}\0{value}".encode() for name, value in (told | more).items()) for more in ({}, {"ref": ref})
@@ -220,7 +220,7 @@ def take_beat(data: bytes) -> None:
 
 
 def take_dead(data: bytes) -> None:
-    """A dead task's reason and worker come from whoever failed it; the rest is Redis' own."""
+    """A dead task's reason and worker come from the worker that failed it; the rest is Redis' own."""
     reason, _, worker = data.partition(b"\0")
     own = {b"id": b"set/0/1", b"attempt": b"3", b"died": b"5"}
     replies.dead_of(own | {b"reason": reason, b"worker": worker})
@@ -316,7 +316,7 @@ def take_metrics(data: bytes) -> None:
 
 
 def take_answer(data: bytes) -> None:
-    """What an environment's process answers its worker."""
+    """Reads an answer of an environment's process to its worker."""
     with suppress(ValueError):  # orjson's errors are some
         answer = child.answer_of(orjson.loads(data))
         if isinstance(answer, child.Rewards):

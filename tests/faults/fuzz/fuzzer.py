@@ -31,7 +31,7 @@ INPUT_MAX_BYTES = 4096
 INPUT_LIMIT_S = 5
 MEMORY_LIMIT_MB = 2048
 GRACE_S = 120
-"""For the start of a target's process, and its end."""
+"""Seconds for the start of a target's process, and for its end."""
 PACKAGES = ("echo_queue", "learner", "workers")
 
 
@@ -107,7 +107,7 @@ def run(name: str, seconds: int, record: bool) -> bool:
 
 
 def fuzz_one(name: str, *flags: str) -> None:
-    """In the target's process: never returns."""
+    """Target's process: fuzzes, and never returns."""
     import atheris
 
     os.environ["NUMBA_DISABLE_JIT"] = "1"  # so that compiled loops are followed as well, and numpy checks their bounds
@@ -150,7 +150,7 @@ def replay() -> Iterator[tuple[str, Path]]:
 
 
 def _steps(take: Any, data: bytes) -> set[tuple[str, int, int]]:
-    """From which line to which line of our packages one input leads."""
+    """Returns the transitions from line to line of our packages that one input causes."""
     steps: set[tuple[str, int, int]] = set()
     roots = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
 

@@ -1,4 +1,4 @@
-"""What an operation is about, and what was answered, as `history` writes it down: one function for each step.
+"""The facts of an operation, its subject and its answer, as `history` writes them: one function for each step.
 
 Groups and partial rollouts are told apart by a print of their content, so that both can be traced to who made them.
 """
@@ -31,7 +31,7 @@ class Generated(NamedTuple):
     highest: int = 0
     """Its largest token: beyond the vocabulary in a group that was spoiled."""
     observed: int = 0
-    """How often its environment answered."""
+    """The number of answers of its environment."""
 
     @classmethod
     def of(cls, group: Group) -> "Generated":
@@ -46,7 +46,7 @@ class Generated(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """How far a task was, as its partial rollout tells: `mark` is the print of its bytes."""
+    """The progress of a task, as its partial rollout shows it: `mark` is the digest of its bytes."""
 
     id: str
     mark: str
@@ -66,7 +66,7 @@ class Begun(NamedTuple):
 
     @classmethod
     def told(cls, task: str, kept: StoredPartial) -> "Begun":
-        """What a lease says of it: its bytes, or where they lie and their print."""
+        """Returns the partial rollout that a lease hands out: its bytes, or their place and digest."""
         mark = blake3(kept.payload).hexdigest() if kept.kind == "partial" else _text(kept.payload).rpartition(" ")[2]
         return cls(task, mark, kept.tokens, kept.oldest, kept.newest, kept.lineage)
 
@@ -81,13 +81,13 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What an operation is about, or what was answered; each step fills in what it has."""
+    """The subject of an operation, or its answer; each step fills in what it has."""
 
     ids: tuple[str, ...] = ()
     groups: tuple[Generated, ...] = ()
     partials: tuple[Begun, ...] = ()
     outcomes: tuple[str, ...] = ()
-    """Of a completion, group by group."""
+    """The outcomes of a completion, group by group."""
     set: str = ""
     epochs: int = 0
     parts: tuple[Part, ...] = ()
@@ -107,7 +107,7 @@ def _text(word: Any) -> str:
 
 
 def is_id(word: Any) -> bool:
-    """Whether a word of a move is a task's id: set/epoch/index."""
+    """Returns whether a word of a move is a task's id: set/epoch/index."""
     parts = _text(word).rsplit("/", 2)
     return len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal()
 
@@ -216,7 +216,7 @@ def _said(about: Any, answer: Any) -> Facts:
 
 
 def _leased(about: Any, answer: Any) -> Facts:
-    """Of which version the learner was then, too."""
+    """Returns the leased tasks, and the learner's version at that time."""
     lease = replies.lease_of(answer[0])
     partials = tuple(Begun.told(*kept) for kept in replies.kept_of(answer[0]).items())
     lineage, version = lease.learner_version

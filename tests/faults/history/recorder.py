@@ -1,7 +1,8 @@
-"""What every role says it did, seen from outside: the raw material of `checker`.
+"""A record of what every role does, seen from outside: the raw material of `checker`.
 
-- A `Recorder` stands at the role's doors (`echo_queue.failpoints`). What an operation is about is written and synced to
-  disk before it is sent, its answer before the role goes on: an attempt without an answer may or may not have happened.
+- A `Recorder` observes the role's failpoints (`echo_queue.failpoints`). The subject of an operation is written and
+  synced to disk before it is sent, its answer before the role goes on: an attempt without an answer may or may not have
+  happened.
 - One file per life of a process, one JSON line per event; only a file's last line may be torn.
 """
 

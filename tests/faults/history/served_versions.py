@@ -1,4 +1,4 @@
-"""What rollout workers were served: each version that was swapped in, and which bytes it took.
+"""The record of what rollout workers were served: each version that was swapped in, and which bytes it took.
 
 `watch` makes the real swap and the real peer exchange of this process write it down; `read` is for the judge. A version
 is served *as published* if, after the swap, every tensor of the live engine has the digest that the
@@ -14,7 +14,7 @@ from typing import Any
 
 from echo_queue.weights import Manifest, Route
 from echo_queue.weights.tensors import matches
-from workers.weights.cache.transport import FetchedRoute
+from workers.weights.cache.caching_transport import FetchedRoute
 from workers.weights.peers.exchange import PeerExchange
 from workers.weights.swap import WeightSwap
 
@@ -41,7 +41,7 @@ class Served:
 
 
 def watch(directory: Path) -> None:
-    """From now on this process notes all swaps and routes in files of `directory`."""
+    """Makes this process record all swaps and routes in files of `directory`, from now on."""
     WeightSwap.swap = partialmethod(_swap, directory / SWAPS, WeightSwap.swap)  # type: ignore[assignment]
     fetch_route = partialmethod(_fetch, directory / ROUTES, PeerExchange.fetch_route)
     PeerExchange.fetch_route = fetch_route  # type: ignore[assignment]

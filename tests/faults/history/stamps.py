@@ -1,4 +1,4 @@
-"""Which tensors made a token, whatever the labels say: readable from outside although no model is computed.
+"""Stamps that show which tensors made a token, whatever the labels say, although no model is computed.
 
 A storm's learner publishes a further tensor that holds the version it belongs to; the made-up engine reads it from what
 it was given to load, and writes it into the log-probability of each token that it draws, exactly.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "stamp"
 FIRST = np.float32(2.0).view(np.uint32)
-"""Of the 2²⁴ float32 numbers from 2 up to 8, negated: 11 bits of lineage, then 13 of the number."""
+"""The first of the 2²⁴ float32 numbers from 2 up to 8, negated: 11 bits of lineage, then 13 of the number."""
 NUMBER_BITS, MOST = 13, 1 << 24
 
 
@@ -34,7 +34,7 @@ def of(tensors: "Mapping[str, Tensor]") -> Version:
 
 
 def logprobs(length: int, version: Version) -> npt.NDArray[np.float32]:
-    """Of `length` tokens drawn with this version."""
+    """Returns the log-probabilities of `length` tokens drawn with this version."""
     code = (version.lineage << NUMBER_BITS) + version.number
     return np.full(length, -(FIRST + np.uint32(code)).view(np.float32), np.float32)
 

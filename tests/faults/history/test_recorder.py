@@ -1,4 +1,4 @@
-"""What roles did is on disk before and after they did it, and what they made can be told apart on its way."""
+"""The acts of roles are on disk before and after they happen, and what they made can be told apart on its way."""
 
 from pathlib import Path
 

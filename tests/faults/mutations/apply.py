@@ -7,7 +7,7 @@
 - Caught is what makes a test that it names fail by what that test asserts. Code that does not load, a fixture that
   fails, a test that took too long: none of these tells that the broken rule was noticed.
 - The copy holds what git knows, as it stands in the working tree; the tests run against it and nothing else. Beside it
-  lie the loops that numba has compiled: it compiles anew those of a source that has changed since.
+  lie the loops that numba has compiled: it compiles again those of a source that has changed since.
 - `--write` puts the table of mutations into docs/reliability.md.
 """
 
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def control(mutations: Sequence[Mutation]) -> str:
-    """What is wrong with their tests where nothing is broken; empty if they pass."""
+    """Runs the mutations' tests where nothing is broken; returns what is wrong with them, empty if they pass."""
     with tempfile.TemporaryDirectory(prefix="control-", ignore_cleanup_errors=True) as scratch:
         copy = Path(scratch) / "project"
         copy_project(copy)
@@ -104,7 +104,7 @@ def _environment(copy: Path) -> dict[str, str]:
 
 
 def _run(tests: Sequence[str], copy: Path, environment: Mapping[str, str], deadline_s: float) -> tuple[bool, str]:
-    """Whether they passed, and what pytest said."""
+    """Runs the tests; returns whether they passed, and what pytest printed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider"]
     command += [f"--basetemp={copy.parent}/pytest", "-m", "not proof", *tests]
     try:
@@ -117,7 +117,7 @@ def _run(tests: Sequence[str], copy: Path, environment: Mapping[str, str], deadl
 
 
 def _unloadable(path: Path, copy: Path, environment: Mapping[str, str]) -> str:
-    """Why the broken file is no program at all; empty if it is one."""
+    """Returns why the broken file is no program at all; empty if it is one."""
     commands = {".lua": ["-c", LOADS, str(copy.parent / "redis")], ".py": ["-m", "py_compile", str(path)]}
     if path.suffix not in commands:
         return ""
@@ -129,7 +129,7 @@ def _unloadable(path: Path, copy: Path, environment: Mapping[str, str]) -> str:
 
 
 def copy_project(to: Path) -> None:
-    """What git tracks and what is new and not ignored, as it stands."""
+    """Copies the files that git tracks, and new ones that it does not ignore, as they stand."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=True,
@@ -155,7 +155,7 @@ def check_imports(copy: Path, environment: dict[str, str]) -> None:
 
 
 def table() -> str:
-    """For the documentation."""
+    """Returns the table of the documentation."""
     rows = [f"| {one.name} | {one.danger} | {', '.join(map(_told, one.caught_by))} |" for one in MUTATIONS]
     return "\n".join(["| broken rule | what it endangers | caught by |", "| --- | --- | --- |", *rows])
 

@@ -11,7 +11,7 @@ LUA = "echo_queue/queue/library/"
 
 @dataclass(frozen=True)
 class Mutation:
-    """In `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
+    """A mutation: in `file`, `old` becomes `new`. `danger`: what a run that is built like that can suffer."""
 
     name: str
     danger: str
@@ -31,7 +31,7 @@ MUTATIONS = (
     Mutation(
         "committed before it is saved",
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
-        "learner/train.py",
+        "learner/training_loop.py",
         """\
         self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
 """,
@@ -39,7 +39,7 @@ MUTATIONS = (
         self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
         self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
 """,
-        ("tests/learner/test_train.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
+        ("tests/learner/test_training_loop.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
     ),
     Mutation(
         "MAXLEN on a work stream",
@@ -52,7 +52,7 @@ MUTATIONS = (
     Mutation(
         "a consumer deleted with its leases",
         "the tasks of a silent worker are never delivered again",
-        LUA + "operator.lua",
+        LUA + "lease_expiry.lua",
         "if consumer.pending == 0 and consumer.idle > FORGET_WORKER_MS then",
         "if consumer.idle > run.lease_ms then",
         ("tests/queue/test_leases.py::test_one_sweep_takes_back_a_bounded_number",),
@@ -116,7 +116,7 @@ MUTATIONS = (
     Mutation(
         "a bad group is buried wherever it is",
         "a task that was generated again is dead because of an earlier group",
-        LUA + "operator.lua",
+        LUA + "learner.lua",
         "if stream ~= 'replay' or entry ~= args[3] then return { 0 } end",
         "if stream ~= 'replay' then return { 0 } end",
         ("tests/queue/test_lineage.py::test_a_bad_group_is_buried_at_its_place_only",),
@@ -132,7 +132,7 @@ MUTATIONS = (
     Mutation(
         "a run that has work left may finish",
         "workers leave while prompts wait, and the run calls itself over",
-        LUA + "operator.lua",
+        LUA + "learner.lua",
         "if args[2] ~= '1' and outside(run) > 0 then return 0 end",
         "",
         ("tests/queue/test_lineage.py::test_a_run_with_anything_left_to_train_does_not_finish",),
@@ -215,7 +215,7 @@ MUTATIONS = (
     Mutation(
         "no cap on attempts",
         "a task that kills its worker kills them all, for ever",
-        LUA + "operator.lua",
+        LUA + "lease_expiry.lua",
         "if attempt < run.max_attempts then",
         "if true then",
         ("tests/queue/test_leases.py::test_a_poisonous_task_dies_with_its_reason_and_can_be_revived",),
@@ -223,7 +223,7 @@ MUTATIONS = (
     Mutation(
         "progress costs an attempt",
         "a task longer than machines live dies of kills alone, although nothing of it is lost",
-        LUA + "operator.lua",
+        LUA + "lease_expiry.lua",
         "local gets_on = not failed and tokens > (tonumber(task.kept) or 0)",
         "local gets_on = false",
         ("tests/queue/test_progress.py::test_a_task_that_gets_on_never_dies_however_many_workers_are_taken_away",),
@@ -231,7 +231,7 @@ MUTATIONS = (
     Mutation(
         "a lease without progress costs no attempt",
         "a task that kills its worker once it has come so far kills them all, for ever",
-        LUA + "operator.lua",
+        LUA + "lease_expiry.lua",
         "{ attempt = attempt, kept = tokens }",
         "{ attempt = attempt }",
         (
@@ -251,7 +251,7 @@ MUTATIONS = (
     Mutation(
         "no grace after an absence",
         "after an outage every lease expires at once, and living workers' work is done twice",
-        LUA + "operator.lua",
+        LUA + "lease_expiry.lua",
         "return run.now < grace",
         "return false",
         ("tests/queue/test_leases.py::test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back",),
@@ -326,7 +326,7 @@ MUTATIONS = (
         "learner/publication/weight_broadcast.py",
         "if last is not None and (now is None or now.version < last.version):",
         "if False:",
-        ("tests/learner/test_train.py::test_a_publication_that_redis_forgot_is_made_again",),
+        ("tests/learner/test_training_loop.py::test_a_publication_that_redis_forgot_is_made_again",),
     ),
     Mutation(
         "resumed without what lies ahead",
@@ -429,7 +429,7 @@ MUTATIONS = (
     Mutation(
         "what was announced in vain stays in the part cache",
         "a learner that is killed again and again fills the workers' disks",
-        "workers/weights/cache/transport.py",
+        "workers/weights/cache/caching_transport.py",
         "        self._part_cache.discard(prefetched.keys - wanted)\n",
         "",
         ("tests/workers/weights/test_growing_routes.py::test_what_is_given_up_leaves_no_part_and_holds_nothing",),
@@ -532,7 +532,9 @@ MUTATIONS = (
         "workers/weights/key_pinning.py",
         "            if keys.public_key != expected:\n",
         "            if False:\n",
-        ("tests/workers/weights/test_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",),
+        (
+            "tests/workers/weights/test_weight_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",
+        ),
     ),
     Mutation(
         "leases are kept in quarantine",

@@ -1,7 +1,7 @@
 """The protocol in small: 2 tasks, 2 workers, 1 learner, and one thing that goes wrong. `model_search` visits it all.
 
 - A state is a value, a step leads to the next. The moves are those of `echo_queue/queue/library`, the learner's
-  phases those of `learner/train.py` and `learner/recovery/resume.py`; each phase is a place where it may die.
+  phases those of `learner/training_loop.py` and `learner/recovery/resume.py`; each phase is a place where it may die.
 - What may go wrong, once: a worker dies; the learner dies, is taken over while it hangs, or loses its newest
   checkpoint with it; an operator rewinds; Redis dies with a reply on its way, or forgets a move that it acknowledged.
   That a lease expires under a worker which completes all the same is no fault here: it may always happen.
@@ -60,7 +60,7 @@ def without(rule: str) -> Protocol:
 
 
 class Version(NamedTuple):
-    """Of weights, and the name of a checkpoint."""
+    """The version of weights, and the name of a checkpoint."""
 
     lineage: int
     number: int
@@ -70,7 +70,7 @@ class Version(NamedTuple):
 
 
 class Group(NamedTuple):
-    """In generation or scored: a task and the weights that made it."""
+    """A group in generation or scored: its task and the weights that made it."""
 
     task: str
     made_by: Version
@@ -105,7 +105,7 @@ class Queue(NamedTuple):
     tasks: frozenset[tuple[str, int]]
     """Each with the worker that leases it, counted from 1; 0 if none does."""
     partials: frozenset[Group]
-    """How far tasks are: by which weights their oldest token was made."""
+    """The partial rollouts of tasks: the weights that made their oldest token."""
     replay: tuple[Entry, ...]
     trained: tuple[str, ...]
     published: Version | None
@@ -194,7 +194,7 @@ def surviving(store: tuple[Checkpoint, ...]) -> list[str]:
 
 
 def ancestor(version: Version, learner: Learner, store: tuple[Checkpoint, ...]) -> bool:
-    """Whether the learner's weights descend from those of `version`."""
+    """Returns whether the learner's weights descend from those of `version`."""
     line = [Version(learner.lineage, learner.version), *(one.name for one in chain(store, learner.saved))]
     return version.number == 0 or any(one.lineage == version.lineage and one >= version for one in line)
 
@@ -209,7 +209,7 @@ def unfit(protocol: Protocol, queue: Queue, version: Version) -> bool:
 
 
 def abandoned(protocol: Protocol, queue: Queue, version: Version) -> bool:
-    """Whether today's lineage does not descend from these weights."""
+    """Returns whether today's lineage does not descend from these weights."""
     if not protocol.forks_know_parents:
         return any(fork.lineage > version.lineage and fork.began < version.number for fork in queue.forks)
     forks = {fork.lineage: fork for fork in queue.forks}
@@ -230,7 +230,7 @@ def admit(queue: Queue) -> Queue:
 
 
 def lease(protocol: Protocol, task: str, worker: int) -> Move:
-    """The answer: what is generated from here on, or was by whoever kept a partial rollout of it."""
+    """The answer: what is generated from here on, or was by the worker that stored its partial rollout."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         kept = {partial_sample for partial_sample in queue.partials if partial_sample.task == task}
@@ -245,7 +245,7 @@ def lease(protocol: Protocol, task: str, worker: int) -> Move:
 
 
 def progress(protocol: Protocol, worker: int, group: Group) -> Move:
-    """What a worker has of a task is kept, in place of what was."""
+    """Stores a worker's partial rollout of a task in place of the one before."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         if protocol.progress_of_holders and (group.task, worker) not in queue.tasks:
@@ -293,7 +293,7 @@ def drain(protocol: Protocol) -> Move:
 
 
 def pending(protocol: Protocol) -> Move:
-    """What an earlier learner drained; what may no longer be trained goes back."""
+    """Lists what an earlier learner drained; groups that may no longer be trained go back."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         queue = return_unfit(protocol, queue, drained=True)
@@ -313,7 +313,7 @@ def advance(version: int) -> Move:
 
 
 def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
-    """To trained, from wherever they are."""
+    """Moves the groups to trained, from any place."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         new = {task for task in tasks if task not in queue.trained}
@@ -330,7 +330,7 @@ def commit(protocol: Protocol, name: Version, tasks: tuple[str, ...]) -> Move:
 
 
 def uncommit(name: Version, parent: Version | None, tasks: tuple[str, ...]) -> Move:
-    """To the backlog: that checkpoint was left behind."""
+    """Moves the groups to the backlog, since their checkpoint was left behind."""
 
     def move(queue: Queue) -> tuple[Queue, Any]:
         if queue.committed != name:

@@ -21,7 +21,7 @@ INSTANCES = (
     Protocol(workers=1),
     Protocol(takeover=False, partials=True),
 )
-"""What is searched whole in each test run."""
+"""The instances that each test run searches as a whole."""
 LARGE = (Protocol(s=1, workers=1), Protocol(), Protocol(s=1))
 """Takeovers in larger instances: minutes."""
 STUCK = "eventual drain: from here not everything can be trained"
@@ -59,7 +59,7 @@ def search(protocol: Protocol) -> Verdict:
 
 
 def smallest(protocol: Protocol) -> Verdict:
-    """Of the smallest instance in which a promise breaks, one thing at most going wrong."""
+    """Returns the verdict on the smallest instance in which a promise breaks, with one fault at most."""
     for tasks in range(1, len(protocol.tasks) + 1):
         for workers in range(1, protocol.workers + 1):
             verdict = search(replace(protocol, tasks=protocol.tasks[:tasks], workers=workers))

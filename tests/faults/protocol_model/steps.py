@@ -1,4 +1,4 @@
-"""What may happen next in the small model: every step of every process, and everything that may go wrong.
+"""The steps that may happen next in the small model: every step of every process, and everything that may go wrong.
 
 A step that calls the queue has, while something may still go wrong, two more outcomes: the reply is lost, so that the
 move is sent again; or it is answered and then forgotten, as by a replica that lagged.
@@ -36,7 +36,7 @@ from tests.faults.protocol_model.model import (
 )
 
 Take = Callable[[State, Any], State]
-"""What the caller makes of the answer."""
+"""A function from the caller's state and the answer to its next state."""
 
 
 def steps(protocol: Protocol, state: State) -> Iterator[Step]:
@@ -183,7 +183,7 @@ class Process:
         yield Step(f"{self.who}: save checkpoint {mark.name}, as it begins", _stored(after, mark))
 
     def _follow(self) -> Iterator[Step]:
-        """From where the queue stands to our checkpoint: undo what was left behind, then commit what is ahead."""
+        """Leads the queue to our checkpoint: uncommits what was left behind, then commits what is ahead."""
         there, here = (chain(self.state.store, name) for name in (self.state.queue.committed, self.me.saved))
         left_behind = [one for one in there if one not in here] if self.protocol.uncommit_on_resume else []
         ahead = [one for one in here if one not in there] if self.protocol.commit_on_resume else []
@@ -221,7 +221,7 @@ class Process:
         return self.protocol.publish_what_was_forgotten and (self.state.queue.published or (0, 0)) < ours
 
     def _learn(self) -> Iterator[Step]:
-        """The update itself is seen by nobody, so it is one step with `advance`."""
+        """No other role sees the update itself, so it is one step with `advance`."""
         me = self.me
         (task, made_by), *rest = me.hand
         lag, version = me.version - made_by.number, me.version + 1
@@ -240,7 +240,7 @@ class Process:
         yield Step(what, _stored(after, made))
 
     def _commit(self) -> Iterator[Step]:
-        """Of the checkpoint just saved; or, where that rule is off, of the one about to be."""
+        """Commits the checkpoint just saved; or, where that rule is off, the one about to be saved."""
         first = self.protocol.checkpoint_before_commit
         then = self._then("ready", saved=self.version, trained=()) if first else self._then("committed")
         move = commit(self.protocol, self.version, self.me.trained)

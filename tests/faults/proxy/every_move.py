@@ -9,7 +9,7 @@ from echo_queue.queue import Chunk, Heartbeat, Outcome, Peer, PromptSet, RunKeys
 from echo_queue.records import NOTHING, PartialGroup, PromptShard, Published, Task, Version
 from echo_queue.records.group_codec import CodecError
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of, partial_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of, partial_of
 
 Meet = Callable[[Callable[[], Any]], Any]
 """Makes a move while it meets a fault, and returns its answer."""
@@ -19,18 +19,18 @@ def every_move(queue: Clients, spoiled: Clients, meet: Meet) -> None:
     """`queue` leads straight to the server, `spoiled` through a proxy; both are of one run, not configured yet."""
     rules = replace(RULES, s=4, max_attempts=1)
     meet(lambda: spoiled.configure(rules))
-    scene = Scene(queue, rules, prompts=0)
+    harness = QueueHarness(queue, rules, prompts=0)
     meet(lambda: spoiled.declare(PromptSet("a", "source"), [Chunk(0, 0, 8)]))
     meet(lambda: spoiled.reject("a", Chunk(0, 0, 8), "unreadable"))
     meet(lambda: spoiled.submit("a", 0, PromptShard("shard", 0, 8)))
     meet(spoiled.admit)
     assert queue.audit().submitted == 8
-    tasks = _work(queue, spoiled, meet, scene.version)
+    tasks = _work(queue, spoiled, meet, harness.version)
     _learn(queue, spoiled, meet, [task.id for task in tasks])
 
 
 def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tuple[Task, ...]:
-    """What workers do; returns the tasks that are completed."""
+    """Makes the moves of workers; returns the tasks that are completed."""
     tasks = meet(lambda: spoiled.lease("w1", version, 6)).tasks
     assert len(tasks) == 6
     assert meet(lambda: spoiled.renew("w1", {task.id: 0 for task in tasks})) == []
@@ -52,7 +52,7 @@ def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tup
 
 
 def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str]) -> None:
-    """What learners, peers and operators do."""
+    """Makes the moves of learners, peers and operators."""
     lineage = meet(spoiled.resume).lineage
     assert lineage == 1
     trust = RunKeys("key", b"secret", b"")

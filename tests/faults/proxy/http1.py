@@ -112,11 +112,11 @@ def conditional(request: Request) -> bool:
 
 
 def a_read(request: Request) -> bool:
-    """Of an object, not a listing."""
+    """Returns whether the request reads an object; a listing is none."""
     return request.name == "GET" and "?" not in request.about
 
 
 def with_digest(request: Request) -> bool:
-    """A read of what somebody holds the digest of: everything but the manifests that are found by listing."""
+    """Returns whether it reads an object of known digest: everything but the manifests that are found by listing."""
     found_by_listing = request.about.endswith("/index.json") or "/checkpoints/" in request.about
     return a_read(request) and (not found_by_listing or request.about.endswith(".safetensors"))

@@ -36,14 +36,14 @@ class Request:
     length: int
     """Bytes that it took on its way here."""
     pushes: bool = False
-    """From now on the server speaks without being asked."""
+    """True if the server sends without requests from now on."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.about}"
 
 
 class Framing(Protocol):
-    """Where requests and replies of one protocol end."""
+    """The framing of one protocol: the ends of its requests and replies."""
 
     def request(self, data: bytearray) -> Request | None:
         """The first whole request in `data`; None while bytes are missing."""
@@ -52,7 +52,7 @@ class Framing(Protocol):
         """The length of the first whole reply in `data`; None while bytes are missing."""
 
     def leave(self, data: bytearray) -> bytes:
-        """What a client waits for before it sends the rest of what `data` begins; empty if nothing."""
+        """Returns what a client waits for before it sends the rest of the request in `data`; empty if nothing."""
 
 
 class Raw:
@@ -69,13 +69,13 @@ class Raw:
 
 
 class Then(Enum):
-    """What becomes of the connection."""
+    """The fate of the connection."""
 
     goes_on = "goes on"
     closes = "closes"
     resets = "resets"
     hangs = "hangs"
-    """It stays open, and nobody answers any more."""
+    """It stays open, and the server answers no more."""
 
 
 def as_it_is(reply: bytes) -> bytes:
@@ -84,19 +84,19 @@ def as_it_is(reply: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request. Without further words it passes unharmed."""
+    """A fault that happens to one request. With the default fields the request passes unharmed."""
 
     name: str
     wait_s: float = 0.0
-    """Before anything else."""
+    """The seconds before anything else happens."""
     forward: bool = True
-    """Whether the server sees it."""
+    """True if the server sees the request."""
     cut_short: bool = False
     """The server sees the first half, and the connection ends."""
     answer: bytes | None = None
     """Sent in place of the server's reply."""
     alter: Callable[[bytes], bytes] = as_it_is
-    """What becomes of the server's reply."""
+    """The change to the server's reply."""
     trickle_s: float = 0.0
     """The reply takes so long, in pieces."""
     then: Then = Then.goes_on
@@ -232,7 +232,7 @@ class Proxy:
         self._flows.wait()
 
     def lead_to(self, upstream: int) -> None:
-        """From now on that port is the server."""
+        """Makes that port the server, from now on."""
         self.upstream = upstream
         self.cut()
 

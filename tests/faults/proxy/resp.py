@@ -30,7 +30,7 @@ class Resp:
 
 
 def value_end(data: bytearray, at: int) -> int | None:
-    """Where the value that begins at `at` ends, with all that is in it; None while bytes are missing."""
+    """Returns the end of the value that begins at `at`, with all that is in it; None while bytes are missing."""
     left = 1
     while left:
         line_end = data.find(b"\r\n", at)

@@ -27,13 +27,13 @@ from echo_queue.storage import object_store as store_module
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission import submit
 from learner.recovery import checkpoint
-from learner.train import train
+from learner.training_loop import train
 from tests.faults.proxy import http1, proxy, resp
 from tests.faults.proxy.proxy import Choose, Proxy, Randomly
-from tests.learner.stage import MadeUpWorker, make_base
+from tests.learner.learner_harness import SimulatedWorker, make_base
 from tests.queue.clients import Clients
 from tests.seed import session_seed
-from tests.submission.conftest import Site
+from tests.submission.conftest import SubmissionHarness
 from tests.waiting import wait_until
 
 RUN, BUCKET, PASSWORD = "proxied", "proxied", "secret"
@@ -54,7 +54,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.2)
 
 
-class Behind:
+class ProxiedServices:
     """A run whose roles reach its services through proxies only; `proxies` are those before Redis and the store."""
 
     def __init__(self, directory: Path) -> None:
@@ -66,7 +66,7 @@ class Behind:
         self._directory = directory
         self._left = ExitStack()
 
-    def __enter__(self) -> "Behind":
+    def __enter__(self) -> "ProxiedServices":
         for server in (self.redis, self.s3):
             server.start()
             self._left.callback(server.stop)
@@ -97,7 +97,7 @@ class Behind:
         self._left.close()
 
     def spoil(self, seed: int) -> None:
-        """From now on requests meet faults. Celery has its own patience, so nothing hangs for it."""
+        """Makes requests meet faults, from now on. None hangs for Celery, which has a patience of its own."""
         quick, all_of_s3 = proxy.QUICK, (*proxy.QUICK, *http1.FAILURES)
         refused = Randomly(seed, REDIS_SHARE, resp.REFUSALS, resp.a_move)
         broken = Randomly(seed + 1, REDIS_SHARE, (*quick, *proxy.HANGING))
@@ -107,18 +107,18 @@ class Behind:
         self._for_celery[0].choose = Randomly(seed + 3, REDIS_SHARE / 2, quick)
         self._for_celery[1].choose = Randomly(seed + 4, STORE_SHARE, all_of_s3)
 
-    def site(self) -> Site:
-        """Where a Celery worker of this run starts."""
+    def harness(self) -> SubmissionHarness:
+        """Returns a submission harness that starts Celery workers of this run."""
         secrets = {"REDIS_PASSWORD": PASSWORD, "STORE_ACCESS_KEY": KEYS.access_key, "STORE_SECRET_KEY": KEYS.secret_key}
         secrets |= {"REDIS__URL": f"redis://127.0.0.1:{self._for_celery[0].port}/0"}
         secrets |= {"STORE__URL": f"http://127.0.0.1:{self._for_celery[1].port}", "CONFIG": str(self.path)}
         environ = os.environ | {f"ECHO_QUEUE_{name}": value for name, value in secrets.items()}
-        site = Site(self.path, environ, self.admin, self.store)
-        self._left.callback(lambda: [site.kill(worker) for worker in site.workers])
-        return site
+        harness = SubmissionHarness(self.path, environ, self.admin, self.store)
+        self._left.callback(lambda: [harness.kill(worker) for worker in harness.workers])
+        return harness
 
     def work(self, config: Config, name: str) -> None:
-        worker = MadeUpWorker(config, name, generation_s=0.01)
+        worker = SimulatedWorker(config, name, generation_s=0.01)
         worker.start()
         self._left.callback(worker.close)
 
@@ -130,23 +130,23 @@ class Behind:
 
 
 @pytest.fixture
-def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Behind]:
+def proxied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProxiedServices]:
     monkeypatch.setenv("ECHO_QUEUE_REDIS_PASSWORD", PASSWORD)
     monkeypatch.setenv("ECHO_QUEUE_STORE_ACCESS_KEY", KEYS.access_key)
     monkeypatch.setenv("ECHO_QUEUE_STORE_SECRET_KEY", KEYS.secret_key)
-    with Behind(tmp_path) as behind:
-        yield behind
+    with ProxiedServices(tmp_path) as proxied:
+        yield proxied
 
 
-def submitted(site: Site, source: str) -> int:
+def submitted(harness: SubmissionHarness, source: str) -> int:
     """Submits, again if the error says so. A Celery worker that has fallen silent is started again, as that error asks:
     Kombu's consumer may stop polling when its connection ends in the middle of a transaction."""
     for _ in range(8):
         try:
-            return submit(site.config(), source).prompts
+            return submit(harness.config(), source).prompts
         except DeadlineError:
-            site.kill(site.workers[-1])
-            site.celery()
+            harness.kill(harness.workers[-1])
+            harness.celery()
         except ServiceError as error:
             assert "submit again" in str(error)
     raise AssertionError("the broker never came back")
@@ -154,33 +154,33 @@ def submitted(site: Site, source: str) -> int:
 
 @pytest.mark.slow
 def test_a_run_behind_faulty_connections_loses_nothing_and_trains_each_prompt_once(
-    behind: Behind, tmp_path: Path
+    proxied: ProxiedServices, tmp_path: Path
 ) -> None:
     source = tmp_path / "prompts.jsonl"
     source.write_bytes(b"".join(orjson.dumps({"prompt": f"w{index}"}) + b"\n" for index in range(PROMPTS)))
-    site, config = behind.site(), load(behind.path)
-    behind.admin.configure(RunRules.of(config))
-    behind.spoil(session_seed())
+    harness, config = proxied.harness(), load(proxied.path)
+    proxied.admin.configure(RunRules.of(config))
+    proxied.spoil(session_seed())
 
-    site.celery()
+    harness.celery()
     for name in ("w1", "w2"):
-        behind.work(config, name)
-    leaving = threading.Event()
-    learner = threading.Thread(target=train, args=(config, leaving))
+        proxied.work(config, name)
+    stop = threading.Event()
+    learner = threading.Thread(target=train, args=(config, stop))
     learner.start()
-    assert submitted(site, str(source)) == PROMPTS
-    wait_until(lambda: behind.admin.status().learner.number >= 4, "four updates")
-    leaving.set()
+    assert submitted(harness, str(source)) == PROMPTS
+    wait_until(lambda: proxied.admin.status().learner.number >= 4, "four updates")
+    stop.set()
     learner.join(60)
-    assert not learner.is_alive() and behind.admin.audit().ok
+    assert not learner.is_alive() and proxied.admin.audit().ok
     train(config, threading.Event())
 
-    audit = behind.admin.audit()
+    audit = proxied.admin.audit()
     assert audit.ok and audit.trained == PROMPTS, audit
     ids = [f"prompts/0/{index}" for index in range(PROMPTS)]
-    assert sorted(checkpoint.trained_ids(behind.store)) == sorted(ids)
+    assert sorted(checkpoint.trained_ids(proxied.store)) == sorted(ids)
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert max(int(lag) for line in lines for lag in line.lags) <= config.staleness.s
-    for before, server in zip(behind.proxies, ("Redis", "the store"), strict=True):
+    for before, server in zip(proxied.proxies, ("Redis", "the store"), strict=True):
         print(f"{before.requests} requests to {server}, {before.met.total()} faults: {dict(before.met)}")
         assert before.met.total() >= 10

@@ -1,4 +1,4 @@
-"""Whatever the network or a server does to single requests: the same answers as ever, or one clear sentence in time."""
+"""A fault of single requests, by the network or a server, ends in the usual answers or in one clear error in time."""
 
 import os
 import re
@@ -31,7 +31,7 @@ from tests.queue.clients import Clients
 from tests.servers.s3 import BUCKET, Server
 
 SILENCE_S, REDIS_SILENCE_S = 0.3, 0.1
-"""How long clients of these tests wait for an answer, of the store and of Redis."""
+"""The deadlines of these tests' clients for an answer of the store and of Redis."""
 NEVER_CALLED = {"confirm"}
 """Only when moves wait for replicas: `test_replicas`."""
 
@@ -45,7 +45,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def never_passing(faults: Sequence[Fault]) -> list[Fault]:
-    """Those that spoil a request for good if they meet each of its tries."""
+    """Returns the faults that spoil a request for good if they meet each of its tries."""
     return [fault for fault in faults if fault not in proxy.PASSES]
 
 

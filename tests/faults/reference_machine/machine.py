@@ -26,12 +26,12 @@ from echo_queue.services.redis_server import RedisServer
 from tests.faults.reference_machine.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
 from tests.faults.reference_machine.snapshot import expected, look
 from tests.queue.clients import Clients
-from tests.queue.scene import group_of, partial_of
+from tests.queue.queue_harness import group_of, partial_of
 
 _runs = count()
 CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
-"""Of the prompts of each chunk."""
+"""The buckets of the prompts of each chunk."""
 WORKERS = ("w1", "w2", "w3")
 pick = st.integers(0, 5)
 """One of those there are: the number modulo how many."""
@@ -90,7 +90,7 @@ class Work:
         return max(0, self.version.number - before) if self.oldest is None else self.oldest
 
 
-class Stuttering(Caller):
+class RepeatingCaller(Caller):
     """Loses the reply of each move while `lost` is set, so that it is made a second time, with the same words."""
 
     lost = False
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
 
     @move(worker=st.sampled_from(WORKERS), size=st.integers(1, 4), old=st.integers(0, 2), lost=st.booleans())
     def lease(self, worker: str, size: int, old: int = 0, lost: bool = False) -> None:
-        """By a worker that serves the newest weights, or slightly older ones."""
+        """Leases to a worker that serves the newest weights, or slightly older ones."""
         version, token = self.weights[-1 - min(old, len(self.weights) - 1)], str(next(_runs))
         before = self.run.abandoned(version)
         real = self._real(lost, lambda: self.queue.lease(worker, version, size))
@@ -162,7 +162,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.work)
     @move(which=pick, begun=st.integers(0, 1), lost=st.booleans())
     def complete(self, which: int, begun: int = 0, lost: bool = False) -> None:
-        """By whoever leased it once, perhaps begun by the version before."""
+        """Completes as a worker that leased the task once, perhaps with a group that the version before began."""
         one = self.work.pop(which % len(self.work))
         oldest = one.begun(begun)
         length = 3 + 3 * which  # so that the next epoch has something to put in order
@@ -177,7 +177,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.work)
     @move(which=pick, begun=st.integers(0, 1), further=st.integers(0, 2), lost=st.booleans())
     def progress(self, which: int, begun: int = 0, further: int = 0, lost: bool = False) -> None:
-        """By whoever leased it once."""
+        """Fails the task, as a worker that leased it once."""
         one = self.work[which % len(self.work)]
         oldest, (lineage, newest) = one.begun(begun), one.version
         kept = PartialGroup(one.task.id, lineage, (partial_of(oldest), partial_of(newest, 2 + further)))
@@ -320,7 +320,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._alive())
     @move(size=st.integers(1, 4), steps=st.integers(0, 4))
     def round(self, size: int, steps: int) -> None:
-        """What happens as long as nothing goes wrong: so that there is something to lose."""
+        """Makes one round of moves without a fault, so that there is something to lose."""
         self.lease("w1", size)
         for _ in range(min(size, len(self.work))):
             self.complete(len(self.work) - 1)
@@ -349,7 +349,7 @@ class Machine(RuleBasedStateMachine):
 
     @move()
     def remember(self) -> None:
-        """What Redis holds now is what a replica, or a backup, holds."""
+        """Remembers what Redis holds now as the content of a replica or a backup."""
         self.before = self._dump(), copy.deepcopy(self.run)
 
     @precondition(lambda self: self.before is not None)
@@ -413,7 +413,7 @@ class Machine(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------------------------------------------
 
     def _connect(self) -> Clients:
-        return Clients.of(Stuttering(self.server.client(), self.name, 10.0))
+        return Clients.of(RepeatingCaller(self.server.client(), self.name, 10.0))
 
     def _alive(self) -> bool:
         return not self.learners[-1].ended
@@ -476,7 +476,7 @@ class Machine(RuleBasedStateMachine):
         self.run.run_out(task)
 
     def _in_any_order(self, tasks: set[str]) -> None:
-        """These went back in an order that nobody promised: the one that Redis chose is as good as any."""
+        """These went back in an order that is not promised: the one that Redis chose is as good as any."""
         if tasks:
             order = [task.id for task in look(self.queue).retry if task.id in tasks]
             self.run.retry.update({task: self.run.retry.pop(task) for task in order})

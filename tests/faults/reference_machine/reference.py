@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from echo_queue.queue import PromptSet, RunRules, staleness
+from echo_queue.queue import PromptSet, RunRules, staleness_rules
 from echo_queue.records import Version
 
 FENCED, SET_BACK = "fenced", "set back"
@@ -22,7 +22,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What its entry says."""
+    """A task, as its entry in the stream describes it."""
 
     id: str
     attempt: int
@@ -46,7 +46,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class PartialSample:
-    """How far a task is, and of which weights its oldest and its newest token are."""
+    """The progress of a task, and the weights of its oldest and its newest token."""
 
     oldest: int
     newest: int
@@ -168,11 +168,11 @@ class Reference:
     tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     handed: tuple[int, list[str]] = (0, [])
     lengths: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of the last group of each prompt (set, index): eight to a factor of two."""
+    """The length of the last group of each prompt (set, index), in steps of which eight make a factor of two."""
     buckets: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Of each prompt: those that are alike."""
+    """The bucket of each prompt: the prompts that are alike."""
     like: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Of each bucket of a set: how many first groups, and their tokens."""
+    """The number of first groups of each bucket of a set, and of their tokens."""
     submitted: int = 0
     trained: int = 0
 
@@ -211,8 +211,8 @@ class Reference:
         self.tasks |= new
 
     def _likely_length(self, among: list[str], task: str) -> float:
-        """As its prompt's last group, or prompts like it; else as the mean of those of its set that are admitted with
-        it."""
+        """Returns the length of its prompt's last group, or of prompts like it; else the mean of those of its set
+        that are admitted with it."""
         name, _, index = task.split("/")
         others = [one.split("/") for one in among]
         known = [length for other, _, at in others if other == name and (length := self._known_length(other, at))]
@@ -287,14 +287,14 @@ class Reference:
         return fresh and not self.abandoned(Version(partial_sample.lineage, partial_sample.newest))
 
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
-        """Those no longer held."""
+        """Renews leases; returns the tasks that the worker no longer holds."""
         for task, version in held.items():
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=version, over=False)
         return [task for task in held if not self._holds(worker, task)]
 
     def progress(self, worker: str, task: str, partial_sample: PartialSample) -> list[str]:
-        """Likewise."""
+        """Stores a partial rollout; returns the task if the worker no longer holds it."""
         if not self._holds(worker, task):
             return [task]
         self.partials[task] = partial_sample
@@ -374,7 +374,7 @@ class Reference:
         return taken, seats, causes["late"], causes["abandoned"], outside
 
     def advance(self, lineage: int, turn: int, version: int, trained: int, window: float) -> int:
-        """How many in flight were cancelled."""
+        """Returns how many groups in flight were cancelled."""
         self._take_turn(lineage, turn, "advance")
         if version <= self.v:
             return 0
@@ -442,7 +442,7 @@ class Reference:
 
     def abandoned(self, version: Version) -> bool:
         """Today's weights do not descend from these."""
-        return staleness.abandoned(version, self.forks)
+        return staleness_rules.abandoned(version, self.forks)
 
     def is_open(self, task: str) -> bool:
         return any(task in place for place in (self.tasks, self.retry, self.replay, self.dead))

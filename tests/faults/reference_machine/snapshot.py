@@ -32,13 +32,13 @@ class Snapshot:
     trained: int
 
     def unlike(self, other: "Snapshot") -> str:
-        """What differs, one line a field."""
+        """Returns the differences, one line for each field."""
         pairs = [(field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
         return "\n".join(f"{name}: Redis has {mine}, not {theirs}" for name, mine, theirs in pairs if mine != theirs)
 
 
 def look(queue: Clients) -> Snapshot:
-    """From one transaction."""
+    """Reads the snapshot in one transaction."""
     keys, client = queue.keys, queue.client
     names = [word.decode() for word in client.zrange(keys.backlog, 0, -1)]
     pipe = client.pipeline(transaction=True)
@@ -110,7 +110,7 @@ def expected(run: Reference) -> Snapshot:
 
 
 def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
-    """By task; an entry's id says nothing outside its own stream."""
+    """Returns the entries by task; an entry's id means nothing outside its own stream."""
     tasks = {entry: words[b"id"].decode() for entry, words in entries}
     return {tasks[row["message_id"]]: (row["consumer"].decode(), row["times_delivered"]) for row in held}
 

@@ -48,12 +48,12 @@ class Replicated:
         return redis.Redis(port=self.port, protocol=2, retry=Retry(NoBackoff(), 0), socket_timeout=15.0)
 
     def stall(self) -> None:
-        """From now on the replica hears nothing; until now it heard all."""
+        """Stops the link: the replica has all writes until now, and gets none from now on."""
         self._catch_up()
         self.link.hold()
 
     def fail_over(self) -> None:
-        """What had not reached the replica is gone."""
+        """Makes the replica the master; writes that had not reached it are gone."""
         self.master.kill()
         self.link.cut()
         with self.replica.client() as client:

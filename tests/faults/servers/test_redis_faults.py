@@ -1,6 +1,6 @@
-"""What Redis itself may suffer: it ends in the middle of a rewrite, its log is torn, memory or disk are full.
+"""The faults of Redis itself: it ends in the middle of a rewrite, its log is torn, memory or disk are full.
 
-Nothing acknowledged is lost, whoever waits is told in one sentence, and the run goes on when there is room again.
+Nothing acknowledged is lost, every waiting role gets one clear error, and the run goes on when there is room again.
 """
 
 import os
@@ -25,7 +25,7 @@ from echo_queue.records import Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.services.serving import Services
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of
 from tests.servers.redis import KINDS, start_redis
 from tests.services.conftest import small_disk  # noqa: F401
 from tests.waiting import wait_until
@@ -77,7 +77,7 @@ class Worker(threading.Thread):
 
 @pytest.mark.slow
 def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged(server: RedisServer) -> None:
-    scene = Scene(queue_at(server), replace(RULES, s=100_000), prompts=100_000)
+    harness = QueueHarness(queue_at(server), replace(RULES, s=100_000), prompts=100_000)
     with server.client() as client:
         client.mset({f"ballast:{number}": "x" for number in range(BALLAST_KEYS)})
     worker = Worker(queue_at(server))
@@ -94,11 +94,11 @@ def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged
         server.kill()
         acknowledged = len(worker.done)
         server.start()
-        audit = scene.queue.audit()
+        audit = harness.queue.audit()
         assert audit.ok and acknowledged <= audit.replay, (audit, acknowledged)
     worker.stop()
     assert met, "no kill met a rewrite"
-    audit = scene.queue.audit()
+    audit = harness.queue.audit()
     assert audit.ok and audit.replay == len(set(worker.done)) == len(worker.done)
     with server.client() as client:
         assert all(client.mget([f"ballast:{number}" for number in range(BALLAST_KEYS)]))
@@ -106,48 +106,48 @@ def test_sigkill_during_a_rewrite_of_the_log_loses_nothing_that_was_acknowledged
 
 def test_a_log_that_is_torn_anywhere_at_its_end_is_a_consistent_past(server: RedisServer) -> None:
     """More is cut off than a crash could take: whole moves are forgotten, but none by half."""
-    scene = Scene(queue_at(server), replace(RULES, s=100), prompts=200)
+    harness = QueueHarness(queue_at(server), replace(RULES, s=100), prompts=200)
     draw, forgotten = random.Random(0), 0
     for _ in range(6):
-        scene.complete(scene.lease(4))
-        before = scene.queue.audit()
+        harness.complete(harness.lease(4))
+        before = harness.queue.audit()
         server.kill()
         (log,) = server.dir.glob("appendonlydir/*.incr.aof")
         os.truncate(log, log.stat().st_size - draw.randrange(1, 3000))
         server.start()
-        audit = scene.queue.audit()
+        audit = harness.queue.audit()
         assert audit.ok and audit.replay <= before.replay, audit
         forgotten += before.replay - audit.replay
     assert forgotten, "nothing was torn off"
-    scene.drain(2)
+    harness.drain(2)
 
 
 def test_a_server_out_of_memory_is_drained_and_then_the_run_goes_on(server: RedisServer) -> None:
-    scene = Scene(queue_at(server), replace(RULES, s=100_000), prompts=60)
+    harness = QueueHarness(queue_at(server), replace(RULES, s=100_000), prompts=60)
     worker = Worker(queue_at(server))
     worker.start()
     wait_until(lambda: len(worker.done) >= 10, "ten completions")
     with server.client() as client:
         client.config_set("maxmemory", 1)
         full = len(worker.done) + 1  # the one on its way
-        trained = train_all(scene)
+        trained = train_all(harness)
         assert len(trained) <= full and worker.is_alive(), "it waits"
-        assert scene.queue.audit().ok
+        assert harness.queue.audit().ok
         client.config_set("maxmemory", 0)
     wait_until(lambda: not worker.is_alive(), "the rest")
-    trained += train_all(scene)
+    trained += train_all(harness)
     assert sorted(trained) == sorted(worker.done) and len(set(trained)) == 60
-    audit = scene.queue.audit()
+    audit = harness.queue.audit()
     assert audit.ok and audit.trained == 60
 
 
-def train_all(scene: Scene) -> list[str]:
-    """Whatever is in replay, in batches, as a learner does: drained, trained, committed."""
+def train_all(harness: QueueHarness) -> list[str]:
+    """Drains, trains and commits what is in replay, in batches, as a learner does."""
     trained: list[str] = []
-    while groups := scene.queue.drain(0, 4).groups:
+    while groups := harness.queue.drain(0, 4).groups:
         ids = [group.task for group in groups]
-        scene.queue.advance(0, scene.learner_version + 1, len(ids), 8.0)
-        scene.commit(ids)
+        harness.queue.advance(0, harness.learner_version + 1, len(ids), 8.0)
+        harness.commit(ids)
         trained += ids
     return trained
 
@@ -168,19 +168,21 @@ def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        scene = Scene(Clients(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(RULES, s=1000), 10_000)
+        harness = QueueHarness(
+            Clients(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(RULES, s=1000), 10_000
+        )
         ballast = fill(small_disk)
         acknowledged = 0
         with pytest.raises(ServiceError, match="no answer within"):
             while True:
-                acknowledged += len(scene.complete(scene.lease(50)))
+                acknowledged += len(harness.complete(harness.lease(50)))
         wait_until(lambda: "its disk is full" in told(config), "what is wrong")
         ballast.unlink()
         wait_until(lambda: told(config) == "", "the server")
-        scene.queue.caller.deadline_s = DEADLINE_S
-        audit = scene.queue.audit()
+        harness.queue.caller.deadline_s = DEADLINE_S
+        audit = harness.queue.audit()
         assert audit.ok and acknowledged <= audit.replay <= acknowledged + 50
-        assert scene.complete(scene.lease(1)) == [Outcome.accepted]
+        assert harness.complete(harness.lease(1)) == [Outcome.accepted]
     finally:
         ended.set()
         watcher.join()
@@ -196,7 +198,7 @@ def fill(disk: Path) -> Path:
 
 
 def told(config: Config) -> str:
-    """What somebody who connects now is told; nothing if it works."""
+    """Returns the error of a connection attempt; empty if it works."""
     try:
         connect_redis(config, "admin", deadline_s=0).close()
     except ServiceError as error:

@@ -24,11 +24,11 @@ from echo_queue.reporting import metrics
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
-from learner.train import train
+from learner.training_loop import train
 from tests.faults.servers.replicated import Replicated
-from tests.learner.stage import MadeUpWorker, make_base
+from tests.learner.learner_harness import SimulatedWorker, make_base
 from tests.queue.clients import Clients
-from tests.queue.scene import RULES, Scene, group_of
+from tests.queue.queue_harness import RULES, QueueHarness, group_of
 from tests.servers.redis import KINDS
 from tests.waiting import wait_until
 
@@ -50,9 +50,9 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Replicated]
 
 
 def test_a_move_counts_only_once_enough_replicas_hold_it(pair: Replicated) -> None:
-    scene = Scene(Clients(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
-    (task, other) = scene.lease(2)
-    groups = [group_of(task, "w1", scene.version)]
+    harness = QueueHarness(Clients(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
+    (task, other) = harness.lease(2)
+    groups = [group_of(task, "w1", harness.version)]
     pair.stall()
     hasty = Clients(pair.client(), "run", deadline_s=0.2, replicas=ONE)
     with pytest.raises(ServiceError, match=r"0 of 1 replicas hold it\n.*redis\.wait_replicas"):
@@ -63,33 +63,35 @@ def test_a_move_counts_only_once_enough_replicas_hold_it(pair: Replicated) -> No
         fresh.complete("w1", groups)
     assert fresh.audit().ok, "reading waits for nobody"
     pair.link.release()
-    assert scene.queue.complete("w1", groups) == [Outcome.accepted]
-    assert scene.complete((other,)) == [Outcome.accepted]
+    assert harness.queue.complete("w1", groups) == [Outcome.accepted]
+    assert harness.complete((other,)) == [Outcome.accepted]
     with pair.replica.client() as client:
-        assert client.xlen(scene.queue.keys.replay) == 2
+        assert client.xlen(harness.queue.keys.replay) == 2
 
 
 def test_a_completion_of_many_groups_waits_once(pair: Replicated) -> None:
-    scene = Scene(Clients(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
+    harness = QueueHarness(Clients(pair.client(), "run", deadline_s=10.0, replicas=ONE), replace(RULES, s=9))
     waits: list[str] = []
     pair.front.choose = lambda request: waits.append(request.name) if request.name == "WAIT" else None  # type: ignore[func-returns-value]
-    tasks = scene.lease(8)
+    tasks = harness.lease(8)
     waits.clear()
-    assert scene.complete(tasks) == [Outcome.accepted] * 8
+    assert harness.complete(tasks) == [Outcome.accepted] * 8
     assert waits == ["WAIT"]
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["with WAIT", "without"])
 def test_what_a_fail_over_forgets(pair: Replicated, waits: bool) -> None:
     replicas = ONE if waits else Replicas()
-    scene = Scene(Clients(pair.client(), "run", deadline_s=0.3, replicas=replicas), replace(RULES, s=1000), prompts=400)
+    harness = QueueHarness(
+        Clients(pair.client(), "run", deadline_s=0.3, replicas=replicas), replace(RULES, s=1000), prompts=400
+    )
     acknowledged: list[str] = []
     for number in range(12):
         if number == 4:
             pair.stall()
         try:
-            tasks = scene.queue.lease("w1", Version(0, 0), 5).tasks
-            scene.queue.complete("w1", [group_of(task, "w1", Version(0, 0)) for task in tasks])
+            tasks = harness.queue.lease("w1", Version(0, 0), 5).tasks
+            harness.queue.complete("w1", [group_of(task, "w1", Version(0, 0)) for task in tasks])
             acknowledged += [task.id for task in tasks]
         except ServiceError as error:
             assert waits and "replicas hold it" in str(error)
@@ -151,7 +153,7 @@ def run_at(pair: Replicated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     s3.stop()
 
 
-class Learning(threading.Thread):
+class LearnerThread(threading.Thread):
     """A learner that is started again when Redis has forgotten its moves, as a supervisor does; counts these."""
 
     def __init__(self, config: Config) -> None:
@@ -173,8 +175,8 @@ def test_a_run_goes_through_a_fail_over_and_trains_every_prompt_once(
     pair: Replicated, run_at: Callable[..., Config], wait: int
 ) -> None:
     config = run_at(wait_replicas=wait, wait_ms=100)
-    workers = [MadeUpWorker(config, name, generation_s=0.02) for name in ("w1", "w2")]
-    learner = Learning(config)
+    workers = [SimulatedWorker(config, name, generation_s=0.02) for name in ("w1", "w2")]
+    learner = LearnerThread(config)
     for thread in (*workers, learner):
         thread.start()
 

@@ -1,15 +1,22 @@
-"""`python -m tests.faults.storm --seed N --duration S`: every role killed, stopped and restarted at random.
+"""`python -m tests.faults.storm --seed N --duration S` kills, stops and restarts every role at random.
 
 - Real servers, processes and signals: SIGKILL at any instant, SIGSTOP longer than a lease and then SIGCONT (the role
   comes back as a zombie that others have taken over from), a second learner, and power cuts: all at once.
-- After the last kill the run must finish; then `checker` says whether every promise was kept.
-- Exit code 0 only if it was and nothing was seen that nobody foresaw. A storm of five minutes or more must also have
-  been one, and the run must have finished within a minute (`tally`); of a shorter one that is only told. After any
-  other exit code everything that helps to find out why stays in the directory that is named.
+- After the last kill the run must finish; then `checker` judges whether every promise was kept.
+- The exit code is 0 only if every promise was kept and the logs hold no unexpected traceback. A storm of five minutes
+  or more must also have killed often enough and met enough, and the run must have finished within a minute (`summary`);
+  for a shorter one the report only lists what it lacks. After any other exit code everything that helps to find the
+  cause stays in the directory that is printed.
 
-The seed decides what is done and when; how the processes run in between is the machine's.
+The seed decides what is done and when; how the processes run in between is up to the machine.
 
-`settings`: what the seed draws. `course`: a storm from its beginning to its end. `raging`: what is done to the roles.
-`processes`, `keeper`: the processes, found, signalled and kept. `roles`, `prompts`, `made_up`: what they run.
-`looking`: who looks on, and what is found in the end. `tally`: what was done, and whether that was a storm.
+| module | content |
+| --- | --- |
+| `storm` | one storm from its beginning to its end |
+| `settings` | what the seed draws |
+| `fault_injection` | the faults, and to which roles they happen |
+| `processes`, `forked_roles` | the processes: found, signalled, forked and supervised |
+| `roles`, `prompts`, `simulated` | what the processes run |
+| `observer` | the audits during a storm, and the evidence after it |
+| `summary` | what a storm did, and whether that was enough |
 """

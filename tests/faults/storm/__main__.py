@@ -11,9 +11,9 @@ import traceback
 from pathlib import Path
 
 from tests.faults import storm
-from tests.faults.storm import keeper, looking
-from tests.faults.storm.course import Storm
-from tests.faults.storm.tally import met
+from tests.faults.storm import forked_roles, observer
+from tests.faults.storm.storm import Storm
+from tests.faults.storm.summary import met
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix=f"storm-{seed}-"))
     print(f"storm of {arguments.duration:.0f} s, seed {seed}, in {directory}", flush=True)
     warm_up()
-    keeper.adopt()
+    forked_roles.adopt_orphans()
     gc.freeze()
     try:
         ok = withstood(directory, seed, arguments.duration)
@@ -42,21 +42,21 @@ def main() -> int:
 
 
 def withstood(directory: Path, seed: int, duration_s: float) -> bool:
-    """Whether it was; the report is printed, and lies in the directory."""
-    course = Storm(directory, seed, duration_s)
-    tally, verdict = course.run()
-    looked_s = [snapshot.time_s for snapshot in looking.snapshots(directory)]
-    shown = met(course.config, verdict, tally.done)
-    complaints = tally.complaints(looked_s, shown)
-    remarks = [f"remark      {what}" for what in tally.remarks(looked_s, shown)]
-    report = "\n".join([tally.report(verdict), *remarks, *(f"COMPLAINT   {what}" for what in complaints)])
+    """Runs the storm; prints its report, stores it in the directory, and returns whether the storm was withstood."""
+    storm_run = Storm(directory, seed, duration_s)
+    summary, verdict = storm_run.run()
+    looked_s = [snapshot.time_s for snapshot in observer.snapshots(directory)]
+    shown = met(storm_run.config, verdict, summary.done)
+    complaints = summary.complaints(looked_s, shown)
+    remarks = [f"remark      {what}" for what in summary.remarks(looked_s, shown)]
+    report = "\n".join([summary.report(verdict), *remarks, *(f"COMPLAINT   {what}" for what in complaints)])
     (directory / "report").write_text(report)
     print(report)
     return verdict.ok and not complaints
 
 
 def warm_up() -> None:
-    """Everything that roles import, once: children are forked with it in place."""
+    """Imports once what roles import, since children are forked with it in place."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     import boto3
     import celery.bin.worker
@@ -68,7 +68,7 @@ def warm_up() -> None:
 
     import echo_queue.submission.celery.app
     import learner.__main__
-    import learner.train
+    import learner.training_loop
     import workers.worker
 
     del celery, kombu, transformers, echo_queue.submission.celery.app, learner, workers

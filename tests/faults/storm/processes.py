@@ -1,6 +1,6 @@
-"""All processes of a storm, from outside: those that end too early are started again, any can be found and signalled.
+"""All processes of a storm, from outside: those that end too early are started again; any can be found and signalled.
 
-The supervisor keeps the roles; who keeps the supervisor, and the monitor, is `tend`, which whoever waits calls often.
+The supervisor keeps the roles running. `tend` keeps the supervisor and the monitor alive; each waiting loop calls it.
 """
 
 import heapq
@@ -17,14 +17,14 @@ from pathlib import Path
 import orjson
 
 from tests.faults.crash_points.forked_process import Forked
-from tests.faults.storm import keeper, looking, roles
-from tests.faults.storm.keeper import Process
-from tests.faults.storm.settings import SPOTS, WORKERS, cast
+from tests.faults.storm import forked_roles, observer, roles
+from tests.faults.storm.forked_roles import Process
+from tests.faults.storm.settings import SPOTS, WORKERS, supervised_roles
 
 REAP_S = 0.5
 SERVERS = {"redis": ("redis-server", "valkey-server"), "store": ("rclone",)}
 LEAVE_S = 40.0
-"""How long the supervisor may take to end everybody in order."""
+"""The longest time that the supervisor may take to end all roles in order."""
 
 
 class Processes:
@@ -32,7 +32,7 @@ class Processes:
         self.directory = directory
         self.last_kill = time.monotonic()
         self.unexpected: Counter[str] = Counter()
-        """Ends that nobody had caused."""
+        """Ends of processes that the storm did not cause."""
         self._supervisor: Forked | None = None
         self._monitor: Forked | None = None
         self._stopped: list[tuple[float, int]] = []
@@ -40,43 +40,45 @@ class Processes:
         self._reaped = 0.0
 
     def tend(self) -> None:
-        """A supervisor that is gone is started again, as init would; stopped roles go on when their time has come."""
+        """Starts a supervisor that is gone again, as init would, and continues stopped roles at their time."""
         code = self._supervisor.poll() if self._supervisor else None
         if self._supervisor is None or code is not None:
             if code is not None and not self._supervisor_ends:
                 self.unexpected[f"the supervisor ended by itself with {code}"] += 1
             self._supervisor_ends = False
-            self._supervisor = self.fork("supervisor", lambda: keeper.keep(self.directory, cast()))
+            self._supervisor = self.fork(
+                "supervisor", lambda: forked_roles.supervise(self.directory, supervised_roles())
+            )
         if self._monitor and (code := self._monitor.poll()) is not None:
             self.unexpected[f"the monitor ended by itself with {code}"] += 1
             self.watch()
         while self._stopped and self._stopped[0][0] <= time.monotonic():
             self._go_on(heapq.heappop(self._stopped)[1])
         if time.monotonic() - self._reaped > REAP_S:
-            keeper.reap(frozenset(child.pid for child in (self._supervisor, self._monitor) if child))
+            forked_roles.reap(frozenset(child.pid for child in (self._supervisor, self._monitor) if child))
             self._reaped = time.monotonic()
 
     def watch(self) -> None:
-        """From now on somebody audits the queue."""
-        self._monitor = self.fork("monitor", lambda: looking.monitor(self.directory))
+        """Starts the monitor, which audits the queue."""
+        self._monitor = self.fork("monitor", lambda: observer.monitor(self.directory))
 
-    def play(self, name: str, *words: str) -> None:
-        """A role besides those that the supervisor keeps."""
-        self.fork(name, lambda: roles.play(self.directory, words))
+    def start_role(self, name: str, *words: str) -> None:
+        """Starts a role besides those that the supervisor keeps."""
+        self.fork(name, lambda: roles.run_role(self.directory, words))
 
     def fork(self, name: str, run: Callable[[], int]) -> Forked:
-        return keeper.fork(name, run, self.directory / "logs" / f"{name}.log")
+        return forked_roles.fork(name, run, self.directory / "logs" / f"{name}.log")
 
     def living(self) -> list[Process]:
-        return [process for process in keeper.descendants() if process.state not in "ZX"]
+        return [process for process in forked_roles.descendants() if process.state not in "ZX"]
 
     def one(self, role: str, lot: float) -> Process | None:
-        """Of those that play `role`, the one on which the lot (0 … 1) falls."""
+        """Returns the process of `role` that `lot`, a number in 0 … 1, selects; None if there is none."""
         found = sorted((process for process in self.living() if role_of(process) == role), key=lambda each: each.pid)
         return found[int(lot * len(found))] if found else None
 
     def signal(self, process: Process, number: signal.Signals) -> bool:
-        """False if it was gone before."""
+        """Sends the signal; returns False if the process was gone before."""
         with suppress(ProcessLookupError):
             os.kill(process.pid, number)
             if number == signal.SIGKILL:
@@ -87,26 +89,26 @@ class Processes:
         return False
 
     def stop(self, process: Process, length_s: float) -> bool:
-        """For so long. False if it was gone, or stands already."""
+        """Stops the process for `length_s`; returns False if it was gone, or stopped already."""
         if process.state == "T" or not self.signal(process, signal.SIGSTOP):
             return False
         heapq.heappush(self._stopped, (time.monotonic() + length_s, process.pid))
         return True
 
     def kill_all(self) -> list[Process]:
-        """Everybody at once, the supervisor's guard included, but not who looks on."""
+        """Kills all processes at once, the supervisor's guard included, but not the monitor."""
         self._supervisor_ends = True
         return [
             each for each in self.living() if each.name != "monitor" and self.signal(each, signal.SIGKILL)
         ]  # fmt: skip
 
     def wake(self) -> None:
-        """All that were stopped go on now."""
+        """Continues all stopped processes now."""
         while self._stopped:
             self._go_on(heapq.heappop(self._stopped)[1])
 
     def end(self) -> None:
-        """Everybody leaves in order; what does not is killed."""
+        """Ends all processes in order; those that do not end are killed."""
         for child in (self._supervisor, self._monitor):
             if child and child.poll() is None:
                 os.kill(child.pid, signal.SIGTERM)
@@ -127,7 +129,7 @@ class Processes:
 
 
 def role_of(process: Process) -> str:
-    """Which role a process plays. A second learner is a learner."""
+    """Returns the role of a process. A second learner is a learner."""
     for role, names in SERVERS.items():
         if process.name in names:
             return role

@@ -6,17 +6,17 @@ from pathlib import Path
 import orjson
 
 from echo_queue.config import Prompts
-from tests.faults.storm.made_up import VOCABULARY
+from tests.faults.storm.simulated import VOCABULARY
 
 MOST_TURNS = 3
 ONE_IN_POISON = 997
 """Prompts that no environment can score."""
-KEEL, KEEL_ROWS = "keel", 10
+FINAL_SET, FINAL_ROWS = "final", 10
 """Declared at the beginning, submitted last: until then the run cannot be finished."""
 
 
 def write_set(directory: Path, seed: int, number: int) -> Prompts:
-    """Set `number` of a storm, the same each time; its source is written unless it is there."""
+    """Returns set `number` of a storm, the same each time; writes its source unless it is there."""
     draw = random.Random(f"{seed} {number}")
     source = directory / "sources" / f"set-{number:04d}.jsonl"
     rows = draw.randint(300, 2_000)
@@ -34,25 +34,25 @@ def write_set(directory: Path, seed: int, number: int) -> Prompts:
     )
 
 
-def keel(directory: Path) -> Prompts:
-    return Prompts.model_validate({"set": KEEL, "source": str(keel_source(directory))})
+def final_set(directory: Path) -> Prompts:
+    return Prompts.model_validate({"set": FINAL_SET, "source": str(final_source(directory))})
 
 
-def keel_source(directory: Path) -> Path:
-    return directory / "sources" / f"{KEEL}.jsonl"
+def final_source(directory: Path) -> Path:
+    return directory / "sources" / f"{FINAL_SET}.jsonl"
 
 
 def is_poison(task: str) -> bool:
-    """Whether no environment can score this prompt: as `write_rows` has it."""
+    """Returns whether no environment can score this prompt; `write_rows` marks the same ones."""
     name, _, index = task.rsplit("/", 2)
-    number = 0 if name == KEEL else int(name.rpartition("-")[2])
+    number = 0 if name == FINAL_SET else int(name.rpartition("-")[2])
     return (int(index) + 1 + number) % ONE_IN_POISON == 0
 
 
 def write_rows(source: Path, rows: int, number: int) -> None:
-    """Whole, or not there."""
+    """Writes the file whole or not at all."""
     source.parent.mkdir(parents=True, exist_ok=True)
-    partial_sample = source.with_suffix(".partial rollout")
+    unfinished = source.with_suffix(".tmp")
     lines = (
         {
             "prompt": f"w{number % VOCABULARY} w{row % VOCABULARY}",
@@ -61,5 +61,5 @@ def write_rows(source: Path, rows: int, number: int) -> None:
         }
         for row in range(1, rows + 1)
     )
-    partial_sample.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
-    partial_sample.replace(source)
+    unfinished.write_bytes(b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in lines))
+    unfinished.replace(source)

@@ -1,7 +1,7 @@
 """The roles of a storm: the real programs, as functions for a process that has all their imports behind it already.
 
-Real are the services, Celery, the submission, the rollout loop, the learner and their entry points; `made_up` is only
-what would take time. The learner's tensors carry a stamp (`stamps`).
+Real are the services, Celery, the submission, the rollout loop, the learner and their entry points; `simulated`
+replaces only what takes time. The learner's tensors carry a stamp (`stamps`).
 """
 
 import logging
@@ -19,14 +19,14 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.problems import print_problems
+from echo_queue.launch.problem_output import print_problems
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
 from tests.faults.history import served_versions, stamps
 from tests.faults.history.recorder import Recorder
 from tests.faults.storm import prompts
-from tests.faults.storm.made_up import Drawing, Parity
 from tests.faults.storm.settings import SPOTS
+from tests.faults.storm.simulated import ParityScorer, SimulatedEngine
 from tests.queue.clients import Clients
 
 if TYPE_CHECKING:
@@ -40,25 +40,25 @@ BACKLOG = 2_000
 """Prompts waiting, below which the submitter submits another set."""
 REWIND_S = 8.0
 CLOSING = "closing"
-"""A file of this name tells the submitter that only the keel is to come."""
-ENDURING = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.2, settled_s=10.0, most_ends=1_000_000)
+"""A file of this name tells the submitter that only the final set is to come."""
+BACKOFF = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.2, settled_s=10.0, most_ends=1_000_000)
 
 
-def play(directory: Path, words: Sequence[str]) -> int:
-    """The role `words[0]` of the storm in `directory`, named by the last word; its exit code."""
+def run_role(directory: Path, words: Sequence[str]) -> int:
+    """Runs the role `words[0]` of the storm in `directory`, named by the last word; returns its exit code."""
     name, path = words[-1], directory / "run.toml"
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
     os.environ["ECHO_QUEUE_CONFIG"] = str(path)
     failpoints.observer = Recorder(directory / "history", name)
     try:
-        return PLAYED[words[0]](directory, load(path), name)
+        return ROLES[words[0]](directory, load(path), name)
     except EchoQueueError as error:
         print_problems(error.problems)
         return 2
 
 
 def services(directory: Path, config: Config, name: str) -> int:
-    serving.serve(config, backoff=ENDURING)
+    serving.serve(config, backoff=BACKOFF)
     return 0
 
 
@@ -86,21 +86,21 @@ def stamped(publish: Publish) -> Publish:
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
-    """One lies behind a NAT: it takes weights from peers, and feeds none."""
+    """Runs a rollout worker. The last spot worker stands behind a NAT: it takes weights from peers and feeds none."""
     from workers.shutdown import Shutdown, on_signals
     from workers.worker import work
 
-    leaving = Shutdown()
-    on_signals(leaving)
+    shutdown = Shutdown()
+    on_signals(shutdown)
     served_versions.watch(config.run.dir)
     weights = config.weights.model_copy(update={"reachable": name != SPOTS[-1]})
     config = config.model_copy(update={"weights": weights})
-    work(config, name, Parity(config.environment.kind == "interactive"), leaving, Drawing)  # type: ignore[arg-type]
+    work(config, name, ParityScorer(config.environment.kind == "interactive"), shutdown, SimulatedEngine)  # type: ignore[arg-type]
     return 0
 
 
 def submit(directory: Path, config: Config, name: str) -> int:
-    """Set after set, as long as the backlog is short; one that was acknowledged is never submitted again."""
+    """Submits set after set while the backlog is short; a set that was acknowledged is never submitted again."""
     done = directory / "submitted"
     done.mkdir(exist_ok=True)
     queue = Clients.connected_as(config, "monitor")
@@ -112,13 +112,13 @@ def submit(directory: Path, config: Config, name: str) -> int:
             submission.submit(config.model_copy(update={"prompts": submitted}), wait=wait)
             (done / submitted.set).touch()
         time.sleep(0.05)
-    prompts.write_rows(prompts.keel_source(directory), prompts.KEEL_ROWS, 0)
-    submission.submit(config.model_copy(update={"prompts": prompts.keel(directory)}))
+    prompts.write_rows(prompts.final_source(directory), prompts.FINAL_ROWS, 0)
+    submission.submit(config.model_copy(update={"prompts": prompts.final_set(directory)}))
     return 0
 
 
 def rewinder(directory: Path, config: Config, name: str) -> int:
-    """An operator who goes back to some checkpoint, an older one if there is any, as soon as no learner is heard.
+    """Rewinds to some checkpoint, an older one if there is any, as soon as no learner is heard.
 
     Gives up after a while.
     """
@@ -130,7 +130,7 @@ def rewinder(directory: Path, config: Config, name: str) -> int:
         whole = [choice for choice in choices(store) if choice.whole]
         chosen = random.choice([choice for choice in whole if choice.after] or whole)
         try:
-            print("back by", rewind(queue, store, chosen.manifest.name), "groups", flush=True)
+            print("back by", rewind(queue.learner(), queue, store, chosen.manifest.name), "groups", flush=True)
             return 0
         except EchoQueueError:
             if time.monotonic() > give_up:
@@ -138,7 +138,7 @@ def rewinder(directory: Path, config: Config, name: str) -> int:
         time.sleep(0.1)
 
 
-PLAYED: dict[str, Callable[[Path, Config, str], int]] = {
+ROLES: dict[str, Callable[[Path, Config, str], int]] = {
     "services": services,
     "celery": celery,
     "submit": submit,

@@ -1,4 +1,4 @@
-"""What a storm is made of: how often what is done to whom, and the run's own rules, which its seed draws."""
+"""The settings of a storm: how often each fault happens to each role, and the run's own rules, which its seed draws."""
 
 import random
 import shutil
@@ -8,7 +8,7 @@ from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.launch.supervisor import Role
 from tests import toml
-from tests.faults.storm import made_up
+from tests.faults.storm import simulated
 
 WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
 """Workers that the supervisor keeps, and those that come and go."""
@@ -27,11 +27,11 @@ KILLS = {
 }
 STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
 OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
-"""What operators do: a second learner by mistake; a machine more, or a notice to one; back to an older checkpoint; dead
-tasks once more; everybody leaves in order, and begins again."""
+"""Acts of operators: a second learner by mistake; one more machine, or a notice to one; a rewind to an older
+checkpoint; a revival of dead tasks; an ordered end of all roles, and a new start."""
 
 
-def cast() -> tuple[Role, ...]:
+def supervised_roles() -> tuple[Role, ...]:
     """The roles that the supervisor keeps, as `echo-queue run` does."""
     return (
         Role("services", ("services",), grace_s=20.0, servers=True),
@@ -44,13 +44,13 @@ def cast() -> tuple[Role, ...]:
 
 def configure(directory: Path, seed: int) -> Config:
     """The run of a storm, written to `directory`."""
-    made_up.make_base(directory / "base")
+    simulated.make_base(directory / "base")
     (directory / "run.toml").write_text(toml.written(rules(directory, seed)))
     return load(directory / "run.toml", {})
 
 
 def in_words(config: Config) -> str:
-    """The rules that decide most."""
+    """Returns the rules that decide most, as a phrase."""
     staleness = config.staleness
     pace = "paced" if staleness.pace else "not paced"
     return (
@@ -60,7 +60,7 @@ def in_words(config: Config) -> str:
 
 
 def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
-    """Section by section, as the seed draws them."""
+    """Returns the configuration, section by section, as the seed draws it."""
     draw = random.Random(f"rules {seed}")
     program = shutil.which("redis-server") if seed % 2 else None  # else Valkey
     mode = draw.choice(("in-flight", "in-flight", "push-pull", "pull"))  # sync is pull by a single worker
@@ -68,7 +68,7 @@ def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
     return {
         "run": {"name": "storm", "dir": str(directory / "run"), "seed": seed % 2**31},
         "redis": {"program": program} if program else {},
-        "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": made_up.LONG},
+        "model": {"base": str(directory / "base"), "max_prompt_tokens": 8, "max_new_tokens": simulated.LONG},
         "environment": {"kind": "interactive", "function": "tests.workers.guessing:Guessing"}
         if draw.random() < 0.5
         else {"kind": "function", "function": "tests.workers.rewards:matches_column"},

@@ -12,9 +12,9 @@ import pytest
 from echo_queue.config import Config
 from tests.faults.history.checker import judge
 from tests.faults.history.test_checker import a_good_run
-from tests.faults.storm.looking import CHAINED, raised
+from tests.faults.storm.observer import CHAINED, raised
 from tests.faults.storm.settings import KILLS, rules
-from tests.faults.storm.tally import Tally, met
+from tests.faults.storm.summary import StormSummary, met
 from tests.seed import session_seed
 from tests.tiers import whole
 
@@ -30,40 +30,45 @@ FORESEEN = (
     "celery: echo_queue.errors.ServiceError: queue of run storm: no answer within 30 s: Connection refused",
 )
 SHOWN = {"a rewind": 1}
-TALLY = Tally(1, "in-flight", 604.0, KILLED, Counter(), Counter(), 3.0, Counter(FORESEEN), (1_000.0, 1_600.0))
-SHORT = replace(TALLY, raged_s=(1_000.0, 1_060.0))
+SUMMARY = StormSummary(1, "in-flight", 604.0, KILLED, Counter(), Counter(), 3.0, Counter(FORESEEN), (1_000.0, 1_600.0))
+SHORT = replace(SUMMARY, injected_s=(1_000.0, 1_060.0))
 
 
 def test_a_storm_with_nothing_to_complain_of() -> None:
-    assert TALLY.complaints(SNAPSHOTS_S, SHOWN) == []
+    assert SUMMARY.complaints(SNAPSHOTS_S, SHOWN) == []
 
 
 @pytest.mark.parametrize(
-    ("tally", "complaint"),
+    ("summary", "complaint"),
     [
-        (replace(TALLY, drained_s=None), "not finished after the last kill"),
-        (replace(TALLY, drained_s=61.0), "not finished within 60 s"),
-        (replace(TALLY, kills=Counter(dict.fromkeys(KILLED, 100))), "800 kills are fewer than 1000"),
-        (replace(TALLY, kills=KILLED - Counter(redis=200)), "never killed: redis"),
-        (replace(TALLY, surprises=Counter({"learner: AssertionError: boom": 1})), "1 kinds of surprise"),
-        (replace(TALLY, surprises=Counter({"the supervisor ended by itself with 1": 9})), "1 kinds of surprise"),
-        (replace(TALLY, surprises=Counter({"the monitor ended by itself with 1": 1})), "1 kinds of surprise"),
-        (replace(TALLY, surprises=Counter({"learner" + FORESEEN[1].removeprefix("celery"): 1})), "1 kinds of surprise"),
+        (replace(SUMMARY, drained_s=None), "not finished after the last kill"),
+        (replace(SUMMARY, drained_s=61.0), "not finished within 60 s"),
+        (replace(SUMMARY, kills=Counter(dict.fromkeys(KILLED, 100))), "800 kills are fewer than 1000"),
+        (replace(SUMMARY, kills=KILLED - Counter(redis=200)), "never killed: redis"),
+        (replace(SUMMARY, surprises=Counter({"learner: AssertionError: boom": 1})), "1 kinds of surprise"),
+        (replace(SUMMARY, surprises=Counter({"the supervisor ended by itself with 1": 9})), "1 kinds of surprise"),
+        (replace(SUMMARY, surprises=Counter({"the monitor ended by itself with 1": 1})), "1 kinds of surprise"),
+        (
+            replace(SUMMARY, surprises=Counter({"learner" + FORESEEN[1].removeprefix("celery"): 1})),
+            "1 kinds of surprise",
+        ),
     ],
     ids=lambda word: word if isinstance(word, str) else "",
 )
-def test_a_storm_that_was_none_or_saw_what_nobody_foresaw_is_not_withstood(tally: Tally, complaint: str) -> None:
-    (told,) = tally.complaints(SNAPSHOTS_S, SHOWN)
+def test_a_storm_that_was_none_or_saw_what_nobody_foresaw_is_not_withstood(
+    summary: StormSummary, complaint: str
+) -> None:
+    (told,) = summary.complaints(SNAPSHOTS_S, SHOWN)
     assert complaint in told
 
 
 def test_a_long_storm_that_met_too_little_shows_too_little() -> None:
-    (told,) = TALLY.complaints(SNAPSHOTS_S, {"a rewind": 0, "a group of several versions": 3})
+    (told,) = SUMMARY.complaints(SNAPSHOTS_S, {"a rewind": 0, "a group of several versions": 3})
     assert told == "not once a rewind"
 
 
 @pytest.mark.parametrize(
-    ("tally", "snapshots_s", "shown", "remark"),
+    ("summary", "snapshots_s", "shown", "remark"),
     [
         (SHORT, SNAPSHOTS_S, {"a rewind": 0}, "not once a rewind"),
         (replace(SHORT, drained_s=61.0), SNAPSHOTS_S, SHOWN, "not finished within 60 s"),
@@ -74,16 +79,18 @@ def test_a_long_storm_that_met_too_little_shows_too_little() -> None:
     ids=["met too little", "drained late", "few kills", "spared", "nobody looked"],
 )
 def test_what_a_short_storm_lacks_is_told_and_does_not_fail_it(
-    tally: Tally, snapshots_s: list[float], shown: dict[str, int], remark: str
+    summary: StormSummary, snapshots_s: list[float], shown: dict[str, int], remark: str
 ) -> None:
-    assert tally.complaints(snapshots_s, shown) == []
-    (told,) = tally.remarks(snapshots_s, shown)
+    assert summary.complaints(snapshots_s, shown) == []
+    (told,) = summary.remarks(snapshots_s, shown)
     assert remark in told
-    assert replace(tally, raged_s=TALLY.raged_s).remarks(snapshots_s, shown) == [], "a long one is judged by it"
+    assert replace(summary, injected_s=SUMMARY.injected_s).remarks(snapshots_s, shown) == [], (
+        "a long one is judged by it"
+    )
 
 
 @pytest.mark.parametrize(
-    ("tally", "complaint"),
+    ("summary", "complaint"),
     [
         (replace(SHORT, drained_s=None), "not finished after the last kill"),
         (replace(SHORT, surprises=Counter({"learner: AssertionError: boom": 1})), "1 kinds of surprise"),
@@ -91,8 +98,8 @@ def test_what_a_short_storm_lacks_is_told_and_does_not_fail_it(
     ],
     ids=["never drained", "traceback", "supervisor"],
 )
-def test_a_short_storm_too_must_drain_and_surprise_nobody(tally: Tally, complaint: str) -> None:
-    (told,) = tally.complaints(SNAPSHOTS_S, SHOWN)
+def test_a_short_storm_too_must_drain_and_surprise_nobody(summary: StormSummary, complaint: str) -> None:
+    (told,) = summary.complaints(SNAPSHOTS_S, SHOWN)
     assert complaint in told
 
 
@@ -136,8 +143,8 @@ def test_of_a_chain_of_tracebacks_the_last_counts() -> None:
 
 
 def test_somebody_looked_in_every_stretch() -> None:
-    assert TALLY.complaints([], SHOWN) != []
-    (told,) = TALLY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0], SHOWN)
+    assert SUMMARY.complaints([], SHOWN) != []
+    (told,) = SUMMARY.complaints([at for at in SNAPSHOTS_S if not 1_175.0 < at < 1_245.0], SHOWN)
     assert told == "no snapshot in 180-240 s"
 
 

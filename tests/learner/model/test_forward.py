@@ -16,7 +16,7 @@ from transformers import (
 import learner.model.forward
 from echo_queue.errors import ConfigError
 from echo_queue.records import Group
-from learner.batch import micro_batches, prepare
+from learner.micro_batches import micro_batches, prepare
 from learner.model.forward import prepare_model, score
 from tests.learner.synthetic import group, tiny_model, with_observed
 
@@ -77,7 +77,7 @@ def gradients(model: PreTrainedModel, value: Tensor) -> dict[str, Tensor]:
 def test_shared_prompts_give_the_gradients_of_a_plain_forward_pass(
     groups: list[Group], micro_tokens: int, temperature: float
 ) -> None:
-    """Of one whose loss leaves out what was observed."""
+    """The gradients are those of a loss that leaves out what was observed."""
     expected = gradients(model := tiny_model(), plain_sum(model, groups, temperature))
     model = prepare_model(tiny_model())
     found = gradients(model, shared(model, groups, temperature, micro_tokens))

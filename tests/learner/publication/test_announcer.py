@@ -1,4 +1,4 @@
-"""Announcing holds nobody up, keeps the order, and gives a route up where it cannot."""
+"""Announcing delays no upload, keeps the order, and gives a route up where it cannot."""
 
 import logging
 import socket
@@ -12,7 +12,7 @@ from echo_queue.records import Version
 from echo_queue.weights import Announcement, Part
 from learner.publication.announcer import Announcer
 from tests.queue.clients import Clients
-from tests.queue.scene import Scene
+from tests.queue.queue_harness import QueueHarness
 from tests.waiting import wait_until
 
 WAIT_S = 10.0
@@ -25,7 +25,7 @@ def announcement(place: int, number: int = 7) -> Announcement:
 
 @pytest.fixture
 def announcer(queue: Clients) -> Iterator[Announcer]:
-    Scene(queue)
+    QueueHarness(queue)
     assert queue.resume().lineage == 1
     announcer = Announcer(queue.learner(1))
     announcer.start()

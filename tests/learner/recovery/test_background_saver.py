@@ -13,8 +13,8 @@ from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.checkpoint import CheckpointManifest
-from learner.train import open_loop, train
-from tests.learner.stage import Stage
+from learner.training_loop import open_loop, train
+from tests.learner.learner_harness import LearnerHarness
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -120,55 +120,57 @@ def test_a_learner_that_another_overtook_hears_of_it(store: ObjectStore) -> None
         saver.check()
 
 
-def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: Gate, stage: Stage) -> None:
-    config = stage.config(learner={"checkpoint_updates": 6})
-    stage.submit(config, 42)
-    stage.work(config)
-    queue = stage.queue(config)
+def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: Gate, harness: LearnerHarness) -> None:
+    config = harness.config(learner={"checkpoint_updates": 6})
+    harness.submit(config, 42)
+    harness.work(config)
+    queue = harness.queue(config)
     learner = threading.Thread(target=train, args=(config, threading.Event()))
     learner.start()
     assert gate.reached.wait(DEADLINE_S)
     wait_until(lambda: queue.status().learner.number >= 10, "updates after the one that is being saved")
     assert queue.audit().trained == 0
-    assert checkpoint.newest(stage.store(config)) is None
+    assert checkpoint.newest(harness.store(config)) is None
     gate.open()
     learner.join(DEADLINE_S)
     assert not learner.is_alive()
     assert queue.status().finished and queue.audit().trained == 42
-    assert len(checkpoint.trained_ids(stage.store(config))) == 42
+    assert len(checkpoint.trained_ids(harness.store(config))) == 42
 
 
-def test_a_failed_upload_ends_the_learner_with_its_error(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+def test_a_failed_upload_ends_the_learner_with_its_error(
+    monkeypatch: pytest.MonkeyPatch, harness: LearnerHarness
+) -> None:
     full = threading.Event()
     full.set()
     monkeypatch.setattr(failpoints, "observer", At(PUT, lambda: refuse() if full.is_set() else None))
-    config = stage.config()
-    stage.submit(config, 42)
-    stage.work(config)
+    config = harness.config()
+    harness.submit(config, 42)
+    harness.work(config)
     with pytest.raises(ServiceError, match="is full"):
         train(config, threading.Event())
-    audit = stage.queue(config).audit()
+    audit = harness.queue(config).audit()
     assert audit.ok and audit.trained == 0
     full.clear()
     train(config, threading.Event())
-    assert stage.queue(config).audit().trained == 42
+    assert harness.queue(config).audit().trained == 42
 
 
 def test_a_failed_upload_is_noticed_while_the_learner_waits_for_groups(
-    monkeypatch: pytest.MonkeyPatch, stage: Stage
+    monkeypatch: pytest.MonkeyPatch, harness: LearnerHarness
 ) -> None:
-    config = stage.config(queue={"stall_deadline_s": DEADLINE_S})
-    stage.submit(config, 42)
-    loop = open_loop(config, stage.store(config), stage.queue(config).caller)
+    config = harness.config(queue={"stall_deadline_s": DEADLINE_S})
+    harness.submit(config, 42)
+    loop = open_loop(config, harness.store(config), harness.queue(config).caller)
     monkeypatch.setattr(failpoints, "observer", At(PUT, refuse))
     begin(loop.saver, 1, {"weight": torch.zeros(1)})
     with pytest.raises(ServiceError, match="is full"):
         loop.collector.gather(0, threading.Event())
 
 
-def test_checkpoints_come_by_time_as_well(stage: Stage) -> None:
-    config = stage.config(learner={"checkpoint_updates": 1000, "checkpoint_s": 1e-6, "keep_checkpoints": 50})
-    stage.submit(config, 42)
-    stage.work(config)
+def test_checkpoints_come_by_time_as_well(harness: LearnerHarness) -> None:
+    config = harness.config(learner={"checkpoint_updates": 1000, "checkpoint_s": 1e-6, "keep_checkpoints": 50})
+    harness.submit(config, 42)
+    harness.work(config)
     train(config, threading.Event())
-    assert len(list(checkpoint.history(stage.store(config)))) == 11
+    assert len(list(checkpoint.history(harness.store(config)))) == 11

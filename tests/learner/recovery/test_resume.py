@@ -14,57 +14,57 @@ from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.recovery.rewind import choices, rewind
-from learner.train import open_loop, train
-from tests.learner.stage import Stage
-from tests.queue.scene import Scene
+from learner.training_loop import open_loop, train
+from tests.learner.learner_harness import LearnerHarness
+from tests.queue.queue_harness import QueueHarness
 from tests.waiting import wait_until
 
 PROMPTS = 42
 IDS = sorted(f"set/0/{index}" for index in range(PROMPTS))
 
 
-def trained_once(stage: Stage, config: Config) -> bool:
-    audit = stage.queue(config).audit()
-    submission_status = sorted(checkpoint.trained_ids(stage.store(config)))
-    return audit.ok and audit.trained == PROMPTS and submission_status == IDS
+def trained_once(harness: LearnerHarness, config: Config) -> bool:
+    audit = harness.queue(config).audit()
+    trained = sorted(checkpoint.trained_ids(harness.store(config)))
+    return audit.ok and audit.trained == PROMPTS and trained == IDS
 
 
-def a_run_that_ended(stage: Stage) -> Config:
-    config = stage.config(learner={"keep_checkpoints": 8})
-    stage.submit(config, PROMPTS)
-    stage.work(config)
+def a_run_that_ended(harness: LearnerHarness) -> Config:
+    config = harness.config(learner={"keep_checkpoints": 8})
+    harness.submit(config, PROMPTS)
+    harness.work(config)
     train(config, threading.Event())
-    assert trained_once(stage, config)
+    assert trained_once(harness, config)
     return config
 
 
-def manifests(stage: Stage, config: Config) -> list[CheckpointManifest]:
-    """Of the surviving history, newest first."""
-    return list(checkpoint.history(stage.store(config)))
+def manifests(harness: LearnerHarness, config: Config) -> list[CheckpointManifest]:
+    """Returns the manifests of the surviving history, newest first."""
+    return list(checkpoint.history(harness.store(config)))
 
 
-def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(stage: Stage) -> None:
-    config = a_run_that_ended(stage)
-    store, queue = stage.store(config), stage.queue(config)
-    target = manifests(stage, config)[-1]
+def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(harness: LearnerHarness) -> None:
+    config = a_run_that_ended(harness)
+    store, queue = harness.store(config), harness.queue(config)
+    target = manifests(harness, config)[-1]
     assert rewind(queue.learner(), queue, store, target.name) == PROMPTS - len(target.trained)
     status, audit = queue.status(), queue.audit()
     assert (audit.ok, audit.trained, audit.backlog) == (True, len(target.trained), PROMPTS - len(target.trained))
     assert (status.finished, status.learner.number, status.counts["undone"]) == (False, target.version, audit.backlog)
 
     train(config, threading.Event())
-    assert trained_once(stage, config)
-    first, *_, last = reversed(manifests(stage, config))
+    assert trained_once(harness, config)
+    first, *_, last = reversed(manifests(harness, config))
     assert (first.name, last.lineage) == (target.name, status.learner.lineage + 1)
 
 
-def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -> None:
+def test_weights_of_a_learner_that_was_overtaken_are_left_behind(harness: LearnerHarness) -> None:
     """The first learner hangs while it saves; a second trains and publishes; then the first one's checkpoint lands."""
-    config = stage.config(staleness={"s": 4}, learner={"batch_groups": 2})
-    stage.submit(config, PROMPTS)
-    store = stage.store(config)
-    first, second, third = (stage.queue(config) for _ in range(3))
-    worker = Scene(first, replace(RunRules.of(config), pace=False))
+    config = harness.config(staleness={"s": 4}, learner={"batch_groups": 2})
+    harness.submit(config, PROMPTS)
+    store = harness.store(config)
+    first, second, third = (harness.queue(config) for _ in range(3))
+    worker = QueueHarness(first, replace(RunRules.of(config), pace=False))
     for queue, lineage in ((first, 1), (second, 2)):
         assert resume(queue.learner(), store, None) == (lineage, None)
         for number in range(3):
@@ -88,9 +88,9 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(stage: Stage) -
     assert (drained.groups, drained.abandoned) == ((), 4)
 
 
-def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
-    config = stage.config()
-    store, queue = stage.store(config), stage.queue(config)
+def test_a_rewind_under_a_living_learner_is_refused(harness: LearnerHarness) -> None:
+    config = harness.config()
+    store, queue = harness.store(config), harness.queue(config)
     queue.configure(RunRules.of(config))
     made = checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
     queue.reclaim()  # as a learner's housekeeper does
@@ -98,22 +98,22 @@ def test_a_rewind_under_a_living_learner_is_refused(stage: Stage) -> None:
         rewind(queue.learner(), queue, store, made.name)
 
 
-def test_a_rewind_to_what_is_not_there_changes_nothing(stage: Stage) -> None:
-    config = a_run_that_ended(stage)
-    store, queue = stage.store(config), stage.queue(config)
-    oldest = manifests(stage, config)[-1]
+def test_a_rewind_to_what_is_not_there_changes_nothing(harness: LearnerHarness) -> None:
+    config = a_run_that_ended(harness)
+    store, queue = harness.store(config), harness.queue(config)
+    oldest = manifests(harness, config)[-1]
     store.delete(oldest.keys)
     assert [choice.whole for choice in choices(store)][-1] is False
     for name, what in (("0009/00000001", "is no checkpoint of this run's"), (oldest.name, "its tensors are gone")):
         with pytest.raises(EchoQueueError, match=what):
             rewind(queue.learner(), queue, store, name)
-    assert trained_once(stage, config)
+    assert trained_once(harness, config)
 
 
-def test_what_only_a_damaged_checkpoint_holds_is_trained_again(stage: Stage) -> None:
-    config = a_run_that_ended(stage)
-    store, queue = stage.store(config), stage.queue(config)
-    newest, before, *_ = manifests(stage, config)
+def test_what_only_a_damaged_checkpoint_holds_is_trained_again(harness: LearnerHarness) -> None:
+    config = a_run_that_ended(harness)
+    store, queue = harness.store(config), harness.queue(config)
+    newest, before, *_ = manifests(harness, config)
     store.put(newest.keys[0], b"torn")
     found = checkpoint.newest(store)
     assert found is not None and found[0].name == before.name
@@ -121,30 +121,30 @@ def test_what_only_a_damaged_checkpoint_holds_is_trained_again(stage: Stage) -> 
     audit = queue.audit()
     assert (audit.ok, audit.trained) == (True, PROMPTS - len(newest.trained))
     train(config, threading.Event())
-    assert trained_once(stage, config)
+    assert trained_once(harness, config)
 
 
-def test_a_redis_that_lost_everything_is_told_what_is_trained(stage: Stage) -> None:
-    config = a_run_that_ended(stage)
-    store, queue = stage.store(config), stage.queue(config)
+def test_a_redis_that_lost_everything_is_told_what_is_trained(harness: LearnerHarness) -> None:
+    config = a_run_that_ended(harness)
+    store, queue = harness.store(config), harness.queue(config)
     lineage = queue.status().learner.lineage
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
     queue.configure(RunRules.of(config))
-    newest = manifests(stage, config)[0]
+    newest = manifests(harness, config)[0]
     assert resume(queue.learner(), store, newest)[0] == lineage + 1
-    stage.submit(config, PROMPTS + 2)
+    harness.submit(config, PROMPTS + 2)
     train(config, threading.Event())
     audit = queue.audit()
     assert (audit.ok, audit.trained) == (True, PROMPTS + 2)
     assert sorted(checkpoint.trained_ids(store)) == sorted([*IDS, "set/0/42", "set/0/43"])
 
 
-def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(stage: Stage) -> None:
-    config = stage.config(learner={"checkpoint_updates": 2})
-    stage.submit(config, PROMPTS)
-    stage.work(config)
-    queue = stage.queue(config)
-    learner = open_loop(config, stage.store(config), Caller.connect(config, "learner"))
+def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(harness: LearnerHarness) -> None:
+    config = harness.config(learner={"checkpoint_updates": 2})
+    harness.submit(config, PROMPTS)
+    harness.work(config)
+    queue = harness.queue(config)
+    learner = open_loop(config, harness.store(config), Caller.connect(config, "learner"))
     learner.broadcast.start()
     before = queue.status()
     ends: list[BaseException] = []
@@ -163,12 +163,12 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(s
     assert ends
     learner.broadcast.close()
     train(config, threading.Event())
-    assert trained_once(stage, config)
+    assert trained_once(harness, config)
 
 
-def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(stage: Stage) -> None:
-    config = stage.config()
-    store, queue = stage.store(config), stage.queue(config)
+def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(harness: LearnerHarness) -> None:
+    config = harness.config()
+    store, queue = harness.store(config), harness.queue(config)
     queue.configure(RunRules.of(config))
     queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, 4)])
     parent: CheckpointManifest | None = None

@@ -1,4 +1,4 @@
-"""Writes the vector by a real press into a real store, and copies what it finds there; beside it an announcement."""
+"""Writes the vector: what a real weight publisher puts into a real store, and beside it an announcement."""
 
 import shutil
 import tempfile
@@ -15,7 +15,7 @@ from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, SignatureVerifier, WeightPublisher
 from echo_queue.weights.manifest import manifest_key
-from tests.weights.scene import CHUNK_KEY, SIGNER
+from tests.weights.published_weights import CHUNK_KEY, SIGNER
 
 HERE = Path(__file__).parent
 RUN = "vector"

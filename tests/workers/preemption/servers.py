@@ -33,7 +33,7 @@ class Reply(NamedTuple):
 
 
 class MetadataServer(ABC):
-    """Answers with `reply`; while `broken` is set, with that instead. `asked`: everything so far."""
+    """Answers with `reply`, or with `broken` while that is set. `asked`: all requests so far."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -50,7 +50,7 @@ class MetadataServer(ABC):
 
     @abstractmethod
     def reply(self, asked: Asked) -> Reply:
-        """To one request."""
+        """Returns the reply to one request."""
 
     def answer(self, asked: Asked) -> Reply:
         with self.changed:
@@ -59,7 +59,7 @@ class MetadataServer(ABC):
         return self.broken or self.reply(asked)
 
     def until_asked(self, times: int, path: str = "/") -> None:
-        """For paths that begin so, since it came up."""
+        """Waits until that many requests came, since the start, for paths that begin with `path`."""
 
         def enough() -> bool:
             return sum(asked.path.startswith(path) for asked in self.asked) >= times
@@ -74,7 +74,7 @@ class MetadataServer(ABC):
 
 
 class Ec2(MetadataServer):
-    """IMDSv2. Tokens live for as long as was asked, but for `longest_s` at most."""
+    """EC2's IMDSv2. A token lives for as long as was asked, but for `longest_s` at most."""
 
     def __init__(self, longest_s: float = 21_600.0) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Ec2(MetadataServer):
 
 
 class ComputeEngine(MetadataServer):
-    """`longest_s`: it answers a request that waits for a change after that time, as if no more had been asked for."""
+    """Compute Engine's server. It answers a request that waits for a change after `longest_s` at the latest."""
 
     def __init__(self, longest_s: float = 3600.0) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class ComputeEngine(MetadataServer):
 
 
 class AzureInstance(MetadataServer):
-    """A machine named `name`; `events` are those of its whole set."""
+    """Azure's server, for a machine named `name`; `events` are those of its whole set."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class AzureInstance(MetadataServer):
         self.started: list[str] = []
 
     def announce(self, kind: str, machine: str, in_s: float | None) -> str:
-        """`in_s` None: it has begun."""
+        """Adds an event that begins in `in_s` seconds (None: it has begun); returns its id."""
         event = secrets.token_hex(8)
         self.events.append(
             {

@@ -1,4 +1,4 @@
-"""What becomes of a worker, a real process, whose metadata server gives it notice."""
+"""A worker, as a real process, whose metadata server gives it notice."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +9,9 @@ from echo_queue.records import Version
 from tests.queue.clients import Clients
 from tests.workers.preemption.servers import Ec2, serving
 from tests.workers.small import save_model
-from tests.workers.stage import Stage, tensors_of
+from tests.workers.worker_harness import WorkerHarness, generating, tensors_of
 
-Begin = Callable[..., Stage]
+Begin = Callable[..., WorkerHarness]
 QUESTIONS = [f"What is the sum of {number} and 2?" for number in range(8)]
 DEADLINE_S = 120.0
 VARIABLE = "ECHO_QUEUE_ROLLOUT__PREEMPTION__"
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2]:
-    """Whom each worker asks that is started during the test."""
+    """The metadata server that each worker of the test asks."""
     with serving(Ec2()) as one:
         monkeypatch.setenv(f"{VARIABLE}WATCH", "aws")
         monkeypatch.setenv(f"{VARIABLE}ENDPOINT", one.url)
@@ -30,10 +30,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2]:
 
 
 @pytest.fixture
-def run(stage: Begin, tmp_path: Path) -> Stage:
+def run(harness: Begin, tmp_path: Path) -> WorkerHarness:
     """Samples of 4,000 tokens, two groups at a time; leases outlive the test, and partials are stored once an hour."""
     endless = save_model(tmp_path / "endless", seed=0, stop=False)
-    run = stage(
+    run = harness(
         endless,
         model={"base": str(endless), "max_prompt_tokens": 64, "max_new_tokens": 4000},
         rollout={"concurrent_groups": 2, "progress_s": 3600.0},
@@ -43,11 +43,7 @@ def run(stage: Begin, tmp_path: Path) -> Stage:
     return run
 
 
-def generating(run: Stage) -> bool:
-    return any(one.heartbeat and one.heartbeat.tokens_per_s > 0 for one in run.status().workers)
-
-
-def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run: Stage, server: Ec2) -> None:
+def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run: WorkerHarness, server: Ec2) -> None:
     worker = run.process("w1")
     run.until(lambda: generating(run), "tokens")
     server.interrupts("terminate", in_s=120)
@@ -60,7 +56,7 @@ def test_on_a_notice_a_worker_stores_hands_back_deregisters_and_exits_with_0(run
     assert run.queue.audit().ok
 
 
-def test_after_a_recommendation_a_worker_finishes_what_it_has_and_leaves(run: Stage, server: Ec2) -> None:
+def test_after_a_recommendation_a_worker_finishes_what_it_has_and_leaves(run: WorkerHarness, server: Ec2) -> None:
     worker = run.process("w1")
     run.until(lambda: generating(run), "tokens")
     server.rebalance = b'{"noticeTime": "2026-01-05T08:22:00Z"}'

@@ -1,4 +1,4 @@
-"""One Redis and one object store for all tests of this folder; a region of its own for each."""
+"""One Redis and one object store for all tests of this folder; a peer harness of its own for each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,34 +11,34 @@ from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
 from tests.servers.redis import start_redis
 from tests.servers.s3 import BUCKET, Server, server_of
-from tests.workers.weights.scene import Region
+from tests.workers.weights.peer_harness import PeerHarness
 
 STORE_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Site:
+class Servers:
     redis: RedisServer
     store: Server
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("site")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp("servers")
     redis, store = start_redis("valkey", folder / "redis"), server_of("rclone", folder / "store")
     try:
         store.start()
         ObjectStore(store.endpoint(BUCKET), "setup", STORE_DEADLINE_S).create_bucket()
-        yield Site(redis, store)
+        yield Servers(redis, store)
     finally:
         redis.stop()
         store.stop()
 
 
 @pytest.fixture
-def region(site: Site, tmp_path: Path, run_name: str) -> Iterator[Region]:
-    with site.redis.client() as client:
-        store = ObjectStore(site.store.endpoint(BUCKET), run_name, STORE_DEADLINE_S)
-        region = Region(Clients(client, run_name, deadline_s=10.0), store, tmp_path / "part_cache")
-        yield region
-        region.close()
+def peer_harness(servers: Servers, tmp_path: Path, run_name: str) -> Iterator[PeerHarness]:
+    with servers.redis.client() as client:
+        store = ObjectStore(servers.store.endpoint(BUCKET), run_name, STORE_DEADLINE_S)
+        peer_harness = PeerHarness(Clients(client, run_name, deadline_s=10.0), store, tmp_path / "part_cache")
+        yield peer_harness
+        peer_harness.close()

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,20 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.queue.clients import Clients
-from tests.workers.weights.scene import Member, Region
+from tests.workers.weights.peer_harness import Member, PeerHarness, slow_down
 
 
 def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
-    region = Region(
+    peer_harness = PeerHarness(
         Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0),
         store,
         Path(spec["folder"]),
         configure=False,
     )
     slow_down(store, spec.get("pause_s", 0.0))
-    member = Member(region, spec["name"], peer_host="127.0.0.1", **spec["settings"])
+    member = Member(peer_harness, spec["name"], peer_host="127.0.0.1", **spec["settings"])
     route = Route.decode(spec["route"].encode(), "the test")
     threading.Thread(target=watch, args=(member, route), daemon=True).start()
     store_bytes, peer_bytes = member.fetch(route)
@@ -41,20 +40,8 @@ def main() -> None:
     member.close()
 
 
-def slow_down(store: ObjectStore, pause_s: float) -> None:
-    """Every piece from the store takes so much longer."""
-    stream = store.stream
-
-    def slowly(*place: Any) -> Iterator[bytes]:
-        for piece in stream(*place):
-            time.sleep(pause_s)
-            yield piece
-
-    store.stream = slowly  # type: ignore[method-assign]
-
-
 def watch(member: Member, route: Route) -> None:
-    """Says how far the route is; in a thread of its own."""
+    """Thread: reports how far the route is."""
     for words, chunks in (("begun", 1), ("half", sum(len(part.chunks) for part in route.parts) / 2)):
         while sum(file.next for part in route.parts if (file := member.part_cache.find(part.key))) < chunks:
             time.sleep(0.01)
@@ -62,7 +49,7 @@ def watch(member: Member, route: Route) -> None:
 
 
 def say(line: str) -> None:
-    """In one write: two threads speak."""
+    """Prints a line in one write, because two threads print."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 

@@ -17,16 +17,16 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import SignatureVerifier
 from tests.queue.clients import Clients
-from tests.workers.weights.scene import DEADLINE_S, SECRET, Member, Region
+from tests.workers.weights.peer_harness import DEADLINE_S, SECRET, Member, PeerHarness
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
 from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
-from workers.weights.watcher import WeightWatcher
+from workers.weights.weight_watcher import WeightWatcher
 
 
 class Reader:
-    """`member` fetches and serves; a thread stages what is published, and prefetches what is announced."""
+    """A worker's weights: `member` fetches and serves; a watcher stages versions and prefetches announced parts."""
 
     def __init__(
         self, member: Member, queue: Clients, store: ObjectStore, key: str, prefetch_s: float = DEADLINE_S
@@ -54,7 +54,7 @@ def main() -> None:
     spec: dict[str, Any] = orjson.loads(sys.argv[1])
     store = ObjectStore(StoreEndpoint(**spec["store"]), spec["run"], 10.0)
     queue = Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
-    member = Member(Region(queue, store, Path(spec["folder"]), configure=False), spec["name"], **spec["settings"])
+    member = Member(PeerHarness(queue, store, Path(spec["folder"]), configure=False), spec["name"], **spec["settings"])
     reader = Reader(member, queue, store, spec["public_key"])
     while reader.version is None:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Routes through a region of real workers: read from the store once, and never wrong, whoever is in the chain."""
+"""Routes through a region of real workers: read from the store once, and never wrong, whatever peers do."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from echo_queue.queue import Joined, Peer
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.reader import Damaged
 from tests.waiting import wait_until
-from tests.workers.weights.scene import CHUNK, Conversation, Liar, Member, Region, cargo
+from tests.workers.weights.peer_harness import CHUNK, Conversation, Liar, Member, PeerHarness, random_parts, slow_down
 from workers.weights.peers.http1 import answer_head, parse_request
+from workers.weights.peers.route_sources import PeerRouteSources
 
 REPORTED = b"bad"
 
 
 def together(route: Route, members: Sequence[Member]) -> dict[str, tuple[int, int]]:
-    """All fetch at the same time, joining in this order; bytes from the store and from peers by name."""
+    """Lets all members fetch at once, joining in this order; returns bytes from store and peers by name."""
     took: dict[str, tuple[int, int]] = {}
 
     def go(member: Member) -> None:
@@ -40,10 +41,10 @@ def together(route: Route, members: Sequence[Member]) -> dict[str, tuple[int, in
     return took
 
 
-def test_a_region_reads_the_store_once(region: Region) -> None:
-    datas = cargo(64, parts=5)
-    route = region.publish(*datas)
-    members = [region.member(name) for name in "abcd"]
+def test_a_region_reads_the_store_once(peer_harness: PeerHarness) -> None:
+    datas = random_parts(64, parts=5)
+    route = peer_harness.publish(*datas)
+    members = [peer_harness.member(name) for name in "abcd"]
     took = together(route, members)
     assert sum(store for store, _ in took.values()) == route.size
     assert all(sum(both) == route.size for both in took.values())
@@ -51,77 +52,66 @@ def test_a_region_reads_the_store_once(region: Region) -> None:
     assert sum(member.exchange.sent for member in members) == 3 * route.size
 
 
-def test_what_is_there_already_is_not_fetched_again(region: Region) -> None:
-    route = region.publish(*cargo(8, parts=2))
-    member = region.member("a")
+def test_what_is_there_already_is_not_fetched_again(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(8, parts=2))
+    member = peer_harness.member("a")
     assert member.fetch(route) == (route.size, 0)
     assert member.fetch(route) == (0, 0)
 
 
-def test_a_late_joiner_needs_no_store(region: Region) -> None:
-    datas = cargo(16)
-    route = region.publish(*datas)
-    region.member("a").fetch(route)
-    region.store.delete(part.key for part in route.parts)
-    late = region.member("b")
+def test_a_late_joiner_needs_no_store(peer_harness: PeerHarness) -> None:
+    datas = random_parts(16)
+    route = peer_harness.publish(*datas)
+    peer_harness.member("a").fetch(route)
+    peer_harness.store.delete(part.key for part in route.parts)
+    late = peer_harness.member("b")
     assert late.fetch(route) == (0, route.size)
     assert late.holds(route, datas)
 
 
-def test_a_route_without_parts_and_an_empty_part_are_no_trouble(region: Region) -> None:
-    member = region.member("a")
-    assert member.fetch(region.publish()) == (0, 0)
-    route = region.publish(b"", *cargo(3))
+def test_a_route_without_parts_and_an_empty_part_are_no_trouble(peer_harness: PeerHarness) -> None:
+    member = peer_harness.member("a")
+    assert member.fetch(peer_harness.publish()) == (0, 0)
+    route = peer_harness.publish(b"", *random_parts(3))
     assert member.fetch(route) == (route.size, 0)
 
 
 @pytest.mark.parametrize("settings", [{"peers": False}, {"reachable": False}, {"upload_usd_per_gb": 0.1}])
-def test_nobody_is_fed_from_who_does_not_want_to_or_cannot(region: Region, settings: dict[str, object]) -> None:
-    route = region.publish(*cargo(8))
-    first, second = region.member("a", **settings), region.member("b")
+def test_nobody_is_fed_from_who_does_not_want_to_or_cannot(
+    peer_harness: PeerHarness, settings: dict[str, object]
+) -> None:
+    route = peer_harness.publish(*random_parts(8))
+    first, second = peer_harness.member("a", **settings), peer_harness.member("b")
     assert first.fetch(route) == (route.size, 0)
     assert second.fetch(route) == (route.size, 0)
     assert first.exchange.sent == 0
 
 
-def test_a_leaf_waits_a_moment_for_a_head_instead_of_reading_the_store(region: Region) -> None:
-    datas = cargo(32)
-    before, route = region.publish(*cargo(2)), region.publish(*datas)
-    head, leaf = region.member("head"), region.member("leaf", reachable=False)
+def test_a_leaf_waits_a_moment_for_a_head_instead_of_reading_the_store(peer_harness: PeerHarness) -> None:
+    datas = random_parts(32)
+    before, route = peer_harness.publish(*random_parts(2)), peer_harness.publish(*datas)
+    head, leaf = peer_harness.member("head"), peer_harness.member("leaf", reachable=False)
     together(before, [head, leaf])
     route = Route("run", route.version._replace(number=8), None, route.root, None, route.parts)
     took = together(route, [leaf, head])
     assert took == {"leaf": (0, route.size), "head": (route.size, 0)}
 
 
-def test_who_is_retired_feeds_nobody_new(region: Region) -> None:
-    route = region.publish(*cargo(8))
-    first = region.member("a")
+def test_who_is_retired_feeds_nobody_new(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(8))
+    first = peer_harness.member("a")
     first.fetch(route)
     first.exchange.retire()
-    assert region.member("b").fetch(route) == (route.size, 0)
+    assert peer_harness.member("b").fetch(route) == (route.size, 0)
 
 
 # Leaving --------------------------------------------------------------------------------------------------------------
 
 
-def crawling(region: Region, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
-    stream = region.store.stream
-
-    def slowly(*place: Any) -> Iterator[bytes]:
-        for piece in stream(*place):
-            time.sleep(pause_s)
-            yield piece
-
-    monkeypatch.setattr(region.store, "stream", slowly)
-
-
-def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(
-    region: Region, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crawling(region, monkeypatch, 0.1)
-    route = region.publish(*cargo(64, parts=4))
-    member = region.member("a")
+def test_who_is_closed_stops_what_it_fetches_and_begins_nothing_more(peer_harness: PeerHarness) -> None:
+    slow_down(peer_harness.store, 0.1)
+    route = peer_harness.publish(*random_parts(64, parts=4))
+    member = peer_harness.member("a")
     errors: list[ServiceError] = []
 
     def go() -> None:
@@ -146,7 +136,7 @@ import sys, threading, time
 from contextlib import suppress
 from pathlib import Path
 from echo_queue.errors import ServiceError
-from tests.workers.weights.scene import cargo, route_of
+from tests.workers.weights.peer_harness import random_parts, route_of
 from echo_queue.config import Weights
 from workers.weights.peers.exchange import PeerExchange
 from workers.weights.cache.part_cache import PartCache
@@ -160,7 +150,7 @@ class Away:
 began = threading.Event()
 part_cache = PartCache(Path(sys.argv[1]), 1 << 30)
 exchange = PeerExchange(None, Away(), part_cache, "a", Weights(peers=False), secret=b"")
-route = route_of(*cargo(8, parts=4))
+route = route_of(*random_parts(8, parts=4))
 
 
 def fetch():
@@ -180,32 +170,34 @@ def test_a_process_ends_at_once_though_a_route_is_coming_from_a_store_that_is_si
     assert done.returncode == 0, done.stderr
 
 
-def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(region: Region) -> None:
-    route = region.publish(*cargo(8))
-    data = region.store.get(route.parts[0].key, 1 << 20)
-    region.store.put(route.parts[0].key, bytes(len(data)))
-    member = region.member("a")
+def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(8))
+    data = peer_harness.store.get(route.parts[0].key, 1 << 20)
+    peer_harness.store.put(route.parts[0].key, bytes(len(data)))
+    member = peer_harness.member("a")
     for _ in range(2):
         with pytest.raises(Damaged):
             member.fetch(route)
-        region.heartbeat("b")
-        region.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
-    chain = region.queue.client.lrange(f"{region.queue.keys.prefix}chain:default:{route.name}", 0, -1)
+        peer_harness.heartbeat("b")
+        peer_harness.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
+    chain = peer_harness.queue.client.lrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1)
     assert chain == [b"a", b"b"]
 
 
-def test_who_was_asked_to_leave_while_it_joined_is_withdrawn(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
-    route, member, join = region.publish(*cargo(4)), region.member("a"), region.queue.join
+def test_who_was_asked_to_leave_while_it_joined_is_withdrawn(
+    peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route, member, join = peer_harness.publish(*random_parts(4)), peer_harness.member("a"), peer_harness.queue.join
 
     def late(*about: Any, **more: Any) -> Joined:
         member.exchange.retire()
         return join(*about, **more)
 
-    monkeypatch.setattr(region.queue, "join", late)
+    monkeypatch.setattr(peer_harness.queue, "join", late)
     member.fetch(route)
     monkeypatch.undo()
-    assert not region.queue.client.zrange(f"{region.queue.keys.prefix}rates:default", 0, -1)
-    assert region.member("b").fetch(route) == (route.size, 0)
+    assert not peer_harness.queue.client.zrange(f"{peer_harness.queue.keys.prefix}rates:default", 0, -1)
+    assert peer_harness.member("b").fetch(route) == (route.size, 0)
 
 
 # Connections ----------------------------------------------------------------------------------------------------------
@@ -216,12 +208,12 @@ def sockets() -> int:
     return sum(os.path.realpath(place).rpartition("/")[2].startswith("socket:") for place in open_files.iterdir())
 
 
-def test_no_connection_is_kept_to_who_feeds_no_more(region: Region) -> None:
-    member = region.member("reader")
+def test_no_connection_is_kept_to_who_feeds_no_more(peer_harness: PeerHarness) -> None:
+    member = peer_harness.member("reader")
     for number in range(8):
-        route = region.publish(*cargo(4))
+        route = peer_harness.publish(*random_parts(4))
         route = Route("run", route.version._replace(number=number), None, route.root, None, route.parts)
-        other = region.member(f"m{number}")
+        other = peer_harness.member(f"m{number}")
         other.fetch(route)
         assert member.fetch(route) == (0, route.size)
         other.close()
@@ -235,20 +227,29 @@ def test_no_connection_is_kept_to_who_feeds_no_more(region: Region) -> None:
 
 @pytest.mark.parametrize(("asked_s", "waited_s"), [(None, 0.5), (1, 1.0), (999, 2.0)])
 def test_a_busy_peer_is_asked_again_when_it_says_within_one_deadline(
-    region: Region, asked_s: int | None, waited_s: float
+    peer_harness: PeerHarness, asked_s: int | None, waited_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
     times: list[float] = []
+    pauses_s: list[float] = []
+    failed = PeerRouteSources.failed
+
+    def recorded(sources: PeerRouteSources, *failure: Any) -> float:
+        pauses_s.append(failed(sources, *failure))
+        return pauses_s[-1]
+
+    monkeypatch.setattr(PeerRouteSources, "failed", recorded)
 
     def converse(connection: socket.socket, head: bytes) -> None:
         times.append(time.monotonic())
         more = {} if asked_s is None else {"retry_after": asked_s}
         connection.sendall(answer_head(503, **more) if len(times) == 1 else whole(route, datas[0]))
 
-    region.liar("busy", route, converse)
-    assert region.member("b", chunk_deadline_s=2.0).fetch(route) == (0, route.size)
-    assert len(times) == 2 and waited_s <= times[1] - times[0] < waited_s + 0.4
+    peer_harness.liar("busy", route, converse)
+    assert peer_harness.member("b", chunk_deadline_s=2.0).fetch(route) == (0, route.size)
+    assert pauses_s == [waited_s]
+    assert len(times) == 2 and waited_s <= times[1] - times[0]
 
 
 # Peers that fail ------------------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ def silent(connection: socket.socket, head: bytes) -> None:
 
 
 def trickling(route: Route, data: bytes) -> Conversation:
-    """A byte now and then, and quick answers to who asks whether it lives."""
+    """Makes a peer that sends a byte now and then, and answers quickly when it is asked how far it is."""
 
     def converse(connection: socket.socket, head: bytes) -> None:
         connection.sendall(answer_head(200, len(data), x_landed=len(route.parts[0].chunks)))
@@ -284,19 +285,19 @@ def trickling(route: Route, data: bytes) -> Conversation:
     return converse
 
 
-def test_a_bad_chunk_is_neither_kept_nor_passed_on_and_its_server_never_asked_again(region: Region) -> None:
-    datas = cargo(16)
-    route = region.publish(*datas)
-    liar = region.liar("liar", route, says(whole(route, corrupted(datas[0], 5))))
-    member, after = region.member("b"), region.member("c")
+def test_a_bad_chunk_is_neither_kept_nor_passed_on_and_its_server_never_asked_again(peer_harness: PeerHarness) -> None:
+    datas = random_parts(16)
+    route = peer_harness.publish(*datas)
+    liar = peer_harness.liar("liar", route, says(whole(route, corrupted(datas[0], 5))))
+    member, after = peer_harness.member("b"), peer_harness.member("c")
     took = together(route, [member, after])
     assert member.holds(route, datas) and after.holds(route, datas)
     store, peer = took["b"]
     assert (store, peer) == (route.size - 5 * CHUNK, 5 * CHUNK)
     assert after.exchange.fetched["store"] == 0
     assert len(liar.asked) == 1
-    assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"bad b"]
-    more = region.publish(*cargo(4))
+    assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:liar") == [b"bad b"]
+    more = peer_harness.publish(*random_parts(4))
     assert member.fetch(more) == (more.size, 0)
     assert len(liar.asked) == 1
 
@@ -320,16 +321,16 @@ LIES = {
 
 
 def asked_for_a_part(liar: Liar) -> int:
-    """How often; each time costs one deadline at most."""
+    """Counts the requests for a part, each of which costs one deadline at most."""
     return sum(parse_request(head).method == "GET" for head in liar.asked)
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_whatever_a_peer_answers_the_route_arrives_whole(region: Region, lie: str) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
-    liar = region.liar("liar", route, LIES[lie])
-    member = region.member("b")
+def test_whatever_a_peer_answers_the_route_arrives_whole(peer_harness: PeerHarness, lie: str) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
+    liar = peer_harness.liar("liar", route, LIES[lie])
+    member = peer_harness.member("b")
     assert member.fetch(route) == (route.size, 0)
     assert member.holds(route, datas)
     assert asked_for_a_part(liar) <= (2 if lie == "busy for ever" else 1)
@@ -337,9 +338,9 @@ def test_whatever_a_peer_answers_the_route_arrives_whole(region: Region, lie: st
 
 @pytest.mark.parametrize("sent", [0, 1, 3 * CHUNK, 3 * CHUNK + 5])
 @pytest.mark.parametrize("then", ["closes", "hangs"])
-def test_a_peer_that_stops_in_the_middle_costs_one_deadline(region: Region, sent: int, then: str) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
+def test_a_peer_that_stops_in_the_middle_costs_one_deadline(peer_harness: PeerHarness, sent: int, then: str) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
 
     def converse(connection: socket.socket, head: bytes) -> None:
         if parse_request(head).method == "GET":
@@ -347,103 +348,103 @@ def test_a_peer_that_stops_in_the_middle_costs_one_deadline(region: Region, sent
         if then == "hangs":
             connection.recv(1)
 
-    liar = region.liar("liar", route, converse)
-    member = region.member("b")
+    liar = peer_harness.liar("liar", route, converse)
+    member = peer_harness.member("b")
     store, peer = member.fetch(route)
     assert peer == sent // CHUNK * CHUNK and store == route.size - peer
     assert member.holds(route, datas)
     assert asked_for_a_part(liar) == 1
 
 
-def test_a_peer_that_sends_a_byte_now_and_then_costs_one_deadline(region: Region) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
-    liar = region.liar("liar", route, trickling(route, datas[0]))
-    member = region.member("b")
+def test_a_peer_that_sends_a_byte_now_and_then_costs_one_deadline(peer_harness: PeerHarness) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
+    liar = peer_harness.liar("liar", route, trickling(route, datas[0]))
+    member = peer_harness.member("b")
     assert member.fetch(route) == (route.size, 0)
     assert asked_for_a_part(liar) == 1
 
 
-def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(region: Region) -> None:
-    route = region.publish(*cargo(4))
-    liar = region.liar("liar", route, silent)
+def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(4))
+    liar = peer_harness.liar("liar", route, silent)
     liar.close()
     time.sleep(0.5)
-    member = region.member("b")
+    member = peer_harness.member("b")
     assert member.fetch(route) == (route.size, 0)
-    assert region.queue.client.hkeys(f"{region.queue.keys.prefix}reports:liar") == [b"unreachable b"]
+    assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:liar") == [b"unreachable b"]
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "a..b:80", ":", "no-such-host.invalid:80"])
-def test_an_address_that_is_none_costs_nothing_but_a_report(region: Region, address: str) -> None:
-    route = region.publish(*cargo(4))
-    region.heartbeat("odd")
-    region.queue.join(Peer("odd", "default", address), route.name)
-    assert region.member("b").fetch(route) == (route.size, 0)
+def test_an_address_that_is_none_costs_nothing_but_a_report(peer_harness: PeerHarness, address: str) -> None:
+    route = peer_harness.publish(*random_parts(4))
+    peer_harness.heartbeat("odd")
+    peer_harness.queue.join(Peer("odd", "default", address), route.name)
+    assert peer_harness.member("b").fetch(route) == (route.size, 0)
 
 
-def test_with_another_secret_nobody_gets_anything_and_the_store_serves(region: Region) -> None:
-    route = region.publish(*cargo(4))
-    first, stranger = region.member("a"), region.member("b", secret=b"another")
+def test_with_another_secret_nobody_gets_anything_and_the_store_serves(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(4))
+    first, stranger = peer_harness.member("a"), peer_harness.member("b", secret=b"another")
     first.fetch(route)
     assert stranger.fetch(route) == (route.size, 0)
     assert first.exchange.sent == 0
 
 
-def test_the_next_upstream_serves_when_the_nearest_lies(region: Region) -> None:
-    datas = cargo(16)
-    route = region.publish(*datas)
-    region.member("a").fetch(route)
-    region.liar("liar", route, says(whole(route, corrupted(datas[0], 2))))
-    member = region.member("c")
+def test_the_next_upstream_serves_when_the_nearest_lies(peer_harness: PeerHarness) -> None:
+    datas = random_parts(16)
+    route = peer_harness.publish(*datas)
+    peer_harness.member("a").fetch(route)
+    peer_harness.liar("liar", route, says(whole(route, corrupted(datas[0], 2))))
+    member = peer_harness.member("c")
     assert member.fetch(route) == (0, route.size)
 
 
 # The store ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_truncated_object_is_one_clear_error_and_no_weights(region: Region) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
+def test_a_truncated_object_is_one_clear_error_and_no_weights(peer_harness: PeerHarness) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
     for kept in (0, 1, 3 * CHUNK, 3 * CHUNK + 1):
-        region.store.put(route.parts[0].key, datas[0][:kept])
-        member = region.member(f"b{kept}", peers=False)
+        peer_harness.store.put(route.parts[0].key, datas[0][:kept])
+        member = peer_harness.member(f"b{kept}", peers=False)
         with pytest.raises(Damaged):
             member.fetch(route)
         with pytest.raises(ServiceError, match="is missing"):
             member.part_cache.open(route.parts[0]).memory()
 
 
-def test_a_spoiled_or_longer_object_is_one_clear_error(region: Region) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
+def test_a_spoiled_or_longer_object_is_one_clear_error(peer_harness: PeerHarness) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
     for number, wrong in enumerate((corrupted(datas[0], 3), datas[0] + b"more")):
-        region.store.put(route.parts[0].key, wrong)
+        peer_harness.store.put(route.parts[0].key, wrong)
         with pytest.raises(Damaged):
-            region.member(f"b{number}", peers=False).fetch(route)
+            peer_harness.member(f"b{number}", peers=False).fetch(route)
 
 
-def test_a_missing_object_is_one_clear_error(region: Region) -> None:
-    route = region.publish(*cargo(8))
-    region.store.delete([route.parts[0].key])
+def test_a_missing_object_is_one_clear_error(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(8))
+    peer_harness.store.delete([route.parts[0].key])
     with pytest.raises(ServiceError, match="no object"):
-        region.member("a").fetch(route)
+        peer_harness.member("a").fetch(route)
 
 
-def test_what_does_not_arrive_in_time_is_one_error_that_names_it(region: Region) -> None:
-    route = region.publish(*cargo(8))
-    region.liar("liar", route, silent)
+def test_what_does_not_arrive_in_time_is_one_error_that_names_it(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(8))
+    peer_harness.liar("liar", route, silent)
     with pytest.raises(DeadlineError, match=r"0001.00000007/full did not arrive within 0 s"):
-        region.member("b").fetch(route, deadline_s=0.2)
+        peer_harness.member("b").fetch(route, deadline_s=0.2)
 
 
-def test_after_an_error_a_later_try_goes_on_from_what_has_landed(region: Region) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
-    region.store.put(route.parts[0].key, corrupted(datas[0], 5))
-    member = region.member("a")
+def test_after_an_error_a_later_try_goes_on_from_what_has_landed(peer_harness: PeerHarness) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
+    peer_harness.store.put(route.parts[0].key, corrupted(datas[0], 5))
+    member = peer_harness.member("a")
     with pytest.raises(Damaged):
         member.fetch(route)
-    region.store.put(route.parts[0].key, datas[0])
+    peer_harness.store.put(route.parts[0].key, datas[0])
     assert member.fetch(route) == (route.size - 5 * CHUNK, 0)
     assert member.holds(route, datas)

@@ -1,4 +1,4 @@
-"""What is decoded while it comes: one thread, whatever is asked for how often, and nothing of a path leaves before."""
+"""The fetch thread: one for all requests, and all parts of a path are held until the last one is whole."""
 
 import threading
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.waiting import wait_until
-from tests.workers.weights.scene import cargo, part_of
+from tests.workers.weights.peer_harness import part_of, random_parts
 from workers.weights.cache.fetch_thread import FetchThread, PendingPart
 from workers.weights.cache.part_cache import PartCache
 
 WAIT_S = 10.0
-SIZE = len(cargo(2)[0])
+SIZE = len(random_parts(2)[0])
 
 
-class Scene:
-    """Routes of one part each, numbered; each comes once it may."""
+class FetchThreadHarness:
+    """Numbered routes of one part each; each is fetched once the test allows it."""
 
     def __init__(self, folder: Path) -> None:
         self.part_cache = PartCache(folder / "w1", 3 * SIZE)
-        self.datas = [cargo(2)[0] for _ in range(5)]
+        self.datas = [random_parts(2)[0] for _ in range(5)]
         self.routes = [_route(number, data) for number, data in enumerate(self.datas)]
         self.may = [threading.Event() for _ in self.datas]
         self.fetched: list[int] = []
@@ -51,67 +51,67 @@ def _route(number: int, data: bytes) -> Route:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    scene = Scene(tmp_path)
-    yield scene
-    for may in scene.may:
+def harness(tmp_path: Path) -> Iterator[FetchThreadHarness]:
+    harness = FetchThreadHarness(tmp_path)
+    yield harness
+    for may in harness.may:
         may.set()
     wait_until(lambda: not running(), "the fetch's end")
-    scene.part_cache.close()
+    harness.part_cache.close()
 
 
 def running() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "fetch"]
 
 
-def test_who_tries_again_and_again_joins_what_is_on_its_way(scene: Scene) -> None:
-    tries = [scene.start(0, 1) for _ in range(20)]
-    wait_until(lambda: scene.fetched == [0], "the first fetch")
+def test_who_tries_again_and_again_joins_what_is_on_its_way(harness: FetchThreadHarness) -> None:
+    tries = [harness.start(0, 1) for _ in range(20)]
+    wait_until(lambda: harness.fetched == [0], "the first fetch")
     assert len(running()) == 1
     for number in (0, 1):
-        scene.may[number].set()
+        harness.may[number].set()
     for parts in tries:
-        assert [part.memory() for part in parts] == scene.datas[:2]
+        assert [part.memory() for part in parts] == harness.datas[:2]
     wait_until(lambda: not running(), "the fetch's end")
-    assert scene.fetched == [0, 1]
+    assert harness.fetched == [0, 1]
 
 
-def test_of_several_paths_only_the_last_waits_and_one_thread_fetches(scene: Scene) -> None:
-    first, after = scene.start(0, 1)
-    wait_until(lambda: scene.fetched == [0], "the first fetch")
-    (superseded,), last = scene.start(2), scene.start(0)
+def test_of_several_paths_only_the_last_waits_and_one_thread_fetches(harness: FetchThreadHarness) -> None:
+    first, after = harness.start(0, 1)
+    wait_until(lambda: harness.fetched == [0], "the first fetch")
+    (superseded,), last = harness.start(2), harness.start(0)
     assert len(running()) == 1
     with pytest.raises(ServiceError, match="another path was requested"):
         superseded.memory()
-    scene.may[0].set()
-    assert first.memory() == last[0].memory() == scene.datas[0]
+    harness.may[0].set()
+    assert first.memory() == last[0].memory() == harness.datas[0]
     with pytest.raises(ServiceError, match="another path was requested"):
         after.memory()
     wait_until(lambda: not running(), "the fetch's end")
-    assert scene.fetched == [0, 0] and len(scene.threads) == 1
+    assert harness.fetched == [0, 0] and len(harness.threads) == 1
 
 
-def test_what_failed_is_told_and_begun_anew(scene: Scene) -> None:
+def test_what_failed_is_told_and_begun_anew(harness: FetchThreadHarness) -> None:
     def fail(route: Route, deadline_s: float) -> None:
         raise ServiceError(Problem("weights", "nobody has it", "wait"))
 
-    fetch_thread = FetchThread(fail, scene.part_cache)
+    fetch_thread = FetchThread(fail, harness.part_cache)
     for _ in range(3):
         with pytest.raises(ServiceError, match="nobody has it"):
-            fetch_thread.start(scene.routes[:1], WAIT_S)[scene.routes[0].parts[0].key].memory()
+            fetch_thread.start(harness.routes[:1], WAIT_S)[harness.routes[0].parts[0].key].memory()
         wait_until(lambda: not running(), "the fetch's end")
-    assert scene.part_cache.bytes == SIZE
-    scene.part_cache.most_bytes = SIZE
-    scene.part_cache.open(scene.routes[1].parts[0])
-    assert scene.part_cache.find(scene.routes[0].parts[0].key) is None, "it is not held any more"
+    assert harness.part_cache.bytes == SIZE
+    harness.part_cache.most_bytes = SIZE
+    harness.part_cache.open(harness.routes[1].parts[0])
+    assert harness.part_cache.find(harness.routes[0].parts[0].key) is None, "it is not held any more"
 
 
-def test_no_route_of_a_path_makes_room_for_another_of_it(scene: Scene) -> None:
+def test_no_route_of_a_path_makes_room_for_another_of_it(harness: FetchThreadHarness) -> None:
     with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"):
-        scene.start(0, 1, 2, 3)
-    for may in scene.may:
+        harness.start(0, 1, 2, 3)
+    for may in harness.may:
         may.set()
-    parts = scene.start(1, 2, 3)
-    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"), scene.part_cache.hold(*scene.routes[1:4]):
-        scene.part_cache.open(scene.routes[4].parts[0])
-    assert [part.memory() for part in parts] == scene.datas[1:4]
+    parts = harness.start(1, 2, 3)
+    with pytest.raises(ServiceError, match=r"weights\.cache_max_bytes"), harness.part_cache.hold(*harness.routes[1:4]):
+        harness.part_cache.open(harness.routes[4].parts[0])
+    assert [part.memory() for part in parts] == harness.datas[1:4]

@@ -1,4 +1,4 @@
-"""The shared folder: what killed, hung and careless workers leave there costs reads of the store, never weights."""
+"""The shared folder: the remains of killed, hung and careless workers cost reads of the store, never weights."""
 
 import fcntl
 import os
@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.weights.scene import Member, Region, cargo, part_of
+from tests.workers.weights.peer_harness import Member, PeerHarness, part_of, random_parts
 from workers.weights.folder import TEMPORARY, SharedFolder
 
 LIMIT = 1 << 30
 
 
 @pytest.fixture
-def shared(region: Region) -> Path:
-    return region.folder.parent / "shared"
+def shared(peer_harness: PeerHarness) -> Path:
+    return peer_harness.folder.parent / "shared"
 
 
 @pytest.fixture
-def worker(region: Region) -> Callable[[str], Member]:
-    return lambda name: region.member(name, transport="folder")
+def worker(peer_harness: PeerHarness) -> Callable[[str], Member]:
+    return lambda name: peer_harness.member(name, transport="folder")
 
 
 def test_a_part_lies_there_once_and_under_its_own_name(
-    region: Region, shared: Path, worker: Callable[[str], Member]
+    peer_harness: PeerHarness, shared: Path, worker: Callable[[str], Member]
 ) -> None:
-    datas = cargo(4, parts=2)
-    route = region.publish(*datas)
+    datas = random_parts(4, parts=2)
+    route = peer_harness.publish(*datas)
     for name in "ab":
         assert sum(worker(name).fetch(route)) == route.size
     assert {path.name: path.read_bytes() for path in shared.iterdir()} == {
@@ -36,7 +36,7 @@ def test_a_part_lies_there_once_and_under_its_own_name(
 
 
 def test_what_a_killed_worker_was_writing_is_swept_and_what_a_living_one_writes_is_not(shared: Path) -> None:
-    parts = [part_of(data) for data in cargo(2, parts=2)]
+    parts = [part_of(data) for data in random_parts(2, parts=2)]
     folder = SharedFolder(shared, LIMIT)
     dead, alive = (folder.path(part).with_suffix(TEMPORARY) for part in parts)
     dead.write_bytes(b"half of a part")
@@ -57,10 +57,10 @@ def test_a_part_has_one_claim_at_a_time(shared: Path) -> None:
 
 
 def test_a_worker_that_claims_a_part_and_hangs_is_not_waited_for(
-    region: Region, shared: Path, worker: Callable[[str], Member]
+    peer_harness: PeerHarness, shared: Path, worker: Callable[[str], Member]
 ) -> None:
-    datas = cargo(4)
-    route, member = region.publish(*datas), worker("a")
+    datas = random_parts(4)
+    route, member = peer_harness.publish(*datas), worker("a")
     temporary = SharedFolder(shared, LIMIT).path(route.parts[0]).with_suffix(TEMPORARY)
     with temporary.open("wb") as hung:
         fcntl.flock(hung, fcntl.LOCK_EX)
@@ -71,7 +71,7 @@ def test_a_worker_that_claims_a_part_and_hangs_is_not_waited_for(
 
 
 def test_what_was_used_least_recently_makes_room(shared: Path) -> None:
-    datas = cargo(2, parts=3)
+    datas = random_parts(2, parts=3)
     parts = [part_of(data) for data in datas]
     folder = SharedFolder(shared, 2 * parts[0].size)
 
@@ -90,10 +90,10 @@ def test_what_was_used_least_recently_makes_room(shared: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [b"", b"short", b"x" * 500_000])
 def test_a_part_of_another_length_is_read_from_the_store_and_replaced(
-    region: Region, shared: Path, worker: Callable[[str], Member], wrong: bytes
+    peer_harness: PeerHarness, shared: Path, worker: Callable[[str], Member], wrong: bytes
 ) -> None:
-    datas = cargo(4)
-    route = region.publish(*datas)
+    datas = random_parts(4)
+    route = peer_harness.publish(*datas)
     SharedFolder(shared, LIMIT).path(route.parts[0]).write_bytes(wrong)
     member = worker("a")
     assert member.fetch(route) == (route.size, 0) and member.holds(route, datas)
@@ -101,11 +101,11 @@ def test_a_part_of_another_length_is_read_from_the_store_and_replaced(
 
 
 def test_a_folder_that_cannot_be_used_costs_reads_of_the_store(
-    region: Region, shared: Path, worker: Callable[[str], Member], caplog: pytest.LogCaptureFixture
+    peer_harness: PeerHarness, shared: Path, worker: Callable[[str], Member], caplog: pytest.LogCaptureFixture
 ) -> None:
     shared.write_text("a file where the folder should be")
-    datas = cargo(4)
-    route = region.publish(*datas)
+    datas = random_parts(4)
+    route = peer_harness.publish(*datas)
     for name in "ab":
         member = worker(name)
         assert member.fetch(route) == (route.size, 0) and member.holds(route, datas)
@@ -113,8 +113,8 @@ def test_a_folder_that_cannot_be_used_costs_reads_of_the_store(
 
 
 def test_a_folder_that_is_removed_meanwhile_costs_reads_of_the_store(
-    region: Region, shared: Path, worker: Callable[[str], Member]
+    peer_harness: PeerHarness, shared: Path, worker: Callable[[str], Member]
 ) -> None:
-    member, route = worker("a"), region.publish(*cargo(4))
+    member, route = worker("a"), peer_harness.publish(*random_parts(4))
     shared.rmdir()
     assert member.fetch(route) == (route.size, 0)

@@ -1,5 +1,6 @@
-"""Relays that die, freeze or crawl in the middle of a transfer, as processes of their own; those behind them go on."""
+"""Peers that die, freeze or crawl in the middle of a transfer, as processes; the workers behind them go on."""
 
+import logging
 import signal
 import subprocess
 import sys
@@ -16,31 +17,30 @@ import pytest
 
 from echo_queue.weights.manifest import Route
 from tests.servers.s3 import BUCKET
-from tests.workers.weights.conftest import Site
-from tests.workers.weights.scene import CHUNK, Member, Region, cargo
-from workers.weights.peers import source_choice
+from tests.waiting import wait_until
+from tests.workers.weights.conftest import Servers
+from tests.workers.weights.peer_harness import CHUNK, Member, PeerHarness, random_parts
+from workers.weights.peers import route_sources, source_choice
 
 pytestmark = pytest.mark.slow  # the transfers take their seconds
 
 CHUNK_DEADLINE_S = 1.0
 RATE_MBIT = 16.0
 CHUNKS, PARTS = 120, 2
-FAIR_S = 8 * CHUNKS * PARTS * CHUNK / (RATE_MBIT * 1e6)
-"""What the transfer takes behind one uplink of that rate."""
-SLACK_S = 3.0
-"""For a machine that has other things to do."""
 
 
 class Node:
     """A member in a process of its own, which has begun to fetch."""
 
-    def __init__(self, site: Site, region: Region, name: str, route: Route, **settings: Any) -> None:
+    def __init__(self, servers: Servers, peer_harness: PeerHarness, name: str, route: Route, **settings: Any) -> None:
         spec = {
             "name": name,
-            "run": region.queue.run,
-            "redis_port": site.redis.port,
-            "store": {key: value for key, value in asdict(site.store.endpoint(BUCKET)).items() if key != "directory"},
-            "folder": str(region.folder),
+            "run": peer_harness.queue.run,
+            "redis_port": servers.redis.port,
+            "store": {
+                key: value for key, value in asdict(servers.store.endpoint(BUCKET)).items() if key != "directory"
+            },
+            "folder": str(peer_harness.folder),
             "route": route.encode().decode(),
             "settings": {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings,
         }
@@ -50,7 +50,7 @@ class Node:
         )
 
     def says(self, word: str) -> list[str]:
-        """What follows `word` in the first line that begins with it."""
+        """Returns the words after `word` in the first line that begins with it."""
         assert self.process.stdout is not None
         while line := self.process.stdout.readline().split():
             if line[0] == word:
@@ -66,18 +66,19 @@ class Node:
 Start = Callable[..., Node]
 
 
+def await_joined(peer_harness: PeerHarness, name: str, route: Route) -> None:
+    chain = f"{peer_harness.queue.keys.prefix}chain:default:{route.name}"
+    wait_until(lambda: name.encode() in peer_harness.queue.client.lrange(chain, 0, -1), f"{name} in the chain")
+
+
 @pytest.fixture
-def start(site: Site, region: Region) -> Iterator[Start]:
+def start(servers: Servers, peer_harness: PeerHarness) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def begin(name: str, route: Route, **settings: Any) -> Node:
-            node = Node(site, region, name, route, **settings)
+            node = Node(servers, peer_harness, name, route, **settings)
             stack.callback(node.close)
-            give_up = time.monotonic() + 30
-            chain = f"{region.queue.keys.prefix}chain:default:{route.name}"
-            while name.encode() not in region.queue.client.lrange(chain, 0, -1):
-                assert time.monotonic() < give_up
-                time.sleep(0.01)
+            await_joined(peer_harness, name, route)
             return node
 
         yield begin
@@ -88,13 +89,10 @@ class Fetching(threading.Thread):
         super().__init__()
         self.member, self.route = member, route
         self.took: tuple[int, int] = (-1, -1)
-        self.seconds = 0.0
         self.start()
 
     def run(self) -> None:
-        began = time.monotonic()
         self.took = self.member.fetch(self.route)
-        self.seconds = time.monotonic() - began
 
     def end(self) -> "Fetching":
         self.join(timeout=60)
@@ -104,17 +102,19 @@ class Fetching(threading.Thread):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
-    region: Region, start: Start, how: signal.Signals
+    peer_harness: PeerHarness, start: Start, how: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    datas = cargo(CHUNKS, PARTS)
-    route = region.publish(*datas)
+    """One deadline, because the worker behind it leaves one peer, once, and the worker behind that one leaves none."""
+    caplog.set_level(logging.INFO, route_sources.__name__)
+    datas = random_parts(CHUNKS, PARTS)
+    route = peer_harness.publish(*datas)
     settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
-    head = region.member("a", upload_mbit=RATE_MBIT, **settings)
+    head = peer_harness.member("a", upload_mbit=RATE_MBIT, **settings)
     head.fetch(route)
     relay = start("b", route)
-    third, last = region.member("c", **settings), region.member("d", **settings)
+    third, last = peer_harness.member("c", **settings), peer_harness.member("d", **settings)
     fetching = [Fetching(third, route)]
-    time.sleep(0.1)
+    await_joined(peer_harness, "c", route)
     fetching.append(Fetching(last, route))
     relay.says("half")
     relay.process.send_signal(how)
@@ -122,59 +122,59 @@ def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
     assert all(one.member.holds(route, datas) for one in ends)
     assert [one.took[0] for one in ends] == [0, 0], "the store was not needed"
     assert last.exchange.fetched["peer"] == third.exchange.sent == route.size, "who waits behind who waits stays there"
-    deadline_s = CHUNK_DEADLINE_S if how == signal.SIGSTOP else 0.0
-    assert max(one.seconds for one in ends) <= 1.1 * FAIR_S + deadline_s + SLACK_S
+    left = [record for record in caplog.records if record.name == route_sources.__name__]
+    assert len(left) == 1, "every peer that is left costs a deadline"
 
 
 def test_when_the_head_dies_its_follower_goes_on_with_the_store_and_stays_the_only_one(
-    region: Region, start: Start
+    peer_harness: PeerHarness, start: Start
 ) -> None:
-    datas = cargo(CHUNKS, PARTS)
-    route = region.publish(*datas)
+    datas = random_parts(CHUNKS, PARTS)
+    route = peer_harness.publish(*datas)
     head = start("a", route, upload_mbit=RATE_MBIT)
     settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
-    second, third = region.member("b", **settings), region.member("c", **settings)
+    second, third = peer_harness.member("b", **settings), peer_harness.member("c", **settings)
     fetching = [Fetching(second, route)]
-    time.sleep(0.1)
+    await_joined(peer_harness, "b", route)
     fetching.append(Fetching(third, route))
     head.says("half")
-    give_up = time.monotonic() + 10
-    while second.exchange.fetched["peer"] < route.size / 4:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_until(lambda: second.exchange.fetched["peer"] >= route.size / 4, "a quarter of the route")
     head.process.kill()
     ends = [one.end() for one in fetching]
     assert all(one.member.holds(route, datas) for one in ends)
     assert ends[0].took[0] > 0 and ends[1].took == (0, route.size)
 
 
-def test_a_relay_that_crawls_is_left_for_one_that_is_further(region: Region, start: Start) -> None:
-    """Its own line is slow, so what is behind it sees no fault of anybody, only that others are further."""
-    datas = cargo(CHUNKS, PARTS)
-    route = region.publish(*datas)
-    region.member("a", upload_mbit=4 * RATE_MBIT).fetch(route)
-    start("b", route, upload_mbit=RATE_MBIT / 10).says("half")
-    third = Fetching(region.member("c"), route).end()
+def test_a_relay_that_crawls_is_left_for_one_that_is_further(peer_harness: PeerHarness, start: Start) -> None:
+    """The peer's own line is slow: the workers behind it see no failure, only that others are further."""
+    datas = random_parts(CHUNKS, PARTS)
+    route = peer_harness.publish(*datas)
+    head = peer_harness.member("a", upload_mbit=4 * RATE_MBIT)
+    head.fetch(route)
+    crawler = start("b", route, upload_mbit=RATE_MBIT / 10)
+    crawler.says("half")
+    third = Fetching(peer_harness.member("c"), route).end()
     assert third.took == (0, route.size)
-    assert third.seconds < FAIR_S * 3, "at the crawler's rate it would have taken ten times as long"
+    crawler.says("whole")
+    from_head = head.exchange.sent - route.size
+    assert from_head > 0.7 * route.size, "the crawler gave little before it was left"
 
 
 @pytest.mark.parametrize("slow", [True, False])
 def test_a_head_that_crawls_is_left_for_the_store_only_if_that_is_faster(
-    region: Region, start: Start, monkeypatch: pytest.MonkeyPatch, slow: bool
+    peer_harness: PeerHarness, start: Start, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
     monkeypatch.setattr(source_choice, "STRANGE_S", 0.5)
-    datas = cargo(CHUNKS, PARTS)
-    route = region.publish(*datas)
+    datas = random_parts(CHUNKS, PARTS)
+    route = peer_harness.publish(*datas)
     start("a", route, upload_mbit=RATE_MBIT / 10 if slow else RATE_MBIT).says("whole")
     if not slow:
-        stream = region.store.stream
-        monkeypatch.setattr(region.store, "stream", lambda *place: _slowly(stream(*place)))
-    second = Fetching(region.member("b"), route).end()
+        stream = peer_harness.store.stream
+        monkeypatch.setattr(peer_harness.store, "stream", lambda *place: _slowly(stream(*place)))
+    second = Fetching(peer_harness.member("b"), route).end()
     store, peer = second.took
     assert second.member.holds(route, datas)
-    assert (store > peer) if slow else (store <= source_choice.PROBE_CHUNKS * CHUNK)
-    assert second.seconds < 2 * FAIR_S + SLACK_S
+    assert (store > 2 * peer) if slow else (store <= source_choice.PROBE_CHUNKS * CHUNK)
 
 
 def _slowly(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -183,11 +183,13 @@ def _slowly(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def test_a_worker_killed_and_started_under_its_name_is_fed_by_who_was_behind_it(region: Region, start: Start) -> None:
-    route = region.publish(*cargo(8))
+def test_a_worker_killed_and_started_under_its_name_is_fed_by_who_was_behind_it(
+    peer_harness: PeerHarness, start: Start
+) -> None:
+    route = peer_harness.publish(*random_parts(8))
     first = start("a", route)
     first.says("whole")
-    region.member("b").fetch(route)
+    peer_harness.member("b").fetch(route)
     first.process.kill()
     first.process.wait(timeout=60)
     again = start("a", route)

@@ -1,4 +1,4 @@
-"""The part cache: only what was verified, only as much as it may be, and nothing left of the dead."""
+"""The part cache: only verified chunks, within its limit, and nothing left of dead workers."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from echo_queue.errors import ServiceError
 from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.services.conftest import small_disk  # noqa: F401
-from tests.workers.weights.scene import CHUNK, cargo, part_of
+from tests.workers.weights.peer_harness import CHUNK, part_of, random_parts
 from workers.weights.cache.part_cache import LOCK, PartCache, PartFile
 
 MB = 1 << 20
@@ -26,7 +26,7 @@ def part_cache(tmp_path: Path) -> PartCache:
 
 
 def numbered(part: Part, number: int) -> Part:
-    """The same in another route."""
+    """Returns the same part in another route."""
     key = part.key.replace("00000007", f"{number:08}")
     return Part(key, part.size, part.chunk_bytes, part.chunks)
 
@@ -43,7 +43,7 @@ def fill(part_cache: PartCache, part: Part, data: bytes) -> None:
 
 
 def test_a_chunk_that_is_not_the_published_one_leaves_no_trace(part_cache: PartCache) -> None:
-    (data,) = cargo(3)
+    (data,) = random_parts(3)
     part = part_of(data)
     file = part_cache.open(part)
     for wrong in (data[1 : CHUNK + 1], data[: CHUNK - 1], b"", data[: CHUNK + 1], data[CHUNK : 2 * CHUNK]):
@@ -55,7 +55,7 @@ def test_a_chunk_that_is_not_the_published_one_leaves_no_trace(part_cache: PartC
 
 
 def test_chunks_may_land_in_any_order(part_cache: PartCache) -> None:
-    (data,) = cargo(4)
+    (data,) = random_parts(4)
     part = part_of(data)
     file = part_cache.open(part)
     for index, following in ((2, 0), (0, 1), (3, 1), (1, 4)):
@@ -65,7 +65,7 @@ def test_chunks_may_land_in_any_order(part_cache: PartCache) -> None:
 
 
 def test_what_is_not_whole_cannot_be_read(part_cache: PartCache) -> None:
-    (data,) = cargo(2)
+    (data,) = random_parts(2)
     file = part_cache.open(part_of(data))
     file.write(1, data[CHUNK:])
     with pytest.raises(ServiceError, match="chunk 0 of 2 is missing"):
@@ -75,7 +75,7 @@ def test_what_is_not_whole_cannot_be_read(part_cache: PartCache) -> None:
 def test_who_waits_for_a_chunk_wakes_when_it_lands_when_nobody_fetches_it_and_at_its_deadline(
     part_cache: PartCache,
 ) -> None:
-    (data,) = cargo(2)
+    (data,) = random_parts(2)
     file = part_cache.open(part_of(data))
     assert file.wait(0, 60.0) == 0  # nobody fetches it
     file.expect(True)
@@ -88,7 +88,7 @@ def test_who_waits_for_a_chunk_wakes_when_it_lands_when_nobody_fetches_it_and_at
 
 
 def test_the_routes_used_longest_ago_make_room(tmp_path: Path) -> None:
-    (data,) = cargo(8)
+    (data,) = random_parts(8)
     part_cache = PartCache(tmp_path / "w1", 3 * len(data))
     parts = [numbered(part_of(data), number) for number in range(5)]
     for part in parts[:3]:
@@ -101,7 +101,7 @@ def test_the_routes_used_longest_ago_make_room(tmp_path: Path) -> None:
 
 
 def test_a_route_that_is_held_or_being_fetched_stays(tmp_path: Path) -> None:
-    (data,) = cargo(8)
+    (data,) = random_parts(8)
     part_cache = PartCache(tmp_path / "w1", 2 * len(data))
     held, fetched, third = (numbered(part_of(data), number) for number in range(3))
     route = Route("run", Version(1, 0), None, "0" * 64, None, (held,))
@@ -116,7 +116,7 @@ def test_a_route_that_is_held_or_being_fetched_stays(tmp_path: Path) -> None:
 
 
 def test_who_has_a_part_open_keeps_it_when_it_is_dropped(tmp_path: Path) -> None:
-    (data,) = cargo(8)
+    (data,) = random_parts(8)
     part_cache = PartCache(tmp_path / "w1", len(data))
     first, second = (numbered(part_of(data), number) for number in range(2))
     fill(part_cache, first, data)
@@ -128,7 +128,7 @@ def test_who_has_a_part_open_keeps_it_when_it_is_dropped(tmp_path: Path) -> None
 
 
 def test_files_are_closed_with_their_last_user(tmp_path: Path) -> None:
-    (data,) = cargo(2)
+    (data,) = random_parts(2)
     part_cache = PartCache(tmp_path / "w1", len(data))
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
@@ -139,7 +139,7 @@ def test_files_are_closed_with_their_last_user(tmp_path: Path) -> None:
 MANY = """
 import os, resource, sys
 from pathlib import Path
-from tests.workers.weights.scene import part_of
+from tests.workers.weights.peer_harness import part_of
 from workers.weights.cache.part_cache import PartCache
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 part_cache = PartCache(Path(sys.argv[1]), 300_000)
@@ -166,7 +166,7 @@ def test_there_may_be_more_parts_than_files_may_be_open(tmp_path: Path) -> None:
 
 
 def test_what_is_sent_goes_on_when_its_part_is_dropped(tmp_path: Path) -> None:
-    (data,) = cargo(2)
+    (data,) = random_parts(2)
     part_cache = PartCache(tmp_path / "w1", len(data))
     fill(part_cache, part_of(data), data)
     file = part_cache.open(part_of(data))
@@ -178,7 +178,7 @@ def test_what_is_sent_goes_on_when_its_part_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_part_that_somebody_deleted_is_made_anew(part_cache: PartCache) -> None:
-    (data,) = cargo(2)
+    (data,) = random_parts(2)
     fill(part_cache, part_of(data), data)
     next(part_cache.folder.glob("*.part")).unlink()
     fill(part_cache, part_of(data), data)
@@ -217,7 +217,7 @@ def test_a_worker_whose_name_leads_out_of_the_folder_is_refused(tmp_path: Path, 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tests.workers.weights.scene import part_of
+from tests.workers.weights.peer_harness import part_of
 from workers.weights.cache.part_cache import PartCache
 part_cache = PartCache(Path(sys.argv[1]), 1 << 20)
 part_cache.open(part_of(b"something"))
@@ -284,7 +284,7 @@ FILLER = """
 import resource, sys
 from pathlib import Path
 from echo_queue.errors import ServiceError
-from tests.workers.weights.scene import part_of
+from tests.workers.weights.peer_harness import part_of
 from workers.weights.cache.part_cache import PartCache
 part_cache = PartCache(Path(sys.argv[1]), 1 << 30)
 if sys.argv[2] == "quota":

@@ -1,4 +1,4 @@
-"""Prefetching, with real publishers and stores: early, shared, never trusted too much, and gone when in vain."""
+"""Prefetching, with real publishers and stores: early, shared, never trusted too much, and dropped when in vain."""
 
 import itertools
 import logging
@@ -24,12 +24,12 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, Route, WeightPublisher, read_manifest
 from tests.servers.s3 import BUCKET
 from tests.waiting import wait_until
-from tests.weights.scene import OTHER, SIGNER, VERIFIER, history, weight_publisher
+from tests.weights.published_weights import OTHER, SIGNER, VERIFIER, history, weight_publisher
 from tests.workers.publications import holds
-from tests.workers.weights.conftest import Site
+from tests.workers.weights.conftest import Servers
+from tests.workers.weights.peer_harness import PeerHarness, part_of, random_parts
 from tests.workers.weights.reader import Reader
-from tests.workers.weights.scene import Region, cargo, part_of
-from workers.weights.cache import transport
+from workers.weights.cache import caching_transport
 
 WAIT_S = 20.0
 ROOT = Path(__file__).parents[3]
@@ -39,23 +39,27 @@ class HeldStore(ObjectStore):
     """The store as a learner sees it, in which some objects are held up before they are stored."""
 
     waits: Callable[[str], bool]
+    held: threading.Event
+    """Set while an object is held up."""
     open: threading.Event
 
     def put(self, key: str, data: Any, once: bool = False) -> bool:
         if self.waits(key):
+            self.held.set()
             assert self.open.wait(WAIT_S)
         return super().put(key, data, once)
 
 
 class Learner:
-    """Publishes versions of one lineage; its store stops it where it is told to."""
+    """Publishes versions of one lineage; its store stops it where the test wants."""
 
-    def __init__(self, region: Region, **settings: Any) -> None:
-        self.queue, self.store = region.queue, region.store
-        self.lineage = region.queue.resume().lineage
-        self.held_store = copy(region.store)
+    def __init__(self, peer_harness: PeerHarness, **settings: Any) -> None:
+        self.queue, self.store = peer_harness.queue, peer_harness.store
+        self.lineage = peer_harness.queue.resume().lineage
+        self.held_store = copy(peer_harness.store)
         self.held_store.__class__ = HeldStore
-        self.held_store.open, self.held_store.waits = threading.Event(), lambda key: False
+        self.held_store.open, self.held_store.held = threading.Event(), threading.Event()
+        self.held_store.waits = lambda key: False
         self.weight_publisher: WeightPublisher = weight_publisher(self.held_store, announce=self._announce, **settings)
         self._threads: list[threading.Thread] = []
 
@@ -65,8 +69,9 @@ class Learner:
         return published
 
     def begin(self, number: int, tensors: dict[str, torch.Tensor], until: Callable[[str], bool]) -> None:
-        """Publishes in the background, as far as the first object of which `until` is true."""
+        """Publishes in the background, up to the first object for which `until` returns True."""
         self.held_store.waits = until
+        self.held_store.held.clear()
         self.held_store.open.clear()
         self._threads.append(threading.Thread(target=self.publish, args=(number, tensors)))
         self._threads[-1].start()
@@ -93,26 +98,26 @@ def manifests(key: str) -> bool:
 
 
 def from_the(words: str, number: int) -> Callable[[str], bool]:
-    """True of the object of that number, counted from 1, of those whose key has `words`, and of those after it."""
+    """Returns a condition that holds from the `number`-th object on, counted from 1, whose key has `words`."""
     count = itertools.count(1)
     return lambda key: words in key and next(count) >= number
 
 
-class Scene:
-    def __init__(self, region: Region, ends: ExitStack) -> None:
-        self.region, self._ends = region, ends
+class PrefetchHarness:
+    def __init__(self, peer_harness: PeerHarness, ends: ExitStack) -> None:
+        self.peer_harness, self._ends = peer_harness, ends
         self.versions = history(3)
-        self.learner = Learner(region)
+        self.learner = Learner(peer_harness)
         ends.callback(self.learner.close)
 
     def reader(self, name: str, prefetch_s: float = WAIT_S, **settings: Any) -> Reader:
-        member = self.region.member(name, **settings)
-        reader = Reader(member, self.region.queue, self.region.store, SIGNER.public_key, prefetch_s)
+        member = self.peer_harness.member(name, **settings)
+        reader = Reader(member, self.peer_harness.queue, self.peer_harness.store, SIGNER.public_key, prefetch_s)
         self._ends.callback(reader.close)
         return reader
 
     def begin(self, *names: str) -> list[Reader]:
-        """Version 0 is published and staged by these readers."""
+        """Publishes version 0, which these readers stage."""
         self.learner.publish(0, self.versions[0])
         readers = [self.reader(name) for name in names]
         for reader in readers:
@@ -124,30 +129,30 @@ class Scene:
         assert holds(reader.stage.tensors, self.manifest())
 
     def manifest(self) -> Manifest:
-        published = self.region.queue.published()
+        published = self.peer_harness.queue.published()
         assert published is not None
-        return read_manifest(self.region.store, published, VERIFIER)
+        return read_manifest(self.peer_harness.store, published, VERIFIER)
 
     def announced(self) -> Route:
-        """What stands in Redis, as a route; its root is not known yet."""
-        announced = self.region.queue.latest_weights().announced
+        """Returns the announcements in Redis as a route, whose root is not known yet."""
+        announced = self.peer_harness.queue.latest_weights().announced
         assert announced is not None
-        documents = self.region.queue.announced_parts(announced, 0).values()
+        documents = self.peer_harness.queue.announced_parts(announced, 0).values()
         told = [Announcement.decode(VERIFIER.open(document, "told"), "told") for document in documents]
         parts = tuple(one.part for one in told)
         return Route(told[0].run, told[0].version, told[0].base, "", told[0].base_root, parts)
 
     def announce(self, announcement: Announcement, route: str = "", signer: Any = SIGNER, cut: int = 0) -> None:
-        """By hand, under `route`, if that is another name than its own."""
+        """Announces a part by hand, under the name `route` if that is given."""
         document = signer.sign(announcement.encode())
         version, route = announcement.version, route or announcement.route
-        self.region.queue.announce(1, version, route, 0, document[: len(document) - cut])
+        self.peer_harness.queue.announce(1, version, route, 0, document[: len(document) - cut])
 
 
 @pytest.fixture
-def scene(region: Region) -> Iterator[Scene]:
+def harness(peer_harness: PeerHarness) -> Iterator[PrefetchHarness]:
     with ExitStack() as ends:
-        yield Scene(region, ends)
+        yield PrefetchHarness(peer_harness, ends)
 
 
 def has(reader: Reader, route: Route) -> bool:
@@ -158,75 +163,70 @@ def fetched(reader: Reader) -> int:
     return sum(reader.exchange.fetched.values())
 
 
-def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(scene: Scene) -> None:
-    (reader,) = scene.begin("a")
-    before = scene.manifest().route.size
+def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(harness: PrefetchHarness) -> None:
+    (reader,) = harness.begin("a")
+    before = harness.manifest().route.size
     wait_until(lambda: fetched(reader) >= before, "the count of what is staged already")
-    scene.learner.begin(1, scene.versions[1], until=manifests)
-    stored = stored_parts(scene, 1)
-    route = scene.announced()
+    harness.learner.begin(1, harness.versions[1], until=manifests)
+    stored = stored_parts(harness, 1)
+    route = harness.announced()
     assert sorted(part.key for part in route.parts) == stored
     assert len(route.parts) > 1
     wait_until(lambda: has(reader, route), "all parts")
-    assert reader.version == Version(1, 0) and holds(reader.stage.tensors, scene.manifest())
-    scene.learner.go_on()
-    scene.arrived(reader, Version(1, 1))
+    assert reader.version == Version(1, 0) and holds(reader.stage.tensors, harness.manifest())
+    harness.learner.go_on()
+    harness.arrived(reader, Version(1, 1))
     wait_until(lambda: fetched(reader) - before >= route.size, "the count of the last bytes")
-    assert fetched(reader) - before == route.size == scene.manifest().route.size, "each byte once"
+    assert fetched(reader) - before == route.size == harness.manifest().route.size, "each byte once"
 
 
-def stored_parts(scene: Scene, number: int) -> list[str]:
-    """A version's parts in the store, once nothing more has come for a moment."""
-    known: list[str] = []
-    while True:
-        found = [one.key for one in scene.region.store.list(f"weights/0001/{number:08d}/")]
-        if found and found == known:
-            return found
-        known = found
-        time.sleep(0.5)
+def stored_parts(harness: PrefetchHarness, number: int) -> list[str]:
+    """Returns a version's parts in the store, once the learner waits with the manifest that follows them."""
+    assert harness.learner.held_store.held.wait(WAIT_S)
+    return [one.key for one in harness.peer_harness.store.list(f"weights/0001/{number:08d}/")]
 
 
-def test_workers_share_what_they_prefetch_and_read_the_store_once(scene: Scene) -> None:
-    readers = scene.begin(*"abc")
+def test_workers_share_what_they_prefetch_and_read_the_store_once(harness: PrefetchHarness) -> None:
+    readers = harness.begin(*"abc")
     before = [reader.exchange.fetched.copy() for reader in readers]
-    scene.learner.begin(1, scene.versions[1], until=manifests)
-    stored_parts(scene, 1)
-    route = scene.announced()
+    harness.learner.begin(1, harness.versions[1], until=manifests)
+    stored_parts(harness, 1)
+    route = harness.announced()
     for reader in readers:
         wait_until(lambda reader=reader: has(reader, route), "all parts")  # type: ignore[misc]
-    scene.learner.go_on()
+    harness.learner.go_on()
     for reader in readers:
-        scene.arrived(reader, Version(1, 1))
+        harness.arrived(reader, Version(1, 1))
     took = [reader.exchange.fetched - was for reader, was in zip(readers, before, strict=True)]
     assert sum(one["store"] for one in took) == route.size
     assert all(sum(one.values()) == route.size for one in took)
 
 
-def test_a_difference_given_up_makes_room_for_the_anchor(scene: Scene) -> None:
-    """Both together do not fit into this part cache."""
+def test_a_difference_given_up_makes_room_for_the_anchor(harness: PrefetchHarness) -> None:
+    """Two routes that do not fit into this part cache together."""
     noise = [{f"w{place}": torch.randn(9_000) for place in range(6)} for _ in range(2)]
-    scene.learner.publish(0, noise[0])
-    reader = scene.reader("a")
-    scene.arrived(reader, Version(1, 0))
-    anchor = scene.manifest().route
+    harness.learner.publish(0, noise[0])
+    reader = harness.reader("a")
+    harness.arrived(reader, Version(1, 0))
+    anchor = harness.manifest().route
     reader.part_cache.most_bytes = anchor.size + anchor.size // 4
-    scene.learner.begin(1, noise[1], until=from_the("/from-", 4))  # before it finds that the difference is too large
+    harness.learner.begin(1, noise[1], until=from_the("/from-", 4))  # before it finds that the difference is too large
     wait_until(
         lambda: "from" in str(reader.prefetcher._route) and fetched(reader) > anchor.size, "parts of the difference"
     )
-    scene.learner.go_on()
-    scene.arrived(reader, Version(1, 1))
-    assert scene.manifest().route.base is None
+    harness.learner.go_on()
+    harness.arrived(reader, Version(1, 1))
+    assert harness.manifest().route.base is None
     wait_until(lambda: not any("from-" in key for key in reader.part_cache._parts), "the difference's end")
 
 
-def test_a_manifest_with_other_parts_is_what_counts(scene: Scene) -> None:
-    (reader,) = scene.begin("a")
-    lie = forged_part(scene)
-    scene.announce(lie)
+def test_a_manifest_with_other_parts_is_what_counts(harness: PrefetchHarness) -> None:
+    (reader,) = harness.begin("a")
+    lie = forged_part(harness)
+    harness.announce(lie)
     wait_until(lambda: has(reader, route_with(lie)), "what was announced")
-    scene.learner.publish(1, scene.versions[1])
-    scene.arrived(reader, Version(1, 1))
+    harness.learner.publish(1, harness.versions[1])
+    harness.arrived(reader, Version(1, 1))
     assert reader.part_cache.find(lie.part.key) is None, "its room is free again"
 
 
@@ -234,58 +234,62 @@ def route_with(announcement: Announcement) -> Route:
     return Route(announcement.run, announcement.version, announcement.base, "", "", (announcement.part,))
 
 
-def forged_part(scene: Scene) -> Announcement:
-    """An announcement of version 1 that fits in all but what the part is; the part is in the store."""
-    (data,) = cargo(3)
-    root = scene.manifest().root
+def forged_part(harness: PrefetchHarness) -> Announcement:
+    """Returns an announcement of version 1 with another part than the learner's, which is in the store."""
+    (data,) = random_parts(3)
+    root = harness.manifest().root
     part, version, base = part_of(data), Version(1, 1), Version(1, 0)
     key = part.key.replace("0001/00000007/full", "0001/00000001/from-0001.00000000")
-    scene.region.store.put(key, data)
-    return Announcement(scene.region.queue.run, version, base, root, 0, replace(part, key=key))
+    harness.peer_harness.store.put(key, data)
+    return Announcement(harness.peer_harness.queue.run, version, base, root, 0, replace(part, key=key))
 
 
-LIES: dict[str, Callable[[Scene, Announcement], None]] = {
-    "signed by another key": lambda scene, told: scene.announce(told, signer=OTHER),
-    "torn": lambda scene, told: scene.announce(told, cut=5),
-    "of another run": lambda scene, told: scene.announce(replace(told, run="other")),
-    "of another place": lambda scene, told: scene.announce(replace(told, place=1)),
-    "of another route": lambda scene, told: scene.announce(told, route="0001.00000001/full"),
-    "of other weights": lambda scene, told: scene.announce(replace(told, base_root="ab" * 32)),
+LIES: dict[str, Callable[[PrefetchHarness, Announcement], None]] = {
+    "signed by another key": lambda harness, told: harness.announce(told, signer=OTHER),
+    "torn": lambda harness, told: harness.announce(told, cut=5),
+    "of another run": lambda harness, told: harness.announce(replace(told, run="other")),
+    "of another place": lambda harness, told: harness.announce(replace(told, place=1)),
+    "of another route": lambda harness, told: harness.announce(told, route="0001.00000001/full"),
+    "of other weights": lambda harness, told: harness.announce(replace(told, base_root="ab" * 32)),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_ignored_with_one_warning(scene: Scene, lie: str, caplog: pytest.LogCaptureFixture) -> None:
-    (reader,) = scene.begin("a")
-    before, told = fetched(reader), forged_part(scene)
+def test_a_lie_is_ignored_with_one_warning(
+    harness: PrefetchHarness, lie: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (reader,) = harness.begin("a")
+    before, told = fetched(reader), forged_part(harness)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            LIES[lie](scene, told)
+            LIES[lie](harness, told)
             time.sleep(0.1)
         wait_until(lambda: any("is not prefetched" in record.message for record in caplog.records), "a warning")
-        scene.region.queue.client.hset(scene.region.queue.keys.coming, "last", 0)
+        harness.peer_harness.queue.client.hset(harness.peer_harness.queue.keys.coming, "last", 0)
         time.sleep(0.3)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
     assert fetched(reader) == before and reader.part_cache.find(told.part.key) is None
-    scene.learner.publish(1, scene.versions[1])
-    scene.arrived(reader, Version(1, 1))
+    harness.learner.publish(1, harness.versions[1])
+    harness.arrived(reader, Version(1, 1))
 
 
-def test_what_is_not_for_this_worker_is_neither_read_nor_a_lie(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    (reader,) = scene.begin("a")
-    before, told = fetched(reader), forged_part(scene)
-    scene.announce(replace(told, version=Version(1, 3), base=Version(1, 2)))
+def test_what_is_not_for_this_worker_is_neither_read_nor_a_lie(
+    harness: PrefetchHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    (reader,) = harness.begin("a")
+    before, told = fetched(reader), forged_part(harness)
+    harness.announce(replace(told, version=Version(1, 3), base=Version(1, 2)))
     time.sleep(0.5)
     assert fetched(reader) == before and not caplog.records
 
 
-def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
-    """A learner that hangs: nobody resumes, and the pointer does not move."""
-    scene.learner.publish(0, scene.versions[0])
-    reader = scene.reader("a", prefetch_s=1.0)
-    scene.arrived(reader, Version(1, 0))
-    told = forged_part(scene)
-    scene.announce(told)
+def test_what_is_announced_no_further_leaves_the_cache(harness: PrefetchHarness) -> None:
+    """A learner hangs: no other resumes, and the pointer does not move."""
+    harness.learner.publish(0, harness.versions[0])
+    reader = harness.reader("a", prefetch_s=1.0)
+    harness.arrived(reader, Version(1, 0))
+    told = forged_part(harness)
+    harness.announce(told)
     wait_until(lambda: has(reader, route_with(told)), "what was announced")
     wait_until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
     took = fetched(reader)
@@ -293,13 +297,15 @@ def test_what_is_announced_no_further_leaves_the_cache(scene: Scene) -> None:
     assert fetched(reader) == took, "it is not begun again"
 
 
-def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "LINGER_S", 600.0)  # longer than any test may take
-    scene.learner.publish(0, scene.versions[0])
-    reader = scene.reader("a", prefetch_s=600.0)
-    scene.arrived(reader, Version(1, 0))
-    told = forged_part(scene)
-    scene.announce(told)
+def test_who_ends_while_it_waits_for_more_ends_at_once(
+    harness: PrefetchHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caching_transport, "LINGER_S", 600.0)  # longer than any test may take
+    harness.learner.publish(0, harness.versions[0])
+    reader = harness.reader("a", prefetch_s=600.0)
+    harness.arrived(reader, Version(1, 0))
+    told = forged_part(harness)
+    harness.announce(told)
     wait_until(lambda: has(reader, route_with(told)), "what was announced")
     reader.exchange.close()
     wait_until(lambda: not [one for one in threading.enumerate() if one.name == "prefetch"], "the thread's end")
@@ -308,9 +314,9 @@ def test_who_ends_while_it_waits_for_more_ends_at_once(scene: Scene, monkeypatch
 # Killed for real ------------------------------------------------------------------------------------------------------
 
 
-def spec_of(site: Site, region: Region, **more: Any) -> str:
-    place = {key: value for key, value in asdict(site.store.endpoint(BUCKET)).items() if key != "directory"}
-    spec = {"run": region.queue.run, "redis_port": site.redis.port, "store": place} | more
+def spec_of(servers: Servers, peer_harness: PeerHarness, **more: Any) -> str:
+    place = {key: value for key, value in asdict(servers.store.endpoint(BUCKET)).items() if key != "directory"}
+    spec = {"run": peer_harness.queue.run, "redis_port": servers.redis.port, "store": place} | more
     return orjson.dumps(spec).decode()
 
 
@@ -334,51 +340,57 @@ def said(process: "subprocess.Popen[str]", word: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(site: Site, scene: Scene) -> None:
+def test_a_learner_killed_in_the_middle_of_an_upload_costs_bytes_only(
+    servers: Servers, harness: PrefetchHarness
+) -> None:
     with ExitStack() as ends:
-        learner = started("uploader", spec_of(site, scene.region), ends, **{failpoints.VARIABLE: "announce#2"})
+        learner = started(
+            "uploader", spec_of(servers, harness.peer_harness), ends, **{failpoints.VARIABLE: "announce#2"}
+        )
         said(learner, "published 0")
-        reader = scene.reader("a")
-        scene.arrived(reader, Version(1, 0))
+        reader = harness.reader("a")
+        harness.arrived(reader, Version(1, 0))
         assert learner.stdin is not None
         learner.stdin.write("\n")
         learner.stdin.flush()
         assert learner.wait(WAIT_S) == failpoints.CRASHED
-    route = scene.announced()
+    route = harness.announced()
     assert len(route.parts) == 2
     wait_until(lambda: has(reader, route), "two parts")
     assert reader.version == Version(1, 0)
-    again = Learner(scene.region)
+    again = Learner(harness.peer_harness)
     assert again.lineage == 2
     wait_until(lambda: not any(reader.part_cache.find(part.key) for part in route.parts), "their end")
-    again.publish(0, scene.versions[0])
-    again.publish(1, scene.versions[1])
-    scene.arrived(reader, Version(2, 1))
+    again.publish(0, harness.versions[0])
+    again.publish(1, harness.versions[1])
+    harness.arrived(reader, Version(2, 1))
 
 
 @pytest.mark.slow
-def test_a_prefetching_worker_that_is_killed_is_left_by_those_behind_it(site: Site, scene: Scene) -> None:
-    scene.learner.publish(0, scene.versions[0])
+def test_a_prefetching_worker_that_is_killed_is_left_by_those_behind_it(
+    servers: Servers, harness: PrefetchHarness
+) -> None:
+    harness.learner.publish(0, harness.versions[0])
     with ExitStack() as ends:
         settings = {"chunk_deadline_s": 0.6, "peer_host": "127.0.0.1", "upload_mbit": 2.0}
         spec = spec_of(
-            *(site, scene.region),
+            *(servers, harness.peer_harness),
             name="head",
-            folder=str(scene.region.folder),
+            folder=str(harness.peer_harness.folder),
             public_key=SIGNER.public_key,
             settings=settings,
             enough=1,
         )
         head = started("reader", spec, ends)
         said(head, "follows")
-        reader = scene.reader("b")
-        scene.arrived(reader, Version(1, 0))
-        scene.learner.begin(1, scene.versions[1], until=manifests)
+        reader = harness.reader("b")
+        harness.arrived(reader, Version(1, 0))
+        harness.learner.begin(1, harness.versions[1], until=manifests)
         said(head, "prefetched")
         head.kill()
-        route = scene.manifest().route
+        route = harness.manifest().route
         assert route.version == Version(1, 0)
-        stored_parts(scene, 1)
-        wait_until(lambda: has(reader, scene.announced()), "all parts")
-        scene.learner.go_on()
-        scene.arrived(reader, Version(1, 1))
+        stored_parts(harness, 1)
+        wait_until(lambda: has(reader, harness.announced()), "all parts")
+        harness.learner.go_on()
+        harness.arrived(reader, Version(1, 1))

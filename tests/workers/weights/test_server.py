@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from tests.workers.weights.scene import CHUNK, SECRET, cargo, part_of
+from tests.workers.weights.peer_harness import CHUNK, SECRET, part_of, random_parts
 from workers.weights.cache.part_cache import PartCache, PartFile
 from workers.weights.peers import server as serving
-from workers.weights.peers.access import PeerAuth
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
+from workers.weights.peers.peer_auth import PeerAuth
 from workers.weights.peers.server import CONNECTIONS, PeerServer
 
 NAME = "w1"
 PARTS = 12
 
 
-class Shop:
+class PeerServerHarness:
     """A server with one part of 12 chunks, of which none has landed yet."""
 
     def __init__(self, folder: Path, **settings: float) -> None:
-        (self.data,) = cargo(PARTS)
+        (self.data,) = random_parts(PARTS)
         self.part = part_of(self.data)
         self.part_cache = PartCache(folder / NAME, 1 << 20)
         self.file: PartFile = self.part_cache.open(self.part)
@@ -54,14 +54,14 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path)
-    yield shop
-    shop.close()
+def harness(tmp_path: Path) -> Iterator[PeerServerHarness]:
+    harness = PeerServerHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
 def heard(connection: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """Reads until the server closes the connection."""
     said = b""
     with suppress(ConnectionResetError):
         while data := connection.recv(1 << 16):
@@ -84,81 +84,81 @@ def exactly(connection: socket.socket, count: int) -> bytes:
     return said
 
 
-def test_chunks_go_out_as_they_land(shop: Shop) -> None:
-    shop.file.expect(True)
-    with shop.call() as connection:
-        connection.sendall(shop.ask())
+def test_chunks_go_out_as_they_land(harness: PeerServerHarness) -> None:
+    harness.file.expect(True)
+    with harness.call() as connection:
+        connection.sendall(harness.ask())
         wire = Wire(connection)
         head = wire.head(5.0)
         assert head is not None
         answer = parse_answer(head)
-        assert (answer.status, answer.length, answer.landed) == (200, len(shop.data), 0)
-        room = memoryview(bytearray(len(shop.data)))
+        assert (answer.status, answer.length, answer.landed) == (200, len(harness.data), 0)
+        room = memoryview(bytearray(len(harness.data)))
         for index in range(PARTS):
-            shop.land(index)
-            length = shop.part.length(index)
+            harness.land(index)
+            length = harness.part.length(index)
             assert wire.receive(room[index * CHUNK : index * CHUNK + length], 5.0) == length
-        assert room == shop.data
-    assert shop.server.sent == len(shop.data)
+        assert room == harness.data
+    assert harness.server.sent == len(harness.data)
 
 
-def test_one_connection_serves_many_requests(shop: Shop) -> None:
-    shop.land_all()
-    with shop.call() as connection:
+def test_one_connection_serves_many_requests(harness: PeerServerHarness) -> None:
+    harness.land_all()
+    with harness.call() as connection:
         wire = Wire(connection)
         for start in (0, 3, PARTS - 1, PARTS):
-            connection.sendall(shop.ask(start))
+            connection.sendall(harness.ask(start))
             head = wire.head(5.0)
             assert head is not None
             room = memoryview(bytearray(parse_answer(head).length))
             assert wire.receive(room, 5.0) == len(room)
-            assert room == shop.data[start * CHUNK :]
+            assert room == harness.data[start * CHUNK :]
 
 
-def test_requests_may_come_at_once_or_in_pieces(shop: Shop) -> None:
-    shop.land_all()
-    with shop.call() as connection:
-        words = shop.ask(11) + shop.ask(10, "HEAD") + shop.ask(11)
+def test_requests_may_come_at_once_or_in_pieces(harness: PeerServerHarness) -> None:
+    harness.land_all()
+    with harness.call() as connection:
+        words = harness.ask(11) + harness.ask(10, "HEAD") + harness.ask(11)
         for place in range(0, len(words), 50):
             connection.sendall(words[place : place + 50])
             time.sleep(0.01)
         connection.shutdown(socket.SHUT_WR)
         said = heard(connection)
-    assert said.count(b"HTTP/1.1 200 OK") == 3 and said.count(shop.data[11 * CHUNK :]) == 2
+    assert said.count(b"HTTP/1.1 200 OK") == 3 and said.count(harness.data[11 * CHUNK :]) == 2
 
 
-def test_a_look_tells_how_far_it_is(shop: Shop) -> None:
-    shop.land(0, 1, 2, 5)
+def test_a_look_tells_how_far_it_is(harness: PeerServerHarness) -> None:
+    harness.land(0, 1, 2, 5)
     for start, landed in ((0, 3), (2, 3), (3, 3), (5, 6)):
-        with shop.call() as connection:
-            connection.sendall(shop.ask(start, "HEAD"))
+        with harness.call() as connection:
+            connection.sendall(harness.ask(start, "HEAD"))
             head = Wire(connection).head(5.0)
             assert head is not None and parse_answer(head).landed == landed
 
 
 @pytest.mark.parametrize("token", ["", "EQ1 w2 9999999999 " + "0" * 64, "nonsense", "EQ1 w2 0 x"])
-def test_without_a_token_for_this_very_path_nothing_is_given(shop: Shop, token: str) -> None:
-    shop.land_all()
-    with shop.call() as connection:
-        connection.sendall(shop.ask(token=token))
+def test_without_a_token_for_this_very_path_nothing_is_given(harness: PeerServerHarness, token: str) -> None:
+    harness.land_all()
+    with harness.call() as connection:
+        connection.sendall(harness.ask(token=token))
         said = heard(connection)
     assert said.startswith(b"HTTP/1.1 401 ") and len(said) < 200
 
 
-def test_an_expired_token_opens_nothing(shop: Shop) -> None:
-    shop.land_all()
-    path = path_of(shop.part.key, 0)
+def test_an_expired_token_opens_nothing(harness: PeerServerHarness) -> None:
+    harness.land_all()
+    path = path_of(harness.part.key, 0)
     old = PeerAuth(SECRET, lambda: time.time() - 3600).mint("w2", NAME, path)
-    with shop.call() as connection:
-        connection.sendall(shop.ask(token=old))
+    with harness.call() as connection:
+        connection.sendall(harness.ask(token=old))
         assert status(connection) == 401
 
 
-def test_a_token_of_another_path_opens_nothing(shop: Shop) -> None:
-    shop.land_all()
-    other = shop.tokens.mint("w2", NAME, path_of(shop.part.key, 1))
-    with shop.call() as connection:
-        connection.sendall(shop.ask(0, token=other))
+def test_a_token_of_another_path_opens_nothing(harness: PeerServerHarness) -> None:
+    harness.land_all()
+    other = harness.tokens.mint("w2", NAME, path_of(harness.part.key, 1))
+    with harness.call() as connection:
+        connection.sendall(harness.ask(0, token=other))
         assert status(connection) == 401
 
 
@@ -176,10 +176,10 @@ def test_a_token_of_another_path_opens_nothing(shop: Shop) -> None:
         "é",
     ],
 )
-def test_a_path_that_names_no_part_finds_nothing_whatever_it_spells(shop: Shop, key: str) -> None:
-    shop.land_all()
-    with shop.call() as connection:
-        connection.sendall(shop.ask(key=key))
+def test_a_path_that_names_no_part_finds_nothing_whatever_it_spells(harness: PeerServerHarness, key: str) -> None:
+    harness.land_all()
+    with harness.call() as connection:
+        connection.sendall(harness.ask(key=key))
         assert status(connection) == 404
 
 
@@ -204,29 +204,31 @@ def test_a_path_that_names_no_part_finds_nothing_whatever_it_spells(shop: Shop, 
         b"a" * 100_000,
     ],
 )
-def test_what_is_no_request_of_a_peer_gets_400_and_the_end_of_its_connection(shop: Shop, words: bytes) -> None:
-    with shop.call() as connection:
+def test_what_is_no_request_of_a_peer_gets_400_and_the_end_of_its_connection(
+    harness: PeerServerHarness, words: bytes
+) -> None:
+    with harness.call() as connection:
         with suppress(OSError):
             connection.sendall(words)
         said = heard(connection)
     assert said == b"" if len(words) > 50_000 and not said else said.startswith(b"HTTP/1.1 400 ")
-    with shop.call() as connection:
-        connection.sendall(shop.ask(0, "HEAD"))
+    with harness.call() as connection:
+        connection.sendall(harness.ask(0, "HEAD"))
         assert status(connection) == 200
 
 
 def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "HEAD_DEADLINE_S", 0.5)
-    shop.land_all()
-    slow = [shop.call() for _ in range(10)]
+    harness.land_all()
+    slow = [harness.call() for _ in range(10)]
     said: list[int] = []
 
     def dawdle(connection: socket.socket) -> None:
         count = 0
         with suppress(OSError):
-            for byte in shop.ask():
+            for byte in harness.ask():
                 connection.sendall(bytes([byte]))
                 time.sleep(0.05)
                 count += 1
@@ -235,91 +237,91 @@ def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
     threads = [threading.Thread(target=dawdle, args=(connection,)) for connection in slow]
     for thread in threads:
         thread.start()
-    with shop.call() as connection:
-        connection.sendall(shop.ask())
+    with harness.call() as connection:
+        connection.sendall(harness.ask())
         assert status(connection) == 200
     for thread in threads:
         thread.join(timeout=20)
-    assert len(said) == 10 and max(said) < len(shop.ask())
+    assert len(said) == 10 and max(said) < len(harness.ask())
     for connection in slow:
         connection.close()
 
 
-def test_a_silent_client_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_is_left(harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "IDLE_S", 0.3)
     monkeypatch.setattr(serving, "HEAD_DEADLINE_S", 0.3)
-    with shop.call() as connection:
+    with harness.call() as connection:
         assert heard(connection) == b""
 
 
-def test_beyond_so_many_connections_the_next_is_sent_away_at_once(shop: Shop) -> None:
-    held = [shop.call() for _ in range(CONNECTIONS)]
+def test_beyond_so_many_connections_the_next_is_sent_away_at_once(harness: PeerServerHarness) -> None:
+    held = [harness.call() for _ in range(CONNECTIONS)]
     time.sleep(0.3)
-    with shop.call() as connection:
+    with harness.call() as connection:
         assert heard(connection).startswith(b"HTTP/1.1 503 ")
     for connection in held:
         connection.close()
 
 
 def test_beyond_so_many_streams_the_answer_is_503_and_when_to_come_again(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, streams=2)
+    harness = PeerServerHarness(tmp_path, streams=2)
     try:
-        shop.file.expect(True)
-        busy = [shop.call() for _ in range(2)]
+        harness.file.expect(True)
+        busy = [harness.call() for _ in range(2)]
         for connection in busy:
-            connection.sendall(shop.ask())
+            connection.sendall(harness.ask())
             assert status(connection) == 200
-        with shop.call() as connection:
-            connection.sendall(shop.ask())
+        with harness.call() as connection:
+            connection.sendall(harness.ask())
             head = Wire(connection).head(5.0)
             assert head is not None and re.search(rb"503.*\r\nRetry-After: 1", head, re.DOTALL)
-            connection.sendall(shop.ask(0, "HEAD"))
+            connection.sendall(harness.ask(0, "HEAD"))
             assert status(connection) == 200
         for connection in busy:
             connection.close()
-        wait_until(lambda: _free(shop), "a free place")
+        wait_until(lambda: _free(harness), "a free place")
     finally:
-        shop.close()
+        harness.close()
 
 
-def _free(shop: Shop) -> bool:
-    with shop.call() as connection:
-        connection.sendall(shop.ask())
+def _free(harness: PeerServerHarness) -> bool:
+    with harness.call() as connection:
+        connection.sendall(harness.ask())
         return status(connection) == 200
 
 
-def test_a_stream_ends_when_nobody_fetches_the_rest_any_more(shop: Shop) -> None:
-    shop.land(0)
-    shop.file.expect(True)
-    with shop.call() as connection:
-        connection.sendall(shop.ask())
+def test_a_stream_ends_when_nobody_fetches_the_rest_any_more(harness: PeerServerHarness) -> None:
+    harness.land(0)
+    harness.file.expect(True)
+    with harness.call() as connection:
+        connection.sendall(harness.ask())
         time.sleep(0.2)
-        shop.file.expect(False)
+        harness.file.expect(False)
         said = heard(connection)
-    assert said.endswith(shop.data[:CHUNK]) and f"Content-Length: {len(shop.data)}".encode() in said
+    assert said.endswith(harness.data[:CHUNK]) and f"Content-Length: {len(harness.data)}".encode() in said
 
 
 def test_uploads_stay_below_their_cap(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, upload_mbit=1.0)
+    harness = PeerServerHarness(tmp_path, upload_mbit=1.0)
     try:
         monkey = serving.BURST_BYTES
         serving.BURST_BYTES = CHUNK
-        shop.land_all()
-        with shop.call() as connection:
+        harness.land_all()
+        with harness.call() as connection:
             began = time.monotonic()
-            connection.sendall(shop.ask())
-            exactly(connection, len(shop.data))
-            rate = 8e-6 * (len(shop.data) - 2 * CHUNK) / (time.monotonic() - began)
+            connection.sendall(harness.ask())
+            exactly(connection, len(harness.data))
+            rate = 8e-6 * (len(harness.data) - 2 * CHUNK) / (time.monotonic() - began)
         assert rate <= 1.0
     finally:
         serving.BURST_BYTES = monkey
-        shop.close()
+        harness.close()
 
 
-def test_closing_the_server_ends_its_streams_at_once(shop: Shop) -> None:
-    shop.file.expect(True)
-    with shop.call() as connection:
-        connection.sendall(shop.ask())
+def test_closing_the_server_ends_its_streams_at_once(harness: PeerServerHarness) -> None:
+    harness.file.expect(True)
+    with harness.call() as connection:
+        connection.sendall(harness.ask())
         time.sleep(0.1)
-        shop.server.close()
+        harness.server.close()
         heard(connection)

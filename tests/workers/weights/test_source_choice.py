@@ -1,4 +1,4 @@
-"""From which source a route is read, as tables: no socket, no clock, no thread."""
+"""The choice of a route's source, as tables, without sockets, clocks or threads."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ VIEW = SourceView(
     chunks=1000,
     chunk_bytes=CHUNK,
 )
-"""Reads from the first of three peers, at the usual rate, and looks for the first time."""
+"""A view that reads from the first of three peers, at the usual rate, and checks it for the first time."""
 SLOW = round(USUAL * LOOK_S / 2) - 1
 ALONE = replace(VIEW, others=(), peers=1)
 AT_STORE = replace(VIEW, source=STORE, others=(), peers=0)

@@ -1,4 +1,4 @@
-"""Promises of the stage: one copy, led from version to version in place, whole or nothing."""
+"""Promises of the stage: one copy, changed from version to version in place, whole or nothing."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every transport promises, however parts come: the published bytes or an error, each byte of the store once."""
+"""The promises of every transport: the published bytes or an error, and each byte of the store read once."""
 
 import signal
 import subprocess
@@ -20,8 +20,8 @@ from echo_queue.weights.manifest import Route
 from echo_queue.weights.reader import Damaged
 from tests.servers.s3 import BUCKET
 from tests.waiting import wait_until
-from tests.workers.weights.conftest import Site
-from tests.workers.weights.scene import CHUNK, DEADLINE_S, SECRET, Member, Region, cargo
+from tests.workers.weights.conftest import Servers
+from tests.workers.weights.peer_harness import CHUNK, DEADLINE_S, SECRET, Member, PeerHarness, random_parts
 from tests.workers.weights.test_exchange import corrupted, says, whole
 from workers.weights import transport as transports
 from workers.weights.transport import WeightTransport, open_transport
@@ -35,13 +35,13 @@ def fetched(transport: WeightTransport, route: Route, *, early: bool = False) ->
 
 
 def others(transport: WeightTransport) -> int:
-    """Bytes that did not come from the store."""
+    """Returns the bytes that did not come from the store."""
     return sum(transport.fetched.values()) - transport.fetched.get("store", 0)
 
 
-def held_store(region: Region, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+def held_store(peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """A store whose objects end after their first chunk, until it is let go: (it was asked, let it go)."""
-    asked, go, stream = threading.Event(), threading.Event(), region.store.stream
+    asked, go, stream = threading.Event(), threading.Event(), peer_harness.store.stream
 
     def held(*place: Any) -> Iterator[bytes]:
         for piece in stream(*place):
@@ -49,85 +49,87 @@ def held_store(region: Region, monkeypatch: pytest.MonkeyPatch) -> tuple[threadi
             asked.set()
             assert go.wait(DEADLINE_S)
 
-    monkeypatch.setattr(region.store, "stream", held)
+    monkeypatch.setattr(peer_harness.store, "stream", held)
     return asked, go
 
 
-def damage(region: Region, kind: str, route: Route, data: bytes) -> None:
-    """Whoever is asked before the store has another byte in the middle of the first part."""
+def damage(peer_harness: PeerHarness, kind: str, route: Route, data: bytes) -> None:
+    """Changes a byte in the middle of the first part at every source that is read before the store."""
     if kind == "peers":
-        region.liar("liar", route, says(whole(route, corrupted(data, 5))))
+        peer_harness.liar("liar", route, says(whole(route, corrupted(data, 5))))
     else:
-        region.member("a", transport=kind).fetch(route)
-        (placed,) = (region.folder.parent / "shared").glob("*.part")
+        peer_harness.member("a", transport=kind).fetch(route)
+        (placed,) = (peer_harness.folder.parent / "shared").glob("*.part")
         placed.write_bytes(corrupted(data, 5))
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_what_is_fetched_is_what_was_published(region: Region, kind: str, early: bool) -> None:
-    datas = [*cargo(20, parts=3), b""]
-    route = region.publish(*datas)
-    first, second = (region.member(name, transport=kind).exchange for name in "ab")
+def test_what_is_fetched_is_what_was_published(peer_harness: PeerHarness, kind: str, early: bool) -> None:
+    datas = [*random_parts(20, parts=3), b""]
+    route = peer_harness.publish(*datas)
+    first, second = (peer_harness.member(name, transport=kind).exchange for name in "ab")
     assert fetched(first, route, early=early) == datas
     assert fetched(second, route, early=early) == datas
     assert (first.fetched["store"], others(first)) == (route.size, 0)
     assert (second.fetched["store"], others(second)) == (0, route.size)
 
 
-def test_a_site_that_begins_at_once_reads_the_store_once(region: Region, kind: str) -> None:
-    datas = cargo(40, parts=4)
-    route = region.publish(*datas)
-    members = [region.member(name, transport=kind).exchange for name in "abc"]
+def test_a_site_that_begins_at_once_reads_the_store_once(peer_harness: PeerHarness, kind: str) -> None:
+    datas = random_parts(40, parts=4)
+    route = peer_harness.publish(*datas)
+    members = [peer_harness.member(name, transport=kind).exchange for name in "abc"]
     with ThreadPoolExecutor(len(members)) as pool:
         assert list(pool.map(lambda member: fetched(member, route), members)) == [datas] * 3
     assert sum(member.fetched["store"] for member in members) == route.size
     assert sum(others(member) for member in members) == 2 * route.size
 
 
-def test_a_damaged_source_is_refused_and_the_store_serves_the_rest(region: Region, kind: str) -> None:
-    datas = cargo(16)
-    route = region.publish(*datas)
-    damage(region, kind, route, datas[0])
-    second, third = (region.member(name, transport=kind).exchange for name in "bc")
+def test_a_damaged_source_is_refused_and_the_store_serves_the_rest(peer_harness: PeerHarness, kind: str) -> None:
+    datas = random_parts(16)
+    route = peer_harness.publish(*datas)
+    damage(peer_harness, kind, route, datas[0])
+    second, third = (peer_harness.member(name, transport=kind).exchange for name in "bc")
     assert fetched(second, route) == datas
     assert (second.fetched["store"], others(second)) == (route.size - 5 * CHUNK, 5 * CHUNK)
     assert fetched(third, route) == datas
     assert others(third) == route.size, "nobody else meets the damage"
 
 
-def test_a_damaged_store_is_one_clear_error_and_a_later_try_goes_on(region: Region, kind: str) -> None:
-    datas = cargo(8)
-    route = region.publish(*datas)
-    region.store.put(route.parts[0].key, corrupted(datas[0], 3))
-    transport = region.member("a", transport=kind).exchange
+def test_a_damaged_store_is_one_clear_error_and_a_later_try_goes_on(peer_harness: PeerHarness, kind: str) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
+    peer_harness.store.put(route.parts[0].key, corrupted(datas[0], 3))
+    transport = peer_harness.member("a", transport=kind).exchange
     with pytest.raises(Damaged):
         transport.fetch((route,), DEADLINE_S)
-    region.store.put(route.parts[0].key, datas[0])
+    peer_harness.store.put(route.parts[0].key, datas[0])
     assert fetched(transport, route) == datas
     assert sum(transport.fetched.values()) == route.size
 
 
-def test_a_missing_object_is_one_clear_error(region: Region, kind: str) -> None:
-    route = region.publish(*cargo(8))
-    region.store.delete([route.parts[0].key])
+def test_a_missing_object_is_one_clear_error(peer_harness: PeerHarness, kind: str) -> None:
+    route = peer_harness.publish(*random_parts(8))
+    peer_harness.store.delete([route.parts[0].key])
     with pytest.raises(ServiceError, match="no object"):
-        region.member("a", transport=kind).exchange.fetch((route,), DEADLINE_S)
+        peer_harness.member("a", transport=kind).exchange.fetch((route,), DEADLINE_S)
 
 
-def test_what_does_not_arrive_in_time_is_named(region: Region, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    route = region.publish(*cargo(8))
-    _, go = held_store(region, monkeypatch)
+def test_what_does_not_arrive_in_time_is_named(
+    peer_harness: PeerHarness, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    route = peer_harness.publish(*random_parts(8))
+    _, go = held_store(peer_harness, monkeypatch)
     with pytest.raises(DeadlineError, match=r"0001\.00000007/full did not arrive within 0 s"):
-        region.member("a", transport=kind).exchange.fetch((route,), 0.2)
+        peer_harness.member("a", transport=kind).exchange.fetch((route,), 0.2)
     go.set()
 
 
 def test_a_transport_that_is_closed_ends_what_it_fetches_and_begins_nothing(
-    region: Region, kind: str, monkeypatch: pytest.MonkeyPatch
+    peer_harness: PeerHarness, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    route = region.publish(*cargo(8, parts=2))
-    asked, go = held_store(region, monkeypatch)
-    transport = region.member("a", transport=kind).exchange
+    route = peer_harness.publish(*random_parts(8, parts=2))
+    asked, go = held_store(peer_harness, monkeypatch)
+    transport = peer_harness.member("a", transport=kind).exchange
     with ThreadPoolExecutor(1) as pool:
         fetching = pool.submit(transport.fetch, (route,), DEADLINE_S)
         assert asked.wait(DEADLINE_S)
@@ -141,9 +143,9 @@ def test_a_transport_that_is_closed_ends_what_it_fetches_and_begins_nothing(
     assert transport.prefetch(route.name, route.parts, DEADLINE_S) is None
 
 
-def test_a_fetch_goes_on_from_what_was_prefetched(region: Region, kind: str) -> None:
-    datas = cargo(8, parts=3)
-    route, transport = region.publish(*datas), region.member("a", transport=kind).exchange
+def test_a_fetch_goes_on_from_what_was_prefetched(peer_harness: PeerHarness, kind: str) -> None:
+    datas = random_parts(8, parts=3)
+    route, transport = peer_harness.publish(*datas), peer_harness.member("a", transport=kind).exchange
     prefetch = transport.prefetch(route.name, route.parts[:1], DEADLINE_S)
     prefetch.add(route.parts[:2])
     wait_until(lambda: transport.fetched["store"] == sum(part.size for part in route.parts[:2]), "two parts")
@@ -151,9 +153,9 @@ def test_a_fetch_goes_on_from_what_was_prefetched(region: Region, kind: str) -> 
     assert transport.fetched["store"] == route.size and prefetch.over.wait(DEADLINE_S)
 
 
-def test_what_is_prefetched_and_dropped_takes_no_room(region: Region, kind: str) -> None:
-    datas = cargo(8, parts=2)
-    route, member = region.publish(*datas), region.member("a", transport=kind)
+def test_what_is_prefetched_and_dropped_takes_no_room(peer_harness: PeerHarness, kind: str) -> None:
+    datas = random_parts(8, parts=2)
+    route, member = peer_harness.publish(*datas), peer_harness.member("a", transport=kind)
     prefetch = member.exchange.prefetch(route.name, route.parts, DEADLINE_S)
     wait_until(lambda: sum(member.exchange.fetched.values()) == route.size, "the whole route")
     member.exchange.drop_prefetched()
@@ -163,12 +165,12 @@ def test_what_is_prefetched_and_dropped_takes_no_room(region: Region, kind: str)
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_dies_or_freezes_in_the_middle_holds_up_nobody_for_long(
-    site: Site, region: Region, kind: str, how: signal.Signals
+    servers: Servers, peer_harness: PeerHarness, kind: str, how: signal.Signals
 ) -> None:
-    datas = cargo(60, parts=2)
-    route = region.publish(*datas)
-    survivor: Member = region.member("b", transport=kind)
-    with started(site, region, route, transport=kind) as process, ThreadPoolExecutor(1) as pool:
+    datas = random_parts(60, parts=2)
+    route = peer_harness.publish(*datas)
+    survivor: Member = peer_harness.member("b", transport=kind)
+    with started(servers, peer_harness, route, transport=kind) as process, ThreadPoolExecutor(1) as pool:
         assert process.stdout is not None
         fetching = None
         while line := process.stdout.readline().strip():
@@ -180,22 +182,24 @@ def test_a_worker_that_dies_or_freezes_in_the_middle_holds_up_nobody_for_long(
                 break
         assert fetching is not None and fetching.result(timeout=DEADLINE_S) == datas
         assert survivor.exchange.fetched["store"] > 0
-    late = region.member("c", transport=kind).exchange
+    late = peer_harness.member("c", transport=kind).exchange
     assert fetched(late, route) == datas
     if how == signal.SIGKILL:
         assert late.fetched["store"] == 0, "what the survivor fetched is shared"
 
 
 @contextmanager
-def started(site: Site, region: Region, route: Route, **settings: Any) -> "Iterator[subprocess.Popen[str]]":
+def started(
+    servers: Servers, peer_harness: PeerHarness, route: Route, **settings: Any
+) -> "Iterator[subprocess.Popen[str]]":
     """Another worker, as a process, which reads the store slowly."""
-    place = {key: value for key, value in asdict(site.store.endpoint(BUCKET)).items() if key != "directory"}
+    place = {key: value for key, value in asdict(servers.store.endpoint(BUCKET)).items() if key != "directory"}
     spec = {
         "name": "a",
-        "run": region.queue.run,
-        "redis_port": site.redis.port,
+        "run": peer_harness.queue.run,
+        "redis_port": servers.redis.port,
         "store": place,
-        "folder": str(region.folder),
+        "folder": str(peer_harness.folder),
         "route": route.encode().decode(),
         "pause_s": 0.02,
         "settings": settings,
@@ -211,14 +215,14 @@ def started(site: Site, region: Region, route: Route, **settings: Any) -> "Itera
         process.communicate()
 
 
-def test_the_configuration_names_the_transport(region: Region, kind: str, tmp_path: Path) -> None:
+def test_the_configuration_names_the_transport(peer_harness: PeerHarness, kind: str, tmp_path: Path) -> None:
     assert kind in transports.OPEN
-    datas = cargo(4)
-    route = region.publish(*datas)
+    datas = random_parts(4)
+    route = peer_harness.publish(*datas)
     settings = {"run": {"name": "r", "dir": str(tmp_path)}, "model": {"base": "x"}, "weights": {"transport": kind}}
     config = Config.model_validate(settings)
-    region.heartbeat("w1")
-    transport = open_transport(transports.Site(config, region.queue.caller, region.store, "w1", SECRET))
+    peer_harness.heartbeat("w1")
+    transport = open_transport(transports.Site(config, peer_harness.queue.caller, peer_harness.store, "w1", SECRET))
     try:
         assert fetched(transport, route) == datas
         assert type(transport).__module__ == transports.OPEN[kind].partition(":")[0]

@@ -15,7 +15,7 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from learner.publication.announcer import Announcer
 from tests.queue.clients import Clients
-from tests.weights.scene import history, weight_publisher
+from tests.weights.published_weights import history, weight_publisher
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ Read = Callable[[str], Tensor]
 
 class Checksums:
     """`coverage`: the parameters that can be checked, by the name of each tensor that they hold. `read` returns the
-    tensors of the checkpoint that the server was told to load last."""
+    tensors of the checkpoint that the server loaded last."""
 
     def __init__(self, reported: Mapping[str, str], owner: Mapping[str, str], read: Read) -> None:
         """`reported`: the server's checksums while it has the tensors that `read` returns."""

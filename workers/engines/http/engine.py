@@ -11,14 +11,14 @@ from torch import Tensor
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
 from echo_queue.records import Finish, PartialSample, Version
 from echo_queue.weights.manifest import TensorInfo
-from workers.engines import SampleKey, SampleRequest, Sampling, check
-from workers.engines.checkpoint import misfits, open_model, stop_tokens
-from workers.engines.http.loader import PAUSE_S, away_too_long, patiently
 from workers.engines.http.sample import HttpSample
 from workers.engines.http.server import WHERE, Server, ServerAway, ServerRefused, StreamChunk
+from workers.engines.http.server_trial import negated, try_out, unfit
+from workers.engines.http.server_weights import ServerAccess, ServerWeights
 from workers.engines.http.streams import StreamEvent, Streams
-from workers.engines.http.trial import negated, try_out, unfit
-from workers.engines.http.weights import ServerAccess, ServerWeights
+from workers.engines.http.weight_loader import PAUSE_S, away_too_long, patiently
+from workers.engines.model_folder import misfits, open_model, stop_tokens
+from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import numpy as np
 from blake3 import blake3
 
 from echo_queue.records import Finish, PartialSample, Span
-from workers.engines import SampleRequest, Sampling
+from workers.engines.protocol import SampleRequest, Sampling
 
 
 class HttpSample:

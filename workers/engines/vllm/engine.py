@@ -11,9 +11,9 @@ from echo_queue.errors import ConfigError
 from echo_queue.records import Finish, PartialSample, Span, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from workers.engines import SampleKey, SampleRequest, Sampling, check
-from workers.engines.checkpoint import misfits, open_model, stop_tokens, too_short
 from workers.engines.draw import uniforms
+from workers.engines.model_folder import misfits, open_model, stop_tokens, too_short
+from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
 from workers.engines.vllm.layout import renew, views
 from workers.engines.vllm.metrics import MetricsEndpoint
 from workers.engines.vllm.setup import Capacity, open_vllm

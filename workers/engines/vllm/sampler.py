@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from vllm.v1.outputs import SamplerOutput
 
-from workers.engines import Sampling
 from workers.engines.draw import draw
+from workers.engines.protocol import Sampling
 
 Take = Callable[[str, int, float], None]
 

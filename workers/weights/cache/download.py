@@ -66,7 +66,7 @@ class RouteDownload:
 
     @property
     def untouched(self) -> bool:
-        """Whether no chunk of the route is in the part cache."""
+        """True if no chunk of the route is in the part cache."""
         return all(not file.next for file in self._files.values())
 
     @property

@@ -1,4 +1,4 @@
-"""Keeps parts of routes on this worker's disk, to decode them and to serve them to peers. Only verified chunks count.
+"""Keeps parts of routes on this worker's disk, for decoding and for serving to peers. Only verified chunks count.
 
 - `write` compares a chunk with the part's digest before a byte of it is kept: a chunk that differs is never stored.
 - Room is reserved before the first byte, so a full disk is one clear error; no file is zeroed only to be overwritten.
@@ -37,7 +37,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PartFile:
-    """One part, as far as it is here. Many threads may wait for its chunks; one at a time may fill it."""
+    """The chunks of one part that have arrived. Many threads may wait for them; one at a time may fill the part."""
 
     def __init__(self, path: Path, part: Part) -> None:
         self.part = part
@@ -73,7 +73,7 @@ class PartFile:
 
     @property
     def expected(self) -> bool:
-        """Whether a download is fetching the missing chunks."""
+        """True while a download is fetching the missing chunks."""
         return self._expected > 0
 
     def expect(self, wanted: bool) -> None:
@@ -89,7 +89,7 @@ class PartFile:
 
     @property
     def there(self) -> bool:
-        """Whether the part's file still exists where it was made."""
+        """True while the part's file exists where it was made."""
         return self._path.exists()
 
     @contextmanager
@@ -198,7 +198,7 @@ class PartCache:
             return found
 
     def grows(self, key: str) -> bool:
-        """Whether more parts of the route of `key` may come."""
+        """Returns whether more parts of the route of `key` may come."""
         return self._growing[route_of(key)] > 0
 
     @contextmanager

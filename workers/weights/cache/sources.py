@@ -27,7 +27,7 @@ class SourceFailed(Exception):
     """The reason why a source is no longer read."""
 
     bad = False
-    """Whether the source served bytes that were not published, or violated the protocol."""
+    """True if the source served bytes that were not published, or violated the protocol."""
 
 
 class BadSource(SourceFailed):

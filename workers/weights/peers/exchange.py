@@ -1,4 +1,4 @@
-"""Fetches routes from peers, or from the store, while a server passes on the chunks that are here already.
+"""The transport "peers": fetches routes from peers or the store, while a server passes on the chunks that have arrived.
 
 All known parts of a route have their room before the queue sends peers to this worker.
 """
@@ -13,13 +13,14 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import Joined, Peer, PeerDirectory, Upstream
 from echo_queue.queue.types import Complaint
 from echo_queue.storage.object_store import ObjectStore
+from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.sources import StoreSource, worker_leaving
-from workers.weights.cache.transport import CachingTransport, open_part_cache
-from workers.weights.peers.access import PeerAuth
+from workers.weights.peers.peer_auth import PeerAuth
+from workers.weights.peers.peer_history import PeerHistory
 from workers.weights.peers.peer_source import PeerSource
+from workers.weights.peers.route_sources import PeerRouteSources
 from workers.weights.peers.server import PeerServer
-from workers.weights.peers.source_selector import PeerHistory, SourceSelector
 from workers.weights.transport import Site
 
 log = logging.getLogger(__name__)
@@ -82,14 +83,14 @@ class PeerExchange(CachingTransport):
 
     # Sources ----------------------------------------------------------------------------------------------------------
 
-    def _sources(self, route: str, deadline_s: float, restart: bool) -> SourceSelector:
+    def _sources(self, route: str, deadline_s: float, restart: bool) -> PeerRouteSources:
         joined = self._join(route, self._history.avoided(), restart) if self._tokens is not None else None
         give_up = time.monotonic() + HOLD_S
         while joined is not None and joined.hold and time.monotonic() < give_up:
             if self._closed.wait(HOLD_PAUSE_S):
                 raise worker_leaving(route)
             joined = self._join(route, self._history.avoided())
-        return SourceSelector(
+        return PeerRouteSources(
             route,
             self._store,
             self._history,
@@ -113,7 +114,7 @@ class PeerExchange(CachingTransport):
             settings.upload_usd_per_gb,
         )
         joined = self._directory.join(itself, route, avoided, restart=restart)
-        if self._leaving and itself.leaf != "leaving":  # it was asked to leave in between
+        if self._retired and itself.leaf != "leaving":  # `retire` was called during the join
             self.retire()
         if self._tokens is not None:
             self._tokens.tune(joined.now_s)
@@ -121,7 +122,7 @@ class PeerExchange(CachingTransport):
 
     def _leaf(self) -> str:
         """Returns the reason, known to this worker, why no peer should be sent to it; empty if there is none."""
-        if self._leaving:
+        if self._retired:
             return "leaving"
         if not self.address:
             return "unreachable"

@@ -3,10 +3,10 @@
     GET /parts/{key}?from={chunk}      the part's bytes from that chunk on, each as soon as the server has it
     HEAD /parts/{key}?from={chunk}     X-Landed: the first chunk from there on that the server does not have yet
 
-- Every request carries `Authorization: <token>` (`access`). Answers: 200 with Content-Length and X-Landed, 400, 401,
+- Every request carries `Authorization: <token>` (`peer_auth`). Answers: 200 with Content-Length and X-Landed, 400, 401,
   404, 503 with Retry-After. Connections are kept; requests have no body.
 - Sockets stay blocking, with the kernel's own timeouts: a chunk is received or sent in one call, without the GIL, so
-  that generation in the same process is not disturbed, nor disturbs.
+  that transfers and generation in the same process do not disturb one another.
 """
 
 import os
@@ -219,7 +219,7 @@ class Wire:
             start += sent
 
     def ended(self) -> bool:
-        """Whether the other side has closed the connection; never waits."""
+        """Returns whether the other side has closed the connection; never waits."""
         try:
             return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:

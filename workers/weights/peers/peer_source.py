@@ -1,9 +1,9 @@
-"""Another worker as a source: it is asked for a part over HTTP, and lands chunks in order.
+"""A peer as a source: another worker, which is asked for a part over HTTP and sends its chunks in order.
 
 - No peer is trusted: a chunk counts when `PartFile.write` has compared it, and any other input (a wrong length, fewer
-  bytes, no HTTP) ends the read with a `SourceFailed` that says why.
-- A peer that is silent is asked on another connection how far it is: one that answers is waiting itself, and may go on
-  waiting; one that does not is dead, and has cost one deadline.
+  bytes, no HTTP) ends the read with a `SourceFailed` that gives the reason.
+- A silent peer is asked on another connection how far it is. One that answers is waiting itself, and may go on waiting;
+  one that does not answer is dead, and has cost one deadline.
 """
 
 import socket
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from echo_queue.queue import Upstream
 from workers.weights.cache.part_cache import PartFile
 from workers.weights.cache.sources import BadSource, SourceFailed
-from workers.weights.peers.access import PeerAuth
 from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
+from workers.weights.peers.peer_auth import PeerAuth
 
 PEER = "peer"
 CONNECT_S = 2.0
@@ -33,7 +33,7 @@ class BusyPeer(SourceFailed):
 
 
 class PeerSource:
-    """One upstream as `worker` sees it. Connections are kept; for any number of threads."""
+    """One upstream of the worker `worker`. It keeps its connections; any thread may use it."""
 
     kind = PEER
 
@@ -82,7 +82,7 @@ class PeerSource:
             self._idle.pop().close()
 
     def _receive(self, wire: Wire, file: PartFile, index: int, rest: memoryview) -> Iterator[int]:
-        """Fills `rest`. A peer that has the chunk must deliver it within a deadline; one that waits may wait."""
+        """Fills `rest`. A peer that has the chunk must deliver it within a deadline; one that waits for it may wait."""
         half_s = self._deadline_s / 2
         overdue_s = 0.0
         while (got := wire.receive(rest, half_s)) < len(rest):
@@ -129,7 +129,7 @@ class PeerSource:
 
     def _good(self, answer: Answer) -> Answer:
         if answer.status == 503:
-            raise BusyPeer(f"{self.name} feeds as many as it can", answer.retry_s)
+            raise BusyPeer(f"{self.name} serves as many peers as it can", answer.retry_s)
         if answer.status != 200:
             raise SourceFailed(f"{self.name} answered {answer.status}")
         return answer

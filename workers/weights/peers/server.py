@@ -1,10 +1,10 @@
-"""Serves verified chunks to peers over HTTP (`http1` says what is spoken), each as soon as it has landed here.
+"""Serves verified chunks to peers over HTTP (`http1` describes the protocol), each as soon as it has arrived here.
 
-- Nothing is given without a token for that very path, and nothing but parts that are in the cache: a path is looked up,
-  never opened.
-- Bytes go from the page cache to the socket (`sendfile`). Uploads stay below a cap, if there is one, and a few streams
-  at a time are served; who comes beyond gets 503 and when to come again.
-- Deadlines for every head that comes and every piece that goes: a client that dawdles costs a thread for seconds.
+- A request needs a token for its very path, and only parts in the part cache are served: a path is looked up in the
+  cache, never opened as a file.
+- Bytes go from the page cache to the socket (`sendfile`). Uploads stay below a cap, if there is one. A few streams are
+  served at a time; a peer beyond that gets status 503, with the time after which to ask again.
+- Every head received and every piece sent has a deadline: a slow client costs a thread for seconds only.
 """
 
 import logging
@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from echo_queue.errors import ServiceError
 from workers.weights.cache.part_cache import PartCache, PartFile
-from workers.weights.peers.access import PeerAuth, Refused
 from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
+from workers.weights.peers.peer_auth import PeerAuth, Refused
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +25,18 @@ CONNECTIONS = 64
 HEAD_DEADLINE_S = 5.0
 IDLE_S = 30.0
 LOOK_S = 1.0
-"""How often a stream that waits for its next chunk looks whether its reader is still there."""
+"""A stream that waits for its next chunk checks at this interval whether its reader is still connected."""
 READER_S = 30.0
 """A reader that does not take `BURST_BYTES` in this time is dropped."""
 BURST_BYTES = 1 << 20
 ANNOUNCED_WAIT_S = 0.25
-"""A part of a route that is still growing is waited for: its reader heard of it a moment before this worker did."""
+"""The longest wait for a part of a growing route: its reader may have heard of the part before this worker did."""
 RETRY_AFTER_S = 1
 ACCEPT_S = 0.5
 
 
 class Meter:
-    """Limits uploads to `bytes_per_s` on average, `BURST_BYTES` at once; 0: no limit. Any number of threads uses it."""
+    """Limits uploads to `bytes_per_s` on average, `BURST_BYTES` at once; 0: no limit. Any thread may use it."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -44,7 +44,7 @@ class Meter:
         self._lock = threading.Lock()
 
     def take(self, count: int, stop: threading.Event) -> None:
-        """Returns when `count` bytes may go."""
+        """Waits until `count` bytes may be sent, or `stop` is set."""
         if not self._bytes_per_s:
             return
         with self._lock:
@@ -57,7 +57,7 @@ class Meter:
 
 
 class PeerServer:
-    """Serves what is in `part_cache` as the worker `name`; `start` it, and `close` it before the part cache."""
+    """Serves the parts in `part_cache` as the worker `name`; `start` it, and `close` it before the part cache."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PeerServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends all streams."""
+        """Ends all streams and the server's thread."""
         self._stop.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # ends a wait for the next connection
@@ -116,7 +116,7 @@ class PeerServer:
                 continue
             try:
                 self._take_in(connection)
-            except (OSError, RuntimeError) as error:  # it has gone already, or there can be no more threads
+            except (OSError, RuntimeError) as error:  # the peer has gone already, or no more threads can be started
                 log.warning("cannot talk to a peer: %s", error)
                 connection.close()
 
@@ -181,7 +181,10 @@ class PeerServer:
         return True
 
     def _stream(self, wire: Wire, file: PartFile, request: Request) -> bool:
-        """Peer thread: sends a part from chunk `start` on. False if its end was not reached: the connection ends."""
+        """Peer thread: sends a part from the requested chunk on.
+
+        Returns False if the part's end was not reached; the connection then ends.
+        """
         part, at = file.part, request.start
         wire.send(_good(file, request), HEAD_DEADLINE_S, more=file.landed(at) > at)
         most = max(1, BURST_BYTES // part.chunk_bytes)

@@ -1,10 +1,11 @@
-"""From which source a route is read: decisions of values alone. No clocks, locks, threads or sockets in here.
+"""Decides from which source a route is read: pure functions of values, without clocks, locks, threads or sockets.
 
-- A peer that is slow is left only for one that is really further, or has proved twice as fast: it is *probed*, a few
-  chunks. The store is probed once, where no other peer is: so a slow store is not made slower by everybody.
-- A worker that reads the store asks now and then whether a peer has come that could serve it instead.
-- A busy peer is asked again when it says, within one deadline of a chunk; then the next one is.
-- When a source dries up, the workers next to it are the first to act: patience grows with the length of the chain.
+- A slow peer is left only for a source that is really further, or that has proved twice as fast when it was *probed*:
+  a few chunks are read from it. The store is probed once, and only if there is no other peer, so that not every worker
+  makes a slow store slower.
+- A worker that reads the store asks now and then whether there is a peer that could serve it instead.
+- A busy peer is asked again at the time that it names, for at most one deadline of a chunk; then the next one is read.
+- When a source has nothing to give, the workers nearest to it act first: patience grows with the length of the chain.
 """
 
 from collections.abc import Mapping
@@ -13,52 +14,52 @@ from dataclasses import dataclass, field
 STORE = "the store"
 """The store's name among sources; no worker has one with a space."""
 LOOK_S = 1.0
-"""The rate of a source is looked at so often."""
+"""The interval at which the rate of a source is checked."""
 LAG_CHUNKS = 16
-"""A source is behind another one if it is more chunks behind than this; less is the length of the chain."""
+"""A source is behind another one if it is more chunks behind than this; a smaller distance comes from the chain."""
 LAG_S = 2.0
-"""It must be behind by this time at its own rate as well."""
+"""It must also be behind by more than it delivers in this time at its own rate."""
 PROBE_CHUNKS = 8
 STRANGE_S = 5.0
-"""Where nobody knows what rate is usual, the store is not probed before."""
+"""As long as the usual rate is unknown, the store is not probed before so many seconds have passed."""
 BUSY_TRIES = 3
 BUSY_PAUSE_S = 0.5
-"""For a peer that does not say itself when to come again."""
+"""The pause for a busy peer that does not say when to ask again."""
 
 
 @dataclass(frozen=True)
 class ProbeView:
-    """A probe of the source that was just read. The first half of its chunks does not count: it took a connection and
-    its slow start."""
+    """A probe of the source that was just read. The first half of its chunks does not count, because it includes making
+    the connection and TCP's slow start."""
 
     chunks: int
     rate: float
     """Bytes/s over the second half so far."""
     rate_before: float
-    """Bytes/s that the source before it gave."""
+    """The rate in bytes/s of the source before it."""
 
 
 @dataclass(frozen=True)
 class SourceView:
-    """What is known when `source` was just read. Times are of one monotonic clock; rates in bytes/s, 0 if unknown."""
+    """The state of a route after a read of `source`. Times are of one monotonic clock; rates in bytes/s, 0: unknown."""
 
     source: str
     """The name of a peer, or `STORE`."""
     current: bool
-    """Whether it is the one to read from, and no other is asked about just now."""
+    """True if it is the source to read from, and no thread is asking for a better one."""
     others: tuple[str, ...]
     """The peers after the first, nearest first."""
     peers: int
-    """How many peers the route has, the first included."""
+    """The number of peers that the route has, the first included."""
     starved: bool
-    """Whether this read gave nothing: the source waits for its own source."""
+    """True if this read gave nothing, because the source waits for its own source."""
     fed_s: float
-    """When bytes last came."""
+    """The time at which bytes last came."""
     began_s: float
     looked_s: float
-    """When the rate was last looked at."""
+    """The time at which the rate was last checked."""
     bytes: int
-    """What came since then."""
+    """The bytes that came since then."""
     usual: float
     """The rate that is usual among the workers of the region."""
     chunk_deadline_s: float
@@ -68,9 +69,9 @@ class SourceView:
     """Chunks of the part."""
     chunk_bytes: int
     joins: bool = True
-    """Whether there can be peers at all."""
+    """True if the queue can be asked for peers."""
     probed: frozenset[str] = frozenset()
-    """Sources that were probed for this route: each is once."""
+    """The sources that were probed for this route; each is probed once."""
     probe: ProbeView | None = None
     answers: "Answers | None" = None
 
@@ -80,18 +81,18 @@ class SourceView:
 
 @dataclass(frozen=True)
 class Answers:
-    """What sources answered when they were asked how far they are; `rate` is that of the source that was read then."""
+    """The sources' answers to the question how far they are. `rate`: that of the source that was then read."""
 
     rate: float
     next: int
     """The first chunk that was missing here when they were asked."""
     landed: Mapping[str, int | None] = field(default_factory=dict)
-    """By source the first chunk that it lacks; None: it did not answer."""
+    """Maps each source to the first chunk that it lacks; None: it did not answer."""
 
 
 @dataclass(frozen=True)
 class Stay:
-    """Go on as before."""
+    """Keep reading from the same source."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ Choice = Stay | Ask | Probe | EndProbe | Switch | Drop
 
 
 def choose(view: SourceView, now_s: float) -> Choice:
-    """What to do after a read, or once the answers to `Ask` are there."""
+    """Chooses the action after a read, or once the answers to `Ask` have come."""
     if view.answers is not None:
         return _after_answers(view, view.answers, now_s)
     starved_s = now_s - view.fed_s
@@ -145,17 +146,17 @@ def choose(view: SourceView, now_s: float) -> Choice:
 
 
 def look_is_due(view: SourceView, now_s: float) -> bool:
-    """Whether the rate has been measured for long enough to say something."""
+    """Returns whether the rate has been measured for long enough to be judged."""
     return view.current and view.probe is None and now_s - view.looked_s >= LOOK_S
 
 
 def patience_s(view: SourceView) -> float:
-    """How long a source may have nothing to give; longer further down the chain."""
+    """Returns the time for which a source may have nothing to give; it is longer further down the chain."""
     return (2 + view.peers) * view.chunk_deadline_s
 
 
 def _is_settled(view: SourceView, now_s: float) -> bool:
-    """Whether nothing better needs to be looked for."""
+    """Returns whether there is no need to look for a better source."""
     if view.source == STORE:
         return not view.joins
     usual = view.usual > 0 and view.rate(now_s) >= view.usual / 2
@@ -182,7 +183,7 @@ def _after_answers(view: SourceView, answers: Answers, now_s: float) -> Choice:
             if (answers.landed.get(view.source) or 0) > ahead:
                 return _probe(view, other)  # its upload may be slow, or this worker's own line
             return Switch(other, f"is slow ({answers.rate:.3g} bytes/s), {other} is ahead of it")
-    # Where nobody knows what is usual, or a slow source taught it, time tells which one may be slow.
+    # If the usual rate is unknown, or was itself learned from a slow source, only time shows which source is slow.
     unsure = not view.usual or answers.rate >= view.usual / 2
     if view.peers == 1 and not (unsure and now_s - view.began_s < STRANGE_S):
         return _probe(view, STORE)
@@ -190,7 +191,7 @@ def _after_answers(view: SourceView, answers: Answers, now_s: float) -> Choice:
 
 
 def _probe(view: SourceView, source: str) -> Choice:
-    """Each source is probed once, and not for the end of a part."""
+    """Probes `source` if it was not probed before and the rest of the part is long enough."""
     worthwhile = source not in view.probed and view.chunks - view.next > PROBE_CHUNKS
     return Probe(source) if worthwhile else Stay()
 
@@ -200,17 +201,17 @@ def _probe(view: SourceView, source: str) -> Choice:
 
 @dataclass(frozen=True)
 class FailureView:
-    """What is known when a peer has failed."""
+    """The state of a peer that has failed."""
 
     source: str
     why: str
     busy: bool
     retry_s: float
-    """When a busy peer asks to come again; 0: it did not say."""
+    """The seconds after which a busy peer wants to be asked again; 0: it did not say."""
     tries: int
-    """How often it has sent this worker away before."""
+    """The number of times that it has refused this worker before."""
     paused_s: float
-    """How long this worker has waited for it so far."""
+    """The seconds that this worker has waited for it so far."""
     chunk_deadline_s: float
 
 
@@ -222,6 +223,7 @@ class Retry:
 
 
 def choose_after_failure(view: FailureView) -> Retry | Drop:
+    """Chooses the action after a peer has failed."""
     left_s = view.chunk_deadline_s - view.paused_s
     if view.busy and view.tries < BUSY_TRIES and left_s > 0:
         return Retry(min(view.retry_s or BUSY_PAUSE_S, left_s))

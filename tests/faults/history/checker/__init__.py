@@ -1,4 +1,4 @@
-"""Whether the pipeline kept its word, judged from outside in the sense of Jepsen's total-queue.
+"""The checker judges from outside whether the pipeline kept its promises, in the sense of Jepsen's total-queue.
 
 Pure: `judge` compares what the roles attempted and were told (`history`) with what survives: the newest checkpoint's
 chain, the queue's last audit, and audits taken all along. It believes the queue only about what it counts, never

@@ -15,7 +15,7 @@ MANIFEST = ("put checkpoints/manifest.json", "put once checkpoints/manifest.json
 
 
 def records(evidence: Evidence) -> Iterator[Violation]:
-    """What a checkpoint holds is what the updates since its parent recorded, id by id, in order."""
+    """A checkpoint holds what the updates since its parent recorded, id by id, in order."""
     by_version: defaultdict[tuple[int, int], list[Update]] = defaultdict(list)
     for update in evidence.updates:
         by_version[update.lineage, update.version].append(update)

@@ -1,5 +1,5 @@
-"""What became of partials: whoever leases a task goes on from what another has stored of it and nothing else, and from
-nothing that is too old, made by weights that were left behind, or spoiled.
+"""The fate of partials: the worker that leases a task goes on from what another has stored of it and nothing else, and
+from nothing that is too old, made by weights that were left behind, or spoiled.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.faults.history.recorder import Event
 
 
 class StoredProgress:
-    """Those that were stored, and those that a lease handed out."""
+    """The partials that were stored, and those that a lease handed out."""
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
@@ -77,14 +77,14 @@ class StoredProgress:
         return self._since.get((partial_sample.id, partial_sample.mark), time_s) < time_s
 
     def _is_left_behind(self, event: Event, partial_sample: Begun) -> bool:
-        """Where the fork is not known, since its learner died too early to tell, nothing is said."""
+        """No verdict where the fork is unknown because its learner died too early to report it."""
         lineage = event.facts.lineage or 0
         return lineage in self.evidence.forks and self.evidence.abandoned(
             Version(partial_sample.lineage, partial_sample.newest), lineage
         )
 
     def _believed(self) -> list[str]:
-        """Ids that somebody completed after a spoiled partial rollout of them was handed out, and did not drop it."""
+        """The ids that were completed after a spoiled partial rollout of them was handed out, and did not drop it."""
         completed = {
             (event.life, made.id) for event in self.evidence.attempts("complete") for made in event.facts.groups
         }

@@ -1,5 +1,5 @@
-"""What became of each prompt: none that was acknowledged is lost, none is trained twice, none dies without a cause, and
-nothing appears that nobody attempted.
+"""The fate of each prompt: none that was acknowledged is lost, none is trained twice, none dies without a cause, and
+nothing appears that no role attempted.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ def promised(evidence: Evidence) -> dict[str, str]:
     A chunk that its source no longer held may be refused; it is promised from when it is submitted after all.
     """
     refused = {(event.facts.set, event.facts.parts[0].number) for event in evidence.attempts("reject")}
-    mended = {(event.facts.set, event.facts.parts[0].number) for event in evidence.attempts("submit")}
+    resubmitted = {(event.facts.set, event.facts.parts[0].number) for event in evidence.attempts("submit")}
     epochs = evidence.epochs
     ids: dict[str, str] = {}
     for event, attempt in evidence.acknowledged("declare", "submit").values():
         for part in attempt.facts.parts:
-            if event.step == "declare" and (attempt.facts.set, part.number) in refused - mended:
+            if event.step == "declare" and (attempt.facts.set, part.number) in refused - resubmitted:
                 continue
             for task in ids_of(attempt.facts.set, epochs[attempt.facts.set], part.first, part.size):
                 ids.setdefault(task, event.place)
@@ -61,11 +61,11 @@ def deaths(evidence: Evidence) -> Iterator[Violation]:
         what = f"{len(unlucky)} prompts are dead that were neither poison nor spoiled"
         yield evidence.violation("too many dead", what, unlucky)
     if scored := [task for task in set(evidence.trained) if evidence.poison(task)]:
-        yield evidence.violation("poison trained", f"{len(scored)} prompts that nobody can score", scored)
+        yield evidence.violation("poison trained", f"{len(scored)} prompts that no environment can score", scored)
 
 
 def _leases(evidence: Evidence) -> Counter[str]:
-    """How often each id was leased since it was last revived, those times left out at which it was handed back."""
+    """Counts the leases of each id since it was last revived, without those that were handed back."""
     leases: Counter[str] = Counter()
     handed_back = {
         key: attempt.facts.ids

@@ -1,5 +1,5 @@
-"""Which weights made what: nothing older than S is trained, nothing by weights that were left behind, and what a group
-says of its weights is true of the tensors that made it.
+"""The weights that made each group: no group older than S is trained, none by weights that were left behind, and what a
+group says of its weights is true of the tensors that made it.
 """
 
 from collections import Counter, defaultdict
@@ -48,7 +48,7 @@ class Lags:
         mark = taken[-1][1].mark
         made = self._completed.get(mark)
         if made is None:
-            return "unheard of", f"{name} trained content that nobody tried to complete", None
+            return "unheard of", f"{name} trained content that no worker tried to complete", None
         lag = update.version - 1 - made.oldest
         if lag > self.evidence.s or lag < 0:
             return "beyond S", f"{name} trained groups of lag {lag}", lag
@@ -84,7 +84,7 @@ def stamped(evidence: Evidence) -> Iterator[Violation]:
 
 
 def loaded(evidence: Evidence) -> Iterator[Violation]:
-    """Nothing generates but what is, to the last tensor, what the learner signed."""
+    """All weights that generate are, to the last tensor, those that the learner signed."""
     if evidence.served is None:
         return
     if evidence.served.wrong:

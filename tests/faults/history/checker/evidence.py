@@ -1,4 +1,4 @@
-"""What is known of a run when it is over, and how a broken promise is told.
+"""The evidence of a run that is over, and the report of a broken promise.
 
 `Evidence` holds what the roles attempted and were told (`history`), what the learner recorded, what survives in the
 store and in the queue; its methods answer what the checks ask of it. A `Violation` names ids and their history.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from echo_queue.queue import Audit, staleness
+from echo_queue.queue import Audit, staleness_rules
 from echo_queue.records import Version
 from tests.faults.history.facts import Generated
 from tests.faults.history.recorder import Event
@@ -81,7 +81,7 @@ class Evidence:
 
     @cached_property
     def epochs(self) -> dict[str, int]:
-        """Of each set that somebody declared."""
+        """The epochs of each set that was declared."""
         return {event.facts.set: event.facts.epochs for event in self.attempts("declare")}
 
     @cached_property
@@ -94,7 +94,7 @@ class Evidence:
 
     @property
     def surviving_updates(self) -> list[Update]:
-        """Those that lie between two checkpoints of the chain."""
+        """Returns the updates between two checkpoints of the chain."""
         held, before = set(), 0
         for link in self.chain:
             held |= {(link.lineage, version) for version in range(before + 1, link.version + 1)}
@@ -102,8 +102,10 @@ class Evidence:
         return [update for update in self.updates if (update.lineage, update.version) in held]
 
     def abandoned(self, version: Version, lineage: int) -> bool:
-        """Whether the weights of that lineage do not descend from `version`."""
-        return staleness.abandoned(version, {line: began for line, began in self.forks.items() if line <= lineage})
+        """Returns whether the weights of that lineage do not descend from `version`."""
+        return staleness_rules.abandoned(
+            version, {line: began for line, began in self.forks.items() if line <= lineage}
+        )
 
     def attempts(self, *steps: str) -> Iterator[Event]:
         return (event for event in self.events if event.step in steps and not event.answered)
@@ -119,7 +121,7 @@ class Evidence:
         }
 
     def violation(self, kind: str, what: str, ids: Iterable[str]) -> "Violation":
-        """With what history says about the first of these ids."""
+        """Returns a violation with the history of the first of these ids."""
         named = tuple(ids)
         return Violation(kind, what, named, self.lines(named[:2]))
 

@@ -14,7 +14,7 @@ from tests.faults.history.served_versions import Served
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was promised and what became of it. `kept`: snapshots in which the identity held."""
+    """The promises and whether they were kept. `kept`: snapshots in which the identity held."""
 
     submitted: int
     trained: int
@@ -120,7 +120,7 @@ def judge(evidence: Evidence) -> Verdict:
 
 
 def idle(evidence: Evidence) -> Iterator[Violation]:
-    """A history in which nothing was done, or in which nobody looked, shows nothing."""
+    """A history in which nothing was done, or without a snapshot, shows nothing."""
     empty = {
         "the history has no event": evidence.events,
         "no prompt was trained": evidence.trained,

@@ -1,0 +1,92 @@
+"""Collects the groups of the next update.
+
+- Groups that the learner had in hand before a restart come first, in their old order, and never later than S allows.
+- All groups that come here may be trained. The queue client rejects bad ones: `drain` and `pending` have each group
+  checked by `echo_queue/queue/payloads.py`, with the rules of `echo_queue/records/validation.py`, and bury a bad one
+  with the reason and its sender. The collector ends the run, with the worker's name, if many in a row are bad.
+- Waiting ends at a deadline with an error that says which role is missing.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from echo_queue.config import Config
+from echo_queue.errors import DeadlineError, Problem
+from echo_queue.queue import LearnerQueue, Monitor, diagnosis
+from echo_queue.records import Group, Version
+from echo_queue.records.validation import GroupValidator
+
+LISTEN_S = 1.0
+ARRIVALS = ("completed", "declared", "submitted", "buried")
+"""Events after which a drain may return more groups than the one before."""
+
+
+class Batch(NamedTuple):
+    """The groups of one update. `starved_s`: how long there were too few; `ready`: how many more are ready to drain."""
+
+    groups: list[Group]
+    starved_s: float
+    ready: int
+
+
+class BatchCollector:
+    """Collects the groups of each update. The learner begins at `version` of the lineage that `queue` has resumed.
+
+    `validator`: the one with which `queue` checks the groups that it reads; `handed_out` tells it which weights workers
+    may have. `check` is called while waiting and may raise.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        queue: LearnerQueue,
+        monitor: Monitor,
+        validator: GroupValidator,
+        *,
+        version: Version,
+        check: Callable[[], None],
+    ) -> None:
+        self._validator, self._monitor, self._queue = validator, monitor, queue
+        self.handed_out(version)
+        self.pending = deque(queue.pending())
+        self._check = check
+        self._size = config.learner.batch_groups
+        self._s = config.staleness.s
+        self._deadline_s = config.queue.stall_deadline_s
+        self._cursor = "0-0"
+
+    def handed_out(self, version: Version) -> None:
+        """Notes that workers may generate with these weights from now on."""
+        self._validator.newest = version
+
+    def gather(self, version: int, stop: threading.Event) -> Batch:
+        """Returns B groups for the update after `version`; fewer only if they are the last ones or `stop` is set."""
+        groups = self._in_hand(version)
+        last_group_s, short_since, ready = time.monotonic(), None, 0
+        while len(groups) < self._size and not stop.is_set():
+            self._check()
+            self._validator.complain()
+            drained = self._queue.drain(self._size - len(groups))
+            groups += drained.groups
+            ready, now = drained.ready, time.monotonic()
+            if len(groups) >= self._size or drained.exhausted:
+                break
+            short_since = short_since or now
+            last_group_s = now if drained.groups else last_group_s
+            if now - last_group_s > self._deadline_s:
+                self._give_up(len(groups))
+            self._cursor = self._queue.wait_for_event(self._cursor, LISTEN_S, ARRIVALS)
+        return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
+
+    def _in_hand(self, version: int) -> list[Group]:
+        """Takes at most B pending groups; more only if more would be too old for the update after this one."""
+        due = sum(version - group.oldest >= self._s for group in self.pending)
+        return [self.pending.popleft() for _ in range(min(max(self._size, due), len(self.pending)))]
+
+    def _give_up(self, have: int) -> None:
+        what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"
+        missing = "; ".join(diagnosis.causes(diagnosis.snapshot(self._monitor), self._deadline_s))
+        raise DeadlineError(Problem("learner", f"{what}: {missing}", "see docs/operations.md; a restart continues"))

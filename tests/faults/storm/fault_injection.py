@@ -1,0 +1,138 @@
+"""The faults of a storm: its seed draws which fault, to which role and when; each one is counted."""
+
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+
+from echo_queue.errors import EchoQueueError
+from tests.faults.storm.forked_roles import Process
+from tests.faults.storm.observer import StormObserver
+from tests.faults.storm.processes import Processes, role_of
+from tests.faults.storm.settings import ACTIONS_PER_S, KILLS, LEASE_S, OTHERS, SPOTS, STOPS
+from tests.faults.storm.summary import spared_by
+
+PAUSE_S = 0.01
+MAKE_UP_S = 20.0
+JOIN_SHARE = 0.5
+"""The share of the draws at which a spot worker may join in which one does."""
+REWIND_S = 7.0
+"""The seconds for which a rewind stops the learner, since it is refused while a learner is heard."""
+
+
+class FaultInjector:
+    """Injects faults. `kills` and `stops` count by role; `done` counts the other faults."""
+
+    def __init__(self, processes: Processes, observer: StormObserver, seed: int) -> None:
+        self.kills: Counter[str] = Counter()
+        self.stops: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        self._processes = processes
+        self._observer = observer
+        self._draw = random.Random(seed)
+
+    def inject(self, duration_s: float) -> None:
+        until = time.monotonic() + duration_s
+        while (at := time.monotonic() + self._draw.expovariate(ACTIONS_PER_S)) <= until:
+            while time.monotonic() < at:
+                self._processes.tend()
+                time.sleep(PAUSE_S)
+            self._act()
+
+    def kill_the_spared(self) -> None:
+        """Kills the roles that a short storm has left out."""
+        give_up = time.monotonic() + MAKE_UP_S
+        while (spared := spared_by(self.kills)) and time.monotonic() < give_up:
+            self._kill(spared[0], self._draw.random())
+            self._processes.tend()
+            time.sleep(PAUSE_S)
+
+    def _act(self) -> None:
+        actions = (
+            [("kill", role) for role in KILLS] + [("stop", role) for role in STOPS] + [(name, "") for name in OTHERS]
+        )
+        weights = [*KILLS.values(), *STOPS.values(), *OTHERS.values()]
+        action, role = self._draw.choices(actions, weights)[0]
+        lot, length_s = self._draw.random(), LEASE_S * self._draw.uniform(1.2, 2.5)
+        match action:
+            case "kill" if role == "power cut":
+                self._cut_power()
+            case "kill":
+                self._kill(role, lot)
+            case "stop":
+                self._stop(role, lot, length_s)
+            case "rival":
+                self._rival()
+            case "spot":
+                self._spot(lot)
+            case "restart":
+                self._restart()
+            case "rewind":
+                self._rewind()
+            case "revive":
+                self._revive()
+
+    def _kill(self, role: str, lot: float) -> None:
+        process = self._one(role, lot)
+        if process and self._processes.signal(process, signal.SIGKILL):
+            self.kills[role] += 1
+
+    def _stop(self, role: str, lot: float, length_s: float) -> None:
+        """Stops the role for longer than a lease. While a learner is stopped another one takes the run over."""
+        process = self._one(role, lot)
+        if process is None or not self._processes.stop(process, length_s):
+            return
+        self.stops[role] += 1
+        if role == "learner":
+            self._rival()
+
+    def _cut_power(self) -> None:
+        """Kills all processes at once, in two rounds: the second kills what was being started during the first."""
+        for _ in range(2):
+            killed = map(role_of, self._processes.kill_all())
+            self.kills.update(role for role in killed if role in KILLS)  # the guard is no role
+        self.done["power cuts"] += 1
+
+    def _rival(self) -> None:
+        if not self._named("rival"):
+            self._processes.start_role("rival", "learner", "rival")
+            self.done["rival learners"] += 1
+
+    def _spot(self, lot: float) -> None:
+        """A worker joins, or is told that its machine is taken away."""
+        there = self._named(*SPOTS)
+        away = sorted({*SPOTS} - {process.name for process in there})
+        if away and (lot < JOIN_SHARE or not there):
+            self._processes.start_role(away[0], "worker", away[0])
+            self.done["spot workers"] += 1
+        elif self._processes.signal(there[int(lot * len(there))], signal.SIGTERM):
+            self.done["notices"] += 1
+
+    def _restart(self) -> None:
+        """While others are killed on."""
+        for process in self._named("supervisor"):
+            if self._processes.signal(process, signal.SIGTERM):
+                self.done["restarts"] += 1
+
+    def _rewind(self) -> None:
+        if self._named("rewinder"):
+            return
+        for process in self._processes.living():
+            if role_of(process) == "learner":
+                self._processes.stop(process, REWIND_S)
+        self._processes.start_role("rewinder", "rewinder")
+        self.done["rewinds"] += 1
+
+    def _revive(self) -> None:
+        with suppress(EchoQueueError), self._observer.observed():
+            if queue := self._observer.admin():
+                self.done["revived"] += queue.revive([dead.id for dead in queue.dead(3)])
+
+    def _one(self, role: str, lot: float) -> Process | None:
+        """Returns a process of `role`. No learner during a rewind: a killed one would be started again."""
+        spared = role == "learner" and self._named("rewinder")
+        return None if spared else self._processes.one(role, lot)
+
+    def _named(self, *names: str) -> list[Process]:
+        return [process for process in self._processes.living() if process.name in names]

@@ -1,0 +1,89 @@
+"""A storm from its beginning to its end: all roles start, faults are injected, the run finishes, and is judged."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.faults.history.checker import Verdict, judge
+from tests.faults.storm import observer, roles
+from tests.faults.storm.fault_injection import FaultInjector
+from tests.faults.storm.observer import StormObserver
+from tests.faults.storm.processes import Processes
+from tests.faults.storm.settings import configure, in_words
+from tests.faults.storm.summary import StormSummary
+
+BEGIN_S = 60.0
+PATIENCE_S = 150.0
+"""The longest wait for the end, so that a slow end can be distinguished from one that never comes."""
+PAUSE_S = 0.05
+
+
+class Storm:
+    """One storm in `directory`."""
+
+    def __init__(self, directory: Path, seed: int, duration_s: float) -> None:
+        self.directory, self.seed, self.duration_s = directory, seed, duration_s
+        self.config = configure(directory, seed)
+        self._processes = Processes(directory)
+        self._observer = StormObserver(directory, self.config)
+        self._injector = FaultInjector(self._processes, self._observer, seed)
+
+    def run(self) -> tuple[StormSummary, Verdict]:
+        try:
+            return self._run()
+        finally:
+            self._processes.end()
+
+    def _run(self) -> tuple[StormSummary, Verdict]:
+        began = time.monotonic()
+        self._begin()
+        injecting_from = time.time()
+        self._injector.inject(self.duration_s)
+        self._injector.kill_the_spared()
+        injected_s = (injecting_from, time.time())
+        self._processes.wake()
+        (self.directory / roles.CLOSING).touch()
+        drained_s = self._drained()
+        summary = StormSummary(
+            seed=self.seed,
+            rules=in_words(self.config),
+            seconds=time.monotonic() - began,
+            kills=self._injector.kills,
+            stops=self._injector.stops,
+            done=self._injector.done,
+            drained_s=drained_s,
+            surprises=self._processes.unexpected + observer.surprises(self.directory),
+            injected_s=injected_s,
+        )
+        return summary, judge(self._observer.evidence())
+
+    def _begin(self) -> None:
+        self._processes.tend()
+        self._processes.watch()
+        self._await(lambda: self._observer.admin() is not None, BEGIN_S, "the services")
+        self._observer.declare_final_set()
+        self._await(self._trains, BEGIN_S, "the first commit")
+
+    def _trains(self) -> bool:
+        status = self._observer.status()
+        return status is not None and status.trained > 0
+
+    def _finished(self) -> bool:
+        status = self._observer.status()
+        return status is not None and status.finished
+
+    def _drained(self) -> float | None:
+        """Seconds from the last kill to the run's end; None if that never came."""
+        with suppress(TimeoutError):
+            self._await(self._finished, PATIENCE_S, "the end")
+            return time.monotonic() - self._processes.last_kill
+        return None
+
+    def _await(self, true: Callable[[], bool], deadline_s: float, what: str) -> None:
+        give_up = time.monotonic() + deadline_s
+        while not true():
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"{what} did not come within {deadline_s:.0f} s; see {self.directory}")
+            self._processes.tend()
+            time.sleep(PAUSE_S)

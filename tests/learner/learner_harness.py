@@ -1,0 +1,154 @@
+"""A run without generation: real services, a real learner in a process of its own, workers that invent their data."""
+
+import logging
+import multiprocessing
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from echo_queue.config import Config
+from echo_queue.connections.connect import connect_store
+from echo_queue.errors import EchoQueueError
+from echo_queue.launch.signals import set_on_signals
+from echo_queue.queue import Chunk, Heartbeat, PromptSet, RunRules
+from echo_queue.records import Group, PromptShard, Sample, Span, Task, Version
+from echo_queue.services.serving import Services
+from echo_queue.storage.object_store import ObjectStore
+from tests.learner.synthetic import VOCABULARY, tiny_model
+from tests.queue.clients import Clients
+
+DEADLINE_S = 180.0
+PER_LEASE = 4
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["learner.training_loop"])
+
+
+class LearnerHarness:
+    """Services of one run in `directory`, its tiny base model, and a way to start learners and workers."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._services: Services | None = None
+        self._workers: list[SimulatedWorker] = []
+        make_base(directory / "base-model")
+
+    def config(self, **sections: dict[str, Any]) -> Config:
+        values: dict[str, dict[str, Any]] = {
+            "run": {"name": "test", "dir": self.directory / "run"},
+            "model": {"base": str(self.directory / "base-model")},
+            "rollout": {"group_size": 2},
+            "staleness": {"s": 2},
+            "learner": {"batch_groups": 4, "checkpoint_updates": 3, "lr": 1e-3},
+            "queue": {"stall_deadline_s": 20.0, "lease_s": 3.0},
+        }
+        for section, changes in sections.items():
+            values[section] = values.get(section, {}) | changes
+        return Config.model_validate(values)
+
+    def __enter__(self) -> Self:
+        self._services = Services(self.config())
+        self._services.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.close()
+        if self._services:
+            self._services.stop()
+
+    def queue(self, config: Config) -> Clients:
+        return Clients.connected_as(config, "admin")
+
+    def store(self, config: Config) -> ObjectStore:
+        return connect_store(config, "learner")
+
+    def submit(self, config: Config, prompts: int) -> None:
+        """Submits a set of `prompts` prompts, which no worker reads."""
+        queue = self.queue(config)
+        queue.configure(RunRules.of(config))
+        queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
+        queue.submit("set", 0, PromptShard("nowhere", 0, prompts))
+
+    def work(self, config: Config, **manner: Any) -> "SimulatedWorker":
+        worker = SimulatedWorker(config, **manner)
+        self._workers.append(worker)
+        worker.start()
+        return worker
+
+    def learn(self, config: Config) -> "multiprocessing.process.BaseProcess":
+        """Starts a learner in a process of its own."""
+        process = PROCESSES.Process(target=learn, args=(config,), daemon=True)
+        process.start()
+        return process
+
+
+def learn(config: Config) -> None:
+    """Does what `python -m learner` does, except for reading the configuration."""
+    from learner.training_loop import train
+
+    logging.basicConfig(level=logging.INFO, format="learner: %(message)s")
+    stop = threading.Event()
+    set_on_signals(stop)
+    train(config, stop)
+
+
+class SimulatedWorker(threading.Thread):
+    """Serves new weights at once, takes `generation_s` per lease, and completes groups of random tokens."""
+
+    def __init__(
+        self, config: Config, name: str = "w1", generation_s: float = 0.0, vocabulary: int = VOCABULARY
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._queue = Clients.connected_as(config, "worker")
+        self._generation_s = generation_s
+        self._vocabulary = vocabulary
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        version, cursor = Version(0, 0), "0-0"
+        while not self._closed.is_set():
+            try:
+                lease = self._queue.lease(self.name, version, PER_LEASE)
+                version = lease.published.version if lease.published else version
+                self._queue.heartbeat(self.name, Heartbeat("made up", version, "generating"))
+                if lease.tasks:
+                    time.sleep(self._generation_s)
+                    self._queue.complete(self.name, [self._group(task, version) for task in lease.tasks])
+                else:
+                    cursor = self._queue.wait_for_event(cursor, 0.1)
+            except EchoQueueError:
+                if not self._closed.is_set():
+                    raise
+
+    def close(self) -> None:
+        self._closed.set()
+        self.join()
+
+    def _group(self, task: Task, version: Version) -> Group:
+        draw = np.random.default_rng(task.index)
+        samples = tuple(
+            Sample(
+                tokens := draw.integers(0, self._vocabulary, draw.integers(1, 6)).astype(np.int32),
+                np.full(len(tokens), -3.0, np.float32),
+                (Span(0, version.number),),
+                float(reward),
+                "stop",
+            )
+            for reward in range(2)
+        )
+        prompt = draw.integers(0, VOCABULARY, 5).astype(np.int32)
+        return Group(
+            task.id, task.set, task.epoch, task.index, task.attempt, self.name, version.lineage, prompt, samples
+        )  # fmt: skip
+
+
+def make_base(folder: Path) -> None:
+    tiny_model().save_pretrained(folder)
+    words = {f"w{number}": number for number in range(VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")))
+    tokenizer.save_pretrained(folder)

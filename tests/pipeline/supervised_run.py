@@ -1,0 +1,214 @@
+"""A real `echo-queue run` in a directory of its own: watched from outside, and killed at named points."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from echo_queue.cli.live.watcher import monitor
+from echo_queue.config import Config
+from echo_queue.config.loading import load
+from echo_queue.connections.connect import connect_store
+from echo_queue.errors import EchoQueueError
+from echo_queue.queue import Status
+from echo_queue.reporting import metrics
+from echo_queue.services.serving import Services
+from learner.recovery.checkpoint import trained_ids
+from tests.waiting import wait_until
+
+TINY = Path(__file__).with_name("tiny.toml")
+PROMPTS, UPDATES = 80, 20
+DEADLINE_S = 400.0
+
+
+class SupervisedRun:
+    """A harness for a supervised run; `again` starts the next one in the same directory."""
+
+    def __init__(self, directory: Path, base: Path | None = None, **overrides: str) -> None:
+        self.directory = directory
+        self.environ = {**os.environ, "ECHO_QUEUE_RUN__DIR": str(directory / "run"), **overrides}
+        if base:
+            self.environ["ECHO_QUEUE_MODEL__BASE"] = str(base)
+        self.config: Config = load(TINY, self.environ)
+        self.output = directory / "output"
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self.output.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "echo_queue.cli", "run", str(TINY)],
+                cwd=self.directory,
+                env=self.environ,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def again(self) -> None:
+        assert self.process.poll() is not None
+        self.process = self._start()
+
+    def ends(self) -> int:
+        """Waits for the run's end and returns its exit code."""
+        return self.process.wait(DEADLINE_S)
+
+    def until(self, moment: "Moment") -> None:
+        def came_while_the_run_lasts() -> bool:
+            if came := moment(self):
+                return came
+            assert self.process.poll() is None, f"the run ended before that:\n{self.told()}"
+            return False
+
+        wait_until(came_while_the_run_lasts, "the moment", DEADLINE_S, self.told)
+
+    def kill(self, role: str) -> None:
+        """SIGKILL to the one process that plays `role`, at once."""
+        os.kill(self.pid(role), signal.SIGKILL)
+        if role == "supervisor":
+            self.process.wait(10)
+
+    def pid(self, role: str) -> int:
+        """Waits for the role to have a process, where it is being started again."""
+        found: list[int] = []
+
+        def started() -> bool:
+            pid = self._pid(role)
+            found.extend([] if pid is None else [pid])
+            return pid is not None
+
+        wait_until(started, f"the start of {role}", 30, self.told)
+        return found[0]
+
+    def _pid(self, role: str) -> int | None:
+        if role == "supervisor":
+            return self.process.pid
+        if role in ("redis", "store"):
+            noted = self.config.run.dir / "services" / role / "lock"
+            return int(noted.read_text()) if noted.exists() and noted.read_text().strip() else None
+        words = {"worker": "workers", "celery": "celery", "learner": "learner", "services": "services"}[role]
+        return next((pid for pid in _children(self.process.pid) if words in _command(pid)), None)
+
+    def stop(self) -> None:
+        """Ends the run that a failed test left; the guard ends the roles."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+    def told(self) -> str:
+        """Returns what the run and its roles printed, for a failed assertion."""
+        logs = sorted((self.config.run.dir / "logs").glob("*.log"))
+        parts = [f"── {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]) for log in logs]
+        return "\n".join([self.output.read_text()[-4_000:], *parts])
+
+    def status(self) -> Status | None:
+        try:
+            return monitor(self.config).status()
+        except (EchoQueueError, OSError):
+            return None
+
+    def updates(self) -> list[metrics.UpdateMetrics]:
+        return metrics.read(self.config.run.dir / "metrics.jsonl")
+
+
+Moment = Callable[[SupervisedRun], bool]
+
+
+def locked(run: SupervisedRun) -> bool:
+    """The supervisor holds the directory, and nothing has been started yet."""
+    lock = run.config.run.dir / "lock"
+    return lock.exists() and lock.read_text() == str(run.process.pid)
+
+
+def submitted(run: SupervisedRun) -> bool:
+    """The first prompts are in the queue."""
+    status = run.status()
+    return status is not None and status.submitted > 0
+
+
+def leased(run: SupervisedRun) -> bool:
+    """A worker holds its first tasks."""
+    status = run.status()
+    return status is not None and status.in_flight > 0
+
+
+def trained(version: int) -> Moment:
+    """The learner has written update `version` down."""
+
+    def moment(run: SupervisedRun) -> bool:
+        updates = run.updates()
+        return bool(updates) and updates[-1].version >= version
+
+    return moment
+
+
+def checkpointed(run: SupervisedRun) -> bool:
+    """The first checkpoint is durable and its groups are committed."""
+    status = run.status()
+    return status is not None and status.trained > 0
+
+
+def published(run: SupervisedRun) -> bool:
+    """Workers may fetch weights that were trained here."""
+    status = run.status()
+    return status is not None and status.published is not None and status.published.version.number > 0
+
+
+def assert_no_lag(run: SupervisedRun) -> None:
+    """Asserts that all groups were made by the weights that they train, to the last token."""
+    assert {lag for update in run.updates() for lag in update.lags} == {"0"}
+    assert all(update.token_lag == 0 and update.mixed_groups == 0 for update in run.updates())
+
+
+def assert_each_group_is_of_one_version(run: SupervisedRun) -> None:
+    assert sum(update.mixed_groups for update in run.updates()) == 0
+
+
+def assert_tokens_are_no_older_than_their_groups(run: SupervisedRun) -> None:
+    for update in run.updates():
+        lags = sorted(map(int, update.lags))
+        assert 0 <= update.token_lag <= lags[-1]
+        assert update.token_lag >= lags[0] or update.mixed_groups, "newer than its group is only a token of a mixed one"
+
+
+def _children(parent: int) -> list[int]:
+    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+    return [pid for pid in pids if _parent(pid) == parent]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:
+    """Asserts it by the ids that the checkpoints hold, the last authority, and by the queue; S held for each update.
+
+    The run is over and its services have ended: they are started again to be asked.
+    """
+    services = Services(run.config)
+    services.start()
+    try:
+        trained = trained_ids(connect_store(run.config))
+        audit = monitor(run.config).audit()
+    finally:
+        services.stop()
+    assert sorted(trained) == sorted(f"sorting/0/{index}" for index in range(PROMPTS)), "not each once"
+    assert audit.ok
+    assert (audit.submitted, audit.trained) == (PROMPTS, PROMPTS)
+    recorded = [task for update in run.updates() for task in update.trained_ids]
+    assert sorted(recorded) == sorted(trained), "the metrics tell another story than the checkpoints"
+    assert max(int(lag) for update in run.updates() for lag in update.lags) <= run.config.staleness.s

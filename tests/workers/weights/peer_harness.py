@@ -1,0 +1,169 @@
+"""The weight transports of workers, around a real Redis and a real store, and servers that misbehave as peers."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from echo_queue.config import Weights
+from echo_queue.queue import Heartbeat, Peer
+from echo_queue.records import Version
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights.manifest import Part, Route, part_key
+from tests.queue.clients import Clients
+from tests.queue.queue_harness import RULES
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.folder import FolderTransport, SharedFolder
+from workers.weights.peers.exchange import PeerExchange
+
+CHUNK = 16 << 10
+SECRET = b"shared by the run's workers"
+VERSION = Version(1, 7)
+DEADLINE_S = 30.0
+CHUNK_DEADLINE_S = 0.6
+
+
+def part_of(data: bytes, chunk_bytes: int = CHUNK) -> Part:
+    view = memoryview(data)
+    digests = tuple(blake3(view[at : at + chunk_bytes]).hexdigest() for at in range(0, len(data), chunk_bytes))
+    return Part(part_key(VERSION, None, digests), len(data), chunk_bytes, digests)
+
+
+def route_of(*datas: bytes, chunk_bytes: int = CHUNK) -> Route:
+    return Route("run", VERSION, None, "0" * 64, None, tuple(part_of(data, chunk_bytes) for data in datas))
+
+
+def random_parts(chunks: int, parts: int = 1) -> list[bytes]:
+    """Makes random parts; the last chunk of each is shorter."""
+    return [os.urandom(chunks * CHUNK - 100) for _ in range(parts)]
+
+
+class Member:
+    """A worker that fetches and serves; its one heartbeat is valid for the whole test."""
+
+    def __init__(self, peer_harness: "PeerHarness", name: str, *, secret: bytes = SECRET, **settings: Any) -> None:
+        self.name = name
+        peer_harness.heartbeat(name)
+        chosen = {"chunk_deadline_s": CHUNK_DEADLINE_S} | settings
+        self.part_cache = PartCache(peer_harness.folder / name, 1 << 30)
+        weights = Weights(**chosen)
+        self.exchange: Any
+        """The worker's transport."""
+        if weights.transport == "folder":
+            shared = SharedFolder(peer_harness.folder.parent / "shared", weights.folder_max_bytes)
+            self.exchange = FolderTransport(shared, peer_harness.store, self.part_cache, weights.chunk_deadline_s)
+        else:
+            self.exchange = PeerExchange(
+                peer_harness.queue, peer_harness.store, self.part_cache, name, weights, secret=secret
+            )
+
+    def fetch(self, route: Route, deadline_s: float = DEADLINE_S) -> tuple[int, int]:
+        """Fetches a route; returns the bytes from the store and from peers."""
+        fetched = self.exchange.fetch_route(route, deadline_s)
+        return fetched.store_bytes, fetched.peer_bytes
+
+    def holds(self, route: Route, datas: Sequence[bytes]) -> bool:
+        return all(self.part_cache.open(part).memory() == data for part, data in zip(route.parts, datas, strict=True))
+
+    def close(self) -> None:
+        self.exchange.close()
+        self.part_cache.close()
+
+
+class PeerHarness:
+    def __init__(self, queue: Clients, store: ObjectStore, folder: Path, configure: bool = True) -> None:
+        self.queue, self.store, self.folder = queue, store, folder
+        self._members: list[Member] = []
+        self._liars: list[Liar] = []
+        if configure:
+            queue.configure(RULES)
+
+    def publish(self, *datas: bytes) -> Route:
+        route = route_of(*datas)
+        for part, data in zip(route.parts, datas, strict=True):
+            self.store.put(part.key, data)
+        return route
+
+    def member(self, name: str, *, secret: bytes = SECRET, **settings: Any) -> Member:
+        self._members.append(Member(self, name, secret=secret, **settings))
+        return self._members[-1]
+
+    def liar(self, name: str, route: Route, converse: "Conversation") -> "Liar":
+        """Adds a server to the chain that answers as `converse` does."""
+        liar = Liar(converse)
+        self._liars.append(liar)
+        self.heartbeat(name)
+        self.queue.join(Peer(name, "default", liar.address), route.name)
+        return liar
+
+    def heartbeat(self, name: str) -> None:
+        self.queue.heartbeat(name, Heartbeat("engine", VERSION, "idle"), 60.0)
+
+    def close(self) -> None:
+        for one in (*self._members, *self._liars):
+            one.close()
+
+
+def slow_down(store: ObjectStore, pause_s: float) -> None:
+    """Makes every piece that is read from the store take `pause_s` longer."""
+    stream = store.stream
+
+    def slowly(*place: Any) -> Iterator[bytes]:
+        for piece in stream(*place):
+            time.sleep(pause_s)
+            yield piece
+
+    store.stream = slowly  # type: ignore[method-assign]
+
+
+Conversation = Callable[[socket.socket, bytes], None]
+"""Answers a request, given the connection and the request's head; the connection is closed afterwards."""
+
+
+class Liar:
+    def __init__(self, converse: Conversation) -> None:
+        self.asked: list[bytes] = []
+        """The heads of all requests."""
+        self._converse = converse
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.2)
+        self._open: list[socket.socket] = []
+        self._closed = False
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            with suppress(TimeoutError):
+                connection, _ = self._listener.accept()
+                self._open.append(connection)
+                threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+        self._listener.close()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            for head in heads(connection):
+                self.asked.append(head)
+                self._converse(connection, head)
+                return
+
+
+def heads(connection: socket.socket) -> Iterator[bytes]:
+    rest = b""
+    while data := connection.recv(4096):
+        rest += data
+        while b"\r\n\r\n" in rest:
+            head, _, rest = rest.partition(b"\r\n\r\n")
+            yield head

@@ -1,0 +1,359 @@
+"""The watcher between a real queue and a real store: it stages published versions, and only whole ones."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from echo_queue.errors import DeadlineError
+from echo_queue.records import Published, Version
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights import Route, Signer, read_manifest
+from echo_queue.weights.reader import fetch_parts as parts_of
+from learner.publication import signing_key
+from tests.queue.clients import Clients
+from tests.workers.publications import holds
+from tests.workers.worker_harness import WorkerHarness, tensors_of
+from workers.weights.cache.caching_transport import CachingTransport, FetchedRoute
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.cache.sources import RouteSources
+from workers.weights.fetch import VersionFetcher
+from workers.weights.key_pinning import KeyChanged, pin
+from workers.weights.staging import Stage as HostCopy
+from workers.weights.weight_watcher import Staged, WeightWatcher
+
+torch.set_num_threads(1)
+Begin = Callable[..., WorkerHarness]
+DEADLINE_S = 20.0
+NO_SHUTDOWN = threading.Event()
+
+
+class FromStore(CachingTransport):
+    """A transport that reads the store alone, at once; `asked` are the routes that were fetched."""
+
+    def __init__(self, store: ObjectStore, part_cache: PartCache) -> None:
+        super().__init__(part_cache)
+        self.store, self.part_cache = store, part_cache
+        self.before: Callable[[Route], object] = lambda route: None
+        self.asked: list[Route] = []
+
+    def fetch_route(self, route: Route, deadline_s: float) -> FetchedRoute:
+        self.before(route)
+        self.asked.append(route)
+        for part, data in parts_of(self.store, route):
+            file = self.part_cache.open(part)
+            for index in range(len(part.chunks)):
+                assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
+        return FetchedRoute(route.name, {"store": route.size}, 0.0)
+
+    def _sources(self, route: str, deadline_s: float, restart: bool) -> RouteSources:
+        raise AssertionError("it reads the store at once")
+
+
+class Following:
+    """A watcher with the store as its only source."""
+
+    def __init__(self, run: WorkerHarness, directory: Path, base: "Callable[[str], Tensor] | None" = None) -> None:
+        self.run, self.store = run, run.store
+        self.part_cache = PartCache(directory / "part_cache" / "w1", 1 << 30)
+        self.transport = FromStore(run.store, self.part_cache)
+        self.copy = HostCopy()
+        queue = Clients.connected_as(run.config, "worker")
+        pinned = pin(run.config, queue, NO_SHUTDOWN)
+        assert pinned is not None
+        self.fetcher = VersionFetcher(run.store, pinned, self.copy, self.transport, DEADLINE_S, base=base)
+        self.watcher = WeightWatcher(queue, self.fetcher, Version(0, 0))
+
+    def __enter__(self) -> WeightWatcher:
+        self.watcher.start()
+        return self.watcher
+
+    def __exit__(self, *error: object) -> None:
+        self.watcher.close()
+        self.run.queue.resume()  # an event, for which it waits
+        self.watcher.join(timeout=60)
+        self.part_cache.close()
+
+
+def changed(tensors: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    return {name: tensor + 0.01 * number * (tensor > 0.3) for name, tensor in tensors.items()}
+
+
+class RecordingLock:
+    """Returns the seconds of a `take` without weights, the shortest of a few, because the machine may pause."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.timeouts: dict[int, list[float]] = {}
+
+    def acquire(self, timeout: float = -1) -> bool:
+        self.timeouts.setdefault(threading.get_ident(), []).append(timeout)
+        return self._lock.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def awaited(watcher: WeightWatcher, version: Version) -> Staged:
+    staged = watcher.wait_for(version, DEADLINE_S, NO_SHUTDOWN)
+    assert staged is not None
+    return staged
+
+
+def test_a_wait_for_weights_ends_with_what_it_waited_for_and_why(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run = harness()
+    run.begin(["1"], tensors_of(folder))
+
+    def away(route: Route) -> None:
+        raise OSError("no route to the store")
+
+    following = Following(run, tmp_path)
+    following.transport.before = away
+    with following as watcher, pytest.raises(DeadlineError, match=r"version 1\.0 or newer .*no route to the store"):
+        watcher.wait_for(Version(1, 0), deadline_s=1.0, shutdown=NO_SHUTDOWN)
+
+
+def test_a_restarted_learners_weights_end_a_wait_for_its_forerunners(
+    harness: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run = harness()
+    run.begin(["1"], tensors_of(folder))
+    with Following(run, tmp_path) as watcher:
+        run.learner_begins()
+        run.publish(0, tensors_of(folder))
+        with awaited(watcher, Version(1, 5)) as staged:
+            assert staged.version == Version(run.lineage, 0)
+
+
+def test_each_version_costs_the_difference_to_the_one_before(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as watcher:
+        with awaited(watcher, Version(1, 0)) as staged:
+            assert [route.base for route in following.transport.asked] == [None]
+        published = run.publish(1, changed(tensors, 1))
+        with awaited(watcher, Version(1, 1)) as staged:
+            assert [route.base for route in following.transport.asked[1:]] == [Version(1, 0)]
+            assert holds(dict(staged.tensors), staged.manifest)
+            assert staged.published == published
+
+
+def test_a_worker_that_missed_versions_takes_the_cheapest_path(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(weights={"anchor_every": 8, "skips": [2, 4]}), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as watcher:
+        with awaited(watcher, Version(1, 0)):
+            for number in range(1, 6):
+                tensors = {name: tensor + 1e-3 * (tensor > 1.5) for name, tensor in tensors.items()}
+                run.publish(number, tensors)
+        with awaited(watcher, Version(1, 5)) as staged:
+            assert holds(dict(staged.tensors), staged.manifest)
+    anchor, *deltas = following.transport.asked
+    assert anchor.base is None and all(route.base is not None for route in deltas)
+    assert len(deltas) < 5, "not each of the five"
+    assert sum(route.size for route in deltas) < anchor.size
+
+
+def test_the_own_base_model_spares_the_first_anchor(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    run.publish(1, changed(tensors, 1))
+    following = Following(run, tmp_path, base=tensors.__getitem__)
+    with following as watcher, awaited(watcher, Version(1, 1)) as staged:
+        assert [route.base for route in following.transport.asked] == [Version(1, 0)]
+        assert holds(dict(staged.tensors), staged.manifest)
+
+
+def test_another_base_model_spares_nothing(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    run.publish(1, changed(tensors, 1))
+    other = {name: tensor * 2 for name, tensor in tensors.items()}
+    following = Following(run, tmp_path, base=other.__getitem__)
+    with following as watcher, awaited(watcher, Version(1, 1)) as staged:
+        assert [route.base for route in following.transport.asked] == [None, Version(1, 0)]
+        assert holds(dict(staged.tensors), staged.manifest)
+
+
+def test_a_learner_that_begins_again_where_it_was_costs_no_bytes(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as watcher:
+        with awaited(watcher, Version(1, 0)):
+            pass
+        run.learner_begins()
+        run.publish(0, tensors)
+        with awaited(watcher, Version(run.lineage, 0)) as staged:
+            assert len(following.transport.asked) == 1
+            assert holds(dict(staged.tensors), staged.manifest)
+
+
+def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(
+    harness: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    go, applying = threading.Event(), threading.Event()
+    apply = following.copy.apply
+
+    def slow(*what: object) -> None:
+        applying.set()
+        assert go.wait(DEADLINE_S)
+        apply(*what)  # type: ignore[arg-type]
+
+    following.copy.apply = slow  # type: ignore[method-assign]
+    following.copy._turn = turn = RecordingLock()  # type: ignore[assignment]
+    with following as watcher:
+        assert applying.wait(DEADLINE_S)
+        assert watcher.take() is None
+        assert turn.timeouts[threading.get_ident()] == [0]
+        run.publish(1, changed(tensors, 1))
+        go.set()
+        run.until(lambda: len(following.transport.asked) == 2, "the next version")
+        time.sleep(0.5)  # it has arrived, and what was missed stays
+        staged = watcher.take()
+        assert staged is not None and staged.version == Version(1, 0)
+        with staged:
+            assert holds(dict(staged.tensors), staged.manifest)
+        with awaited(watcher, Version(1, 1)) as newer:
+            assert holds(dict(newer.tensors), newer.manifest)
+
+
+def test_what_is_taken_stays_as_it_is_until_it_is_released(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as watcher:
+        with awaited(watcher, Version(1, 0)) as staged:
+            run.publish(1, changed(tensors, 1))
+            run.until(lambda: len(following.transport.asked) == 2, "the next version")
+            time.sleep(0.3)
+            assert holds(dict(staged.tensors), staged.manifest)
+        with awaited(watcher, Version(1, 1)) as newer:
+            assert holds(dict(newer.tensors), newer.manifest)
+
+
+def test_a_path_that_does_not_fit_into_the_cache_at_once_comes_route_by_route(
+    harness: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    published = run.publish(1, changed(tensors, 1))
+    routes = following.fetcher._path(read_manifest(run.store, published, following.fetcher._pinned.verifier))
+    assert len(routes) == 2
+    following.part_cache.most_bytes = sum(route.size for route in routes) - 1
+    with following as watcher, awaited(watcher, Version(1, 1)) as staged:
+        assert holds(dict(staged.tensors), staged.manifest)
+    assert following.transport.asked == list(routes), "each of them once"
+
+
+def test_a_copy_that_was_damaged_comes_anew_from_an_anchor(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as watcher:
+        with awaited(watcher, Version(1, 0)) as staged:
+            next(iter(staged.tensors.values())).view(-1)[0] += 1
+        run.publish(1, changed(tensors, 1))
+        with awaited(watcher, Version(1, 1)) as staged:
+            assert holds(dict(staged.tensors), staged.manifest)
+    assert [route.base for route in following.transport.asked] == [None, Version(1, 0), None, Version(1, 0)]
+
+
+def test_a_rebuild_forgets_what_is_here(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path, base=tensors.__getitem__)
+    with following as watcher:
+        with awaited(watcher, Version(1, 0)):
+            assert following.transport.asked == []
+        anew = watcher.rebuild(Version(1, 0), DEADLINE_S, NO_SHUTDOWN)
+        assert anew is not None
+        with anew:
+            assert [route.base for route in following.transport.asked] == [None]
+            assert holds(dict(anew.tensors), anew.manifest)
+
+
+def test_a_rebuild_does_not_wait_for_ever_for_its_turn(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as watcher, awaited(watcher, Version(1, 0)):
+        with pytest.raises(DeadlineError, match=r"version 1\.0 or newer did not arrive within 0 s"):
+            watcher.rebuild(Version(1, 0), 0.3, NO_SHUTDOWN)
+        shutdown = threading.Event()
+        shutdown.set()
+        assert watcher.rebuild(Version(1, 0), DEADLINE_S, shutdown) is None
+
+
+def test_weights_signed_by_another_key_are_never_staged_and_end_the_worker(
+    harness: Begin, folder: Path, tmp_path: Path
+) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    following = Following(run, tmp_path)
+    with following as watcher:
+        with awaited(watcher, Version(1, 0)):
+            pass
+        run.signer = Signer.generate()
+        run.learner_begins()
+        run.publish(1, changed(tensors, 1))
+        with pytest.raises(KeyChanged, match="start the worker again"):
+            watcher.wait_for(Version(2, 1), DEADLINE_S, NO_SHUTDOWN)
+        with pytest.raises(KeyChanged):
+            watcher.check()
+        assert watcher.take() is None and len(following.transport.asked) == 1
+
+
+def test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis(harness: Begin, folder: Path) -> None:
+    own = Signer.generate()
+    run = harness(weights={"public_key": own.public_key})
+    run.begin(["1"], tensors_of(folder))
+    queue = Clients.connected_as(run.config, "worker")
+    with pytest.raises(KeyChanged, match=r"weights\.public_key"):
+        pin(run.config, queue, NO_SHUTDOWN)
+    run.signer = own
+    run.learner_begins()
+    pinned = pin(run.config, queue, NO_SHUTDOWN)
+    assert pinned is not None and pinned.keys == signing_key.run_keys(own)
+
+
+def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(harness: Begin) -> None:
+    run = harness(queue={"stall_deadline_s": 0.5, "lease_s": 1.0})
+    with pytest.raises(DeadlineError, match="start the learner"):
+        pin(run.config, Clients.connected_as(run.config, "worker"), NO_SHUTDOWN)
+
+
+def test_what_another_version_points_to_is_not_staged(harness: Begin, folder: Path, tmp_path: Path) -> None:
+    run, tensors = harness(), tensors_of(folder)
+    run.begin(["1"], tensors)
+    first = run.publish(1, changed(tensors, 1))
+    following = Following(run, tmp_path)
+    verifier = following.fetcher._pinned.verifier
+    assert read_manifest(run.store, first, verifier).version == Version(1, 1)
+    run.queue.publish(run.lineage, Published(Version(run.lineage, 2), first.manifest, first.digest))
+    with following as watcher, pytest.raises(DeadlineError, match="cannot be"):
+        watcher.wait_for(Version(1, 2), deadline_s=1.0, shutdown=NO_SHUTDOWN)
+
+
+def test_who_holds_the_stage_waits_for_nobody_and_keeps_applies_out() -> None:
+    stage = HostCopy()
+    assert stage.hold() and not stage.hold()
+    turns: list[bool] = []
+    applying = threading.Thread(target=lambda: turns.append(stage.wait_turn(lambda: True)))
+    applying.start()
+    applying.join(timeout=0.5)
+    assert applying.is_alive() and not turns
+    stage.release()
+    applying.join(timeout=5)
+    assert turns == [True] and not stage.hold()
+    assert not stage.wait_turn(lambda: False), "what is not wanted any more does not wait"
