@@ -1,5 +1,6 @@
 """The learner: drain → update → advance → publish → checkpoint → commit, and again.
 
+- Versions are published, and checkpoints saved, by threads beside this loop, of copies of the state.
 - Nothing older than S updates is trained, and nothing is trained twice: what counts as trained is what the newest
   checkpoint and its ancestors hold. A restart at any instant continues from there.
 - Safety rests on the order: the queue knows a version (advance) before it is published, a checkpoint is durable before
@@ -40,6 +41,7 @@ from learner.publication import announcer, signing_key
 from learner.publication.publish_thread import publication_period
 from learner.publication.weight_broadcast import WeightBroadcast, open_broadcast
 from learner.recovery import checkpoint
+from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.update import UpdateResult, learn
@@ -72,6 +74,7 @@ def train(config: Config, stop: threading.Event) -> None:
     try:
         loop.run(stop)
     finally:
+        loop.saver.close()
         housekeeper.close()
         loop.broadcast.close()
 
@@ -92,6 +95,7 @@ class TrainingLoop:
         *,
         policy: Policy,
         reference: Scorer | None,
+        saver: BackgroundSaver,
         newest: CheckpointManifest | None,
         window: float,
         broadcast: WeightBroadcast,
@@ -100,15 +104,17 @@ class TrainingLoop:
         trained_groups: TrainedGroups,
     ) -> None:
         self.config, self.store, self.queue, self.monitor = config, store, queue, monitor
-        self.policy, self.reference = policy, reference
+        self.policy, self.reference, self.saver = policy, reference, saver
         self.lineage, self.newest, self.window = queue.lineage, newest, window
         self.broadcast, self.collector = broadcast, collector
         self.metrics, self.trained_groups = metrics, trained_groups
         self.version = newest.version if newest else 0
         self.handed_over = -1
         """The number of the version handed over for publication last."""
+        self.saved, self.saved_s = self.version, time.monotonic()
+        """The number of the version of which a checkpoint was begun last, and when that was."""
         self.trained: list[str] = []
-        """Ids of the groups trained since `newest`."""
+        """Ids of the groups trained since that version."""
         self.t_train_s = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -119,6 +125,7 @@ class TrainingLoop:
         while not stop.is_set():
             self._train(stop)
             self._save()
+            self._commit(self.saver.wait())
             if not stop.is_set() and self._finish():
                 return
         self.broadcast.wait()
@@ -140,6 +147,7 @@ class TrainingLoop:
                 self._hand_over()
             # Before the checkpoint, so that no committed update lacks its record.
             self._record(batch.groups, result, Seconds(save_s, gathered - began, trained - gathered))
+            self._commit(self.saver.finished())
             if self._checkpoint_due():
                 self._save()
             save_s = time.monotonic() - trained
@@ -186,16 +194,25 @@ class TrainingLoop:
         self.trained_groups.keep(version, groups)
 
     def _save(self) -> None:
-        """Saves a checkpoint, then commits its groups: the next learner's `resume` fixes a crash in between."""
+        """Begins to save a checkpoint in the background, once the one before it is durable and committed."""
+        self._commit(self.saver.wait())
         if not self.trained:
             return
         version, trained = Version(self.lineage, self.version), tuple(self.trained)
-        self.newest = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
-        )
-        self.queue.commit(self.newest.name, trained)
+        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
+        self.saved, self.saved_s = self.version, time.monotonic()
         self.trained.clear()
-        checkpoint.prune(self.store, self.newest, self.config.learner.keep_checkpoints)
+
+    def _commit(self, saved: CheckpointManifest | None) -> None:
+        """Commits a durable checkpoint's groups, if there is one: the next learner's `resume` fixes a crash before it.
+
+        Then it removes the tensors of older checkpoints.
+        """
+        if saved is None:
+            return
+        self.newest = saved
+        self.queue.commit(saved.name, saved.trained)
+        checkpoint.prune(self.store, saved, self.config.learner.keep_checkpoints)
 
     def _finish(self) -> bool:
         """Writes the final model and marks the run finished. Returns False if more groups to train came meanwhile."""
@@ -213,7 +230,9 @@ class TrainingLoop:
         return 0 < self.config.learner.max_updates <= self.version
 
     def _checkpoint_due(self) -> bool:
-        return self.version - (self.newest.version if self.newest else 0) >= self.config.learner.checkpoint_updates
+        settings = self.config.learner
+        late = 0 < settings.checkpoint_s <= time.monotonic() - self.saved_s
+        return late or self.version - self.saved >= settings.checkpoint_updates
 
     def _publication_due(self) -> bool:
         kappa = self.config.staleness.kappa
@@ -239,6 +258,12 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
     broadcast = open_broadcast(config, store, queue, announcements, signer)
     version = Version(lineage, newest.version if newest else 0)
+    saver = BackgroundSaver(store, config.queue.stall_deadline_s)
+
+    def check() -> None:
+        broadcast.check()
+        saver.check()
+
     return TrainingLoop(
         config,
         store,
@@ -246,10 +271,11 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
         monitor,
         policy=policy,
         reference=reference,
+        saver=saver,
         newest=newest,
         window=window,
         broadcast=broadcast,
-        collector=BatchCollector(config, queue, monitor, validator, version=version, check=broadcast.check),
+        collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),
         metrics=MetricsLog(config.run.dir / "metrics.jsonl"),
         trained_groups=TrainedGroups(config),
     )
@@ -257,7 +283,7 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
 
 def _restore(store: ObjectStore, policy: Policy) -> CheckpointManifest | None:
     """Gives `policy` the state of the newest whole checkpoint, and returns that; None if there is none yet."""
-    found = checkpoint.newest(store)
+    found = checkpoint.newest(store, policy.tensors())
     if found is None:
         return None
     manifest, tensors = found

@@ -12,6 +12,8 @@ ALLOWED = {
     "learner/publication/weight_broadcast.py:WeightBroadcast.wait": "`PublishThread.wait` has a deadline of its own",
     "learner/training_loop.py:TrainingLoop.run": "likewise",
     "learner/training_loop.py:TrainingLoop._finish": "likewise",
+    "learner/training_loop.py:TrainingLoop._save": "`BackgroundSaver.wait` has a deadline of its own",
+    "learner/recovery/state_files.py:in_threads": "threads whose requests have the store's deadline",
     "workers/completer.py:GroupCompleter._next": "its own thread, idle until something is handed over",
     "workers/shutdown.py:ShutdownThread.run": "a thread that is idle until the worker is asked to leave",
     "echo_queue/launch/signals.py:_run_actions": "a thread that is idle until a signal comes",

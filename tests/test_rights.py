@@ -19,7 +19,7 @@ MAY: dict[str, dict[str, set[str]]] = {
         "DeleteObject": set(),
     },
     "submitter": {"GetObject": {"prompts"}, "PutObject": {"prompts"}, "DeleteObject": set()},
-    "learner": {action: set(FOLDERS) for action in ("GetObject", "PutObject", "DeleteObject")},
+    "learner": {action: set(FOLDERS) for action in ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload")},
 }
 
 

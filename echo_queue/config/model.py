@@ -308,7 +308,11 @@ class Learner(Section):
     allow_cpu: bool = False
     """Allows a model of more than 2 billion parameters on a CPU, which `config check`, `run` and `learner` refuse."""
     checkpoint_updates: Positive = 20
-    """Number of updates between two checkpoints. A restart repeats at most this many updates."""
+    """Number of updates between two checkpoints. A restart repeats at most this many updates, and those that were
+    trained while a checkpoint was being saved."""
+    checkpoint_s: float = Field(default=0.0, ge=0)
+    """Time after which a checkpoint is saved although fewer than `checkpoint_updates` updates were made since the last
+    one. 0 turns this off."""
     keep_checkpoints: Positive = 2
     """Number of checkpoints that are kept. Older ones are deleted."""
 

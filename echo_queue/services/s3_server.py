@@ -20,7 +20,8 @@ from echo_queue.storage.endpoint import StoreEndpoint
 
 START_DEADLINE_S = 15.0
 STOP_GRACE_S = 10.0
-UNFINISHED = ".rclone_temp_put_*"
+UNFINISHED = ".rclone_temp_*"
+"""Temporary files of single puts (`put_…`) and of uploads in parts (`multipart_…`)."""
 
 
 class S3Server:

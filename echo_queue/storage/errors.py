@@ -53,7 +53,9 @@ BY_CODE: dict[str, Meaning] = {
         "use 3 to 63 lower-case letters, digits and dashes",
     ),
     **dict.fromkeys(
-        ("SlowDown", "RequestTimeout", "InternalError"), (Unreachable, "store.url", "{what} fails for now", LOG_FIX)
+        # NoSuchUpload: a server that was restarted has forgotten the parts that it had; the next try begins again.
+        ("SlowDown", "RequestTimeout", "InternalError", "NoSuchUpload"),
+        (Unreachable, "store.url", "{what} fails for now", LOG_FIX),
     ),
 }
 BY_STATUS: dict[int, Meaning] = {

@@ -9,13 +9,14 @@
   by listing is therefore written manifest last, and every manifest carries digests that readers check.
 """
 
+import io
 import random
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,7 +121,9 @@ class ObjectStore:
     def put(self, key: str, data: bytes | bytearray | memoryview, once: bool = False) -> bool:
         """Stores `data` whole. Returns False if `once` and there is another object already, which is left alone.
 
-        An object with the same bytes is this writer's earlier try, whose answer was lost: that returns True.
+        An object with the same bytes is this writer's earlier try, whose answer was lost: that returns True. Without
+        `once`, more than `MULTIPART_BYTES` go in parts, and no object is there before its last part is. A writer that
+        is killed meanwhile leaves parts that no listing of objects shows (docs/operations.md).
         """
         if not once:
             self._persist("put", key, lambda: self._put(key, data))
@@ -142,6 +145,11 @@ class ObjectStore:
         Raises `MissingObject`, or `LargeObject`, without reading it, if it has more than `most_bytes`.
         """
         return self._persist("get", key, lambda: self._read(key, most_bytes=most_bytes))
+
+    def read_into(self, key: str, buffer: bytearray) -> None:
+        """Fills `buffer` with the object's first bytes. Raises `MissingObject`, or `ShortObject` if it has fewer."""
+        if buffer:
+            self._persist("get", key, lambda: self._fill(key, buffer))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Returns bytes `start … start + length − 1`. Raises `MissingObject`, or `ShortObject` if it has fewer."""
@@ -256,8 +264,23 @@ class ObjectStore:
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self.endpoint.bucket, "Key": self.prefix + key}
 
-    def _put(self, key: str, data: Any, **condition: str) -> None:
-        self._client.put_object(**self._at(key), Body=data, **condition)
+    def _put(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        if len(data) > MULTIPART_BYTES:
+            self._put_in_parts(key, data)
+        else:
+            self._put_whole(key, data)
+
+    def _put_whole(self, key: str, data: bytes | bytearray | memoryview, **condition: str) -> None:
+        body = bytes(data) if isinstance(data, memoryview) else data  # boto3 takes no memoryview
+        self._client.put_object(**self._at(key), Body=body, **condition)
+
+    def _put_in_parts(self, key: str, data: bytes | bytearray | memoryview) -> None:
+        """Sends one part after the other, so one copy of a part is in memory. A failed upload removes its parts."""
+        parts = TransferConfig(
+            multipart_threshold=MULTIPART_BYTES, multipart_chunksize=MULTIPART_BYTES, use_threads=False
+        )
+        with memoryview(data) as view, _Readable(view) as body:
+            self._client.upload_fileobj(body, self.endpoint.bucket, self.prefix + key, Config=parts)
 
     def _put_after_looking(self, key: str, data: bytes | bytearray | memoryview) -> bool:
         """Puts `data` unless another object is there: the best that a server without put-once allows.
@@ -271,13 +294,13 @@ class ObjectStore:
         if present != data and not bytes(data).startswith(present):
             return False
         if present != data:
-            self.put(key, data)
+            self._persist("put", key, lambda: self._put_whole(key, data))
         return True
 
     def _put_conditionally(self, key: str, data: Any) -> bool:
         """Returns False if the server says that the object exists (412). 409, a race in progress, is tried again."""
         try:
-            self._persist("put once", key, lambda: self._put(key, data, IfNoneMatch="*"))
+            self._persist("put once", key, lambda: self._put_whole(key, data, IfNoneMatch="*"))
         except AlreadyThere:
             return False
         return True
@@ -296,6 +319,19 @@ class ObjectStore:
             what = f"has {len(data)} bytes instead of {part[1]} from {part[0]} on"
             raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
         return data
+
+    def _fill(self, key: str, buffer: bytearray) -> None:
+        answer = self._client.get_object(**self._at(key), Range=f"bytes=0-{len(buffer) - 1}")
+        filled = 0
+        with memoryview(buffer) as view, closing(answer["Body"]) as body:
+            while filled < len(buffer) and (piece := body.read(min(STREAM_BYTES, len(buffer) - filled))):
+                view[filled : filled + len(piece)] = piece
+                filled += len(piece)
+        if filled != int(answer["ContentLength"]):
+            raise ShortBody(f"{filled} bytes arrived instead of {answer['ContentLength']}")
+        if filled != len(buffer):
+            what = f"has {filled} bytes instead of {len(buffer)}"
+            raise ShortObject(Problem(key, what, "its writer was cut off: write it again"))
 
     def _page(self, request: dict[str, Any]) -> tuple[tuple[StoredObject, ...], str | None]:
         """Returns one page of a listing, and the token at which the next page begins."""
@@ -329,6 +365,34 @@ class ObjectStore:
                 raise failure
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+class _Readable(io.RawIOBase):
+    """The bytes of `view` as a file that boto3 can read and rewind, without a copy of them all."""
+
+    def __init__(self, view: memoryview) -> None:
+        super().__init__()
+        self._view, self._at = view, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._view[self._at : self._at + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
 
 
 def digests(index: bytes, where: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Checkpoints in the object store: the last authority on what has been trained.
 
-- A checkpoint exists once its manifest does; the manifest is put once, last, and names its files' digests. A torn or
-  damaged checkpoint is passed over with a warning, and the one before it counts.
+- A checkpoint exists once its manifest does; the manifest is put once, last, and lists the files that hold the state,
+  with their digests, and which rows of which tensor each file holds. A torn or damaged checkpoint is passed over with a
+  warning, and the one before it counts.
 - The newest checkpoint is found by listing: the highest lineage first, then the highest version.
 - Each manifest holds the task ids trained since its parent; a lineage's first manifest holds none and marks where the
   lineage began. Pruning removes tensors and keeps manifests, so that `trained_ids` can prove from storage alone that
@@ -9,32 +10,33 @@
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import orjson
-import safetensors
-import safetensors.torch
-from blake3 import blake3
 from torch import Tensor
 
 from echo_queue.errors import FencedError, Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
+from learner.recovery import state_reader
+from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, StateFile, StoredRows, rows_of, whole, write_files
 
 log = logging.getLogger(__name__)
 
-PREFIX, MANIFEST, TENSORS = "checkpoints/", "manifest.json", ".safetensors"
-FORMAT = 2
-ATTEMPTS = 3
-"""A checkpoint counts as damaged after so many readings: the network may have damaged a single one."""
+PREFIX, MANIFEST = "checkpoints/", "manifest.json"
+FORMAT = 3
+DIGEST = re.compile("[0-9a-f]{64}")
+NOTHING: Mapping[str, Tensor] = {}
 
 
 @dataclass(frozen=True)
 class CheckpointManifest:
     """A checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
 
-    `holder`: the checkpoint that the state file was written for: this one, or the ancestor that this one marks.
+    `holder`: the checkpoint that the files were written for: this one, or the ancestor that this one marks.
     """
 
     lineage: int
@@ -43,8 +45,7 @@ class CheckpointManifest:
     window: float
     trained: tuple[str, ...]
     holder: str
-    digest: str
-    """BLAKE3 of the state file, which holds the policy's tensors and is named by this digest."""
+    files: tuple[StateFile, ...]
     format: int = FORMAT
 
     @property
@@ -52,8 +53,14 @@ class CheckpointManifest:
         return name_of(Version(self.lineage, self.version))
 
     @property
-    def state(self) -> str:
-        return _key(self.holder, self.digest + TENSORS)
+    def folder(self) -> str:
+        """The prefix under which the files lie."""
+        return folder_of(self.holder)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The files' keys."""
+        return tuple(self.folder + file.name for file in self.files)
 
 
 def save(
@@ -64,26 +71,46 @@ def save(
     trained: tuple[str, ...],
     parent: CheckpointManifest | None,
     window: float,
+    file_bytes: int = FILE_BYTES,
 ) -> CheckpointManifest:
-    """Makes a checkpoint durable. Raises `FencedError` if another learner made a checkpoint of this name."""
-    data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    above, holder = parent.name if parent else None, name_of(version)
-    manifest = CheckpointManifest(*version, above, window, trained, holder, blake3(data).hexdigest())
-    store.put(manifest.state, data)
+    """Makes a checkpoint durable, in files of at most `file_bytes`.
+
+    Raises `FencedError` if another learner made a checkpoint of this name.
+    """
+    files = write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
+    return complete(store, version, files, trained=trained, parent=parent, window=window)
+
+
+def complete(
+    store: ObjectStore,
+    version: Version,
+    files: tuple[StateFile, ...],
+    *,
+    trained: tuple[str, ...],
+    parent: CheckpointManifest | None,
+    window: float,
+) -> CheckpointManifest:
+    """Makes a checkpoint of the files that all processes have written. Raises `FencedError` as `save` does."""
+    above = parent.name if parent else None
+    manifest = CheckpointManifest(*version, above, window, trained, name_of(version), files)
     _put_manifest(store, manifest)
     return manifest
 
 
-def newest(store: ObjectStore) -> tuple[CheckpointManifest, dict[str, Tensor]] | None:
+def newest(
+    store: ObjectStore, into: Mapping[str, Tensor] = NOTHING
+) -> tuple[CheckpointManifest, dict[str, Tensor]] | None:
     """Returns the newest checkpoint that is whole, with its tensors; None if there never was a checkpoint.
 
-    Raises `ServiceError` if there are checkpoints and none is whole: only a person may decide to begin again.
+    Tensors are read straight into those of `into`, which are returned, where name, shape and type are the same, and
+    into new ones on the CPU otherwise. Raises `ServiceError` if there are checkpoints and none is whole: only a person
+    may decide to begin again.
     """
     damaged: list[str] = []
     for manifest in _manifests(store):
         try:
-            tensors = safetensors.torch.load(state(store, manifest))
-        except (MissingObject, ValueError, safetensors.SafetensorError) as error:
+            tensors = state_reader.read_whole(store, manifest.folder, manifest.files, into)
+        except (MissingObject, ValueError) as error:
             log.warning("checkpoint %s cannot be used (%s); trying the one before it", manifest.name, error)
             damaged.append(manifest.name)
             continue
@@ -135,19 +162,19 @@ def prune(store: ObjectStore, newest_manifest: CheckpointManifest, keep: int) ->
         kept.add(manifest.holder)
         if len(kept) == keep:
             break
-    states = [key for key in _keys(store) if key.endswith(TENSORS)]
-    gone = [key for key in states if _name(key) not in kept and _name(key) < newest_manifest.name]
+    gone = sorted(key for key in unpruned(store) if _name(key) not in kept and _name(key) < newest_manifest.name)
     if gone:
         store.delete(gone)
 
 
-def state(store: ObjectStore, manifest: CheckpointManifest) -> bytes:
-    """Returns the state file, which holds the tensors. Raises `MissingObject`, or `ValueError` if it is damaged."""
-    for _ in range(ATTEMPTS):
-        data = store.get(manifest.state)
-        if blake3(data).hexdigest() == manifest.digest:
-            return data
-    raise ValueError("its tensors do not match the digest in its manifest")
+def unpruned(store: ObjectStore) -> set[str]:
+    """Returns the keys of all files that hold tensors."""
+    return {key for key in _keys(store) if key.endswith(SUFFIX)}
+
+
+def verify(store: ObjectStore, manifest: CheckpointManifest) -> None:
+    """Reads the checkpoint's files. Raises `MissingObject`, or `ValueError` if one is damaged."""
+    state_reader.verify_files(store, manifest.folder, manifest.files)
 
 
 def _put_manifest(store: ObjectStore, manifest: CheckpointManifest) -> None:
@@ -186,10 +213,11 @@ def decode(data: bytes) -> CheckpointManifest:
             "window": float() | int() as window,
             "trained": [*trained],
             "holder": str(holder),
-            "digest": str(digest),
+            "files": [*listed],
             "format": int(form),
         } if form == FORMAT and min(lineage, version) >= 0 and all(isinstance(task, str) for task in trained):
-            manifest = CheckpointManifest(lineage, version, parent, window, tuple(trained), holder, digest)
+            files = tuple(map(_file, listed))
+            manifest = CheckpointManifest(lineage, version, parent, window, tuple(trained), holder, files)
         case _:
             raise ValueError("its manifest is malformed, or of another format")
     if orjson.dumps(asdict(manifest)) != data:
@@ -197,12 +225,42 @@ def decode(data: bytes) -> CheckpointManifest:
     return manifest
 
 
+def _file(listed: Any) -> StateFile:
+    match listed:
+        case {"digest": str(digest), "size": int(size), "rows": [*rows]} if DIGEST.fullmatch(digest):
+            file = StateFile(digest, size, tuple(map(_rows, rows)))
+            if all(stored.begin + stored.size <= size for stored in file.rows):
+                return file
+    raise ValueError("its manifest lists a file that cannot be")
+
+
+def _rows(listed: Any) -> StoredRows:
+    match listed:
+        case {
+            "name": str(name),
+            "dtype": str(dtype),
+            "shape": [*shape],
+            "first": int(first),
+            "rows": int(rows),
+            "begin": int(begin),
+        } if dtype in DTYPES and all(isinstance(size, int) for size in shape):
+            found = StoredRows(name, dtype, tuple(shape), first, rows, begin)
+            lie_within = min((first, rows, begin, *shape)) >= 0 and first + rows <= rows_of(found.shape)
+            if lie_within and begin % DTYPES[dtype].itemsize == 0:
+                return found
+    raise ValueError("its manifest lists rows that cannot be")
+
+
 def name_of(version: Version) -> str:
     return f"{version.lineage:04d}/{version.number:08d}"
 
 
+def folder_of(name: str) -> str:
+    return f"{PREFIX}{name}/"
+
+
 def _key(name: str, file: str) -> str:
-    return f"{PREFIX}{name}/{file}"
+    return folder_of(name) + file
 
 
 def _name(key: str) -> str:

@@ -37,9 +37,9 @@ class Choice:
 
 def choices(store: ObjectStore) -> Iterator[Choice]:
     """Yields the checkpoints of the surviving history, newest first."""
-    after = 0
+    after, unpruned = 0, checkpoint.unpruned(store)
     for manifest in checkpoint.history(store):
-        yield Choice(manifest, after, store.exists(manifest.state))
+        yield Choice(manifest, after, unpruned.issuperset(manifest.keys))
         after += len(manifest.trained)
 
 
@@ -54,7 +54,7 @@ def rewind(queue: LearnerQueue, monitor: Monitor, store: ObjectStore, name: str)
         what = f"is alive: its last sign of life was {status.learner_silent_ms} ms ago"
         raise EchoQueueError(Problem("learner", what, "stop it, then rewind"))
     try:
-        checkpoint.state(store, chosen.manifest)
+        checkpoint.verify(store, chosen.manifest)
     except (MissingObject, ValueError) as error:
         raise EchoQueueError(Problem(name, f"is damaged: {error}", "choose another checkpoint")) from None
     resume(queue, store, chosen.manifest)

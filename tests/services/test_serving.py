@@ -178,14 +178,18 @@ def test_a_store_on_a_full_disk_says_so_and_keeps_what_it_has(
     kept.stop()
 
 
-def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(config: Config, start: Start) -> None:
+@pytest.mark.parametrize("kind", ["put", "multipart"])
+def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(
+    config: Config, start: Start, kind: str
+) -> None:
     kept = start(config)
     connect_store(config).put("x/whole", b"1")
     kept.stop()
-    unfinished = services_dir(config) / "store" / "objects" / "echo-queue" / "test" / "x" / ".rclone_temp_put_1"
+    unfinished = services_dir(config) / "store" / "objects" / "echo-queue" / "test" / "x" / f".rclone_temp_{kind}_1"
     unfinished.write_bytes(b"half")
     kept = start(config)
     assert [stored.key for stored in connect_store(config).list("x/")] == ["x/whole"]
+    assert not unfinished.exists()
     kept.stop()
 
 

@@ -1,7 +1,9 @@
 """Promises of the object store, kept on every real server we can start."""
 
+import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from echo_queue.errors import ServiceError
+from echo_queue.storage import object_store as object_store_module
 from echo_queue.storage.object_store import INDEX, MissingObject, ObjectStore, ShortObject, Unreachable
 from tests.servers.s3 import BUCKET, Server
 from tests.servers.swift import Swift
@@ -192,3 +195,99 @@ def test_everything_acknowledged_is_there_after_the_server_was_killed(
     assert {key: listed.get(key) for key, _ in acknowledged} == dict(acknowledged)
     for key, size in acknowledged[-3:]:
         assert len(object_store.get(key)) == size
+
+
+# Large objects --------------------------------------------------------------------------------------------------------
+
+PART = 5 << 20
+"""The smallest part that servers take."""
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Data of three parts; parts are as small as can be."""
+    monkeypatch.setattr(object_store_module, "MULTIPART_BYTES", PART)
+    return random.Random(1).randbytes(2 * PART + 1000)
+
+
+def watch(store: ObjectStore, operation: str, action: Callable[[int], None]) -> None:
+    """Calls `action` with 1, 2, … before each request of the operation is sent."""
+    count = iter(range(1, 1000))
+    store._client.meta.events.register(f"before-call.s3.{operation}", lambda **_: action(next(count)))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_large_object_goes_in_parts_and_comes_back(
+    object_store: ObjectStore, small_parts: bytes, kind: Callable[[bytes], bytes]
+) -> None:
+    sent: list[int] = []
+    watch(object_store, "UploadPart", sent.append)
+    assert object_store.put("large", kind(small_parts))
+    assert sent == [1, 2, 3]
+    assert object_store.get("large") == small_parts
+    assert [stored.key for stored in object_store.list()] == ["large"]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_can_be_put(object_store: ObjectStore, kind: Callable[[bytes], bytes]) -> None:
+    assert object_store.put("small", kind(b"data"))
+    assert object_store.put("once", kind(b"data"), once=True)
+    assert object_store.get("small") == object_store.get("once") == b"data"
+
+
+def test_what_is_put_once_is_one_put_of_any_size(object_store: ObjectStore, small_parts: bytes) -> None:
+    sent: list[int] = []
+    watch(object_store, "CreateMultipartUpload", sent.append)
+    assert object_store.put("once", small_parts, once=True)
+    assert not object_store.put("once", b"another", once=True)
+    assert (object_store.get("once"), sent) == (small_parts, [])
+
+
+def test_an_upload_in_parts_that_fails_leaves_no_object_and_no_parts(
+    object_store: ObjectStore, small_parts: bytes
+) -> None:
+    class Cut(Exception):
+        """Nothing that is worth another try."""
+
+    def fail(number: int) -> None:
+        if number == 2:
+            raise Cut
+
+    object_store.put("before", b"1")
+    watch(object_store, "UploadPart", fail)
+    with pytest.raises(Cut):
+        object_store.put("large", small_parts)
+    assert [stored.key for stored in object_store.list()] == ["before"]
+    uploads = object_store._client.list_multipart_uploads(Bucket=object_store.endpoint.bucket).get("Uploads", [])
+    assert [upload["Key"] for upload in uploads if upload["Key"].startswith(object_store.prefix)] == []
+
+
+def test_an_upload_in_parts_survives_a_server_that_is_killed_in_the_middle(
+    s3_server: Server, object_store: ObjectStore, small_parts: bytes
+) -> None:
+    """It forgets the parts that it had: the upload begins again, and until it ends there is no object."""
+    seen: list[list[str]] = []
+
+    def kill(number: int) -> None:
+        if number == 3:
+            s3_server.kill()
+            s3_server.start()
+            seen.append([stored.key for stored in ObjectStore(object_store.endpoint, object_store.prefix[:-1]).list()])
+
+    watch(object_store, "UploadPart", kill)
+    assert object_store.put("large", small_parts)
+    assert seen == [[]]
+    assert object_store.get("large") == small_parts
+
+
+def test_an_object_fills_a_buffer(object_store: ObjectStore) -> None:
+    data = bytes(range(256)) * 3000
+    object_store.put("a", data)
+    for size in (len(data), 1000):
+        object_store.read_into("a", buffer := bytearray(size))
+        assert buffer == data[:size]
+    object_store.read_into("nowhere", bytearray())
+    with pytest.raises(MissingObject):
+        object_store.read_into("nowhere", bytearray(1))
+    with pytest.raises(ShortObject):
+        object_store.read_into("a", bytearray(len(data) + 1))

@@ -108,7 +108,7 @@ class LearnerCase(Case):
         if point == "uncommit":
             assert self.run_role("commit#3") == CRASHED
             newest = next(iter(checkpoint.history(self.store)))
-            self.store.put(newest.state, b"damaged")
+            self.store.put(newest.keys[0], b"damaged")
 
     def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
         """Runs the learner with a store in which the point can be reached."""

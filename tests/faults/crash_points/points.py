@@ -45,7 +45,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "learner": (
         *(f"learner/{name}.py" for name in ("training_loop", "batch_collector", "housekeeper")),
-        *(f"learner/recovery/{name}.py" for name in ("resume", "checkpoint")),
+        *(
+            f"learner/recovery/{name}.py"
+            for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
+        ),
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",
@@ -54,7 +57,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "operator": (
         *(f"learner/recovery/{name}.py" for name in ("rewind", "resume")),
-        *(f"learner/recovery/checkpoint.py:{name}" for name in ("state", "read", "_keys", "_put_manifest")),
+        *(f"learner/recovery/checkpoint.py:{name}" for name in ("verify", "read", "_keys", "_put_manifest")),
+        "learner/recovery/state_reader.py:verified",
         "echo_queue/weights/catalogue.py",
         "echo_queue/reporting/results.py:reopen",
         CONNECT,
@@ -83,13 +87,14 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "workers/weights/fetch.py": {"get": (MANIFEST,)},
     "workers/weights/cache/sources.py": {"stream": (WEIGHTS,)},
     "learner/recovery/checkpoint.py": {
-        "put": (STATE,),
+        "put": (),
         "put once": (CHECKPOINT,),
-        "get": (STATE, CHECKPOINT),
+        "get": (CHECKPOINT,),
         "list": (STATE,),
         "delete": (STATE,),
     },
-    "learner/recovery/rewind.py": {"exists": (STATE,)},
+    "learner/recovery/state_files.py": {"put": (STATE,)},
+    "learner/recovery/state_reader.py": {"read_into": (STATE,)},
     "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},

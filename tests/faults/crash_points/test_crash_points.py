@@ -46,7 +46,6 @@ UNREACHED = {
     ("learner", "get weights"): "a route to such a version",
     ("learner", "turn"): "a second process that goes on with a lineage that another began",
     ("operator", "turn"): "a second process that goes on with a lineage that another began",
-    ("operator", "put checkpoints"): "tensors: a rewind marks those that are there",
     ("operator", "delete replay"): "a commit of groups that still lie in replay: a rewind goes back",
     ("worker", "discard"): "a partial rollout that no worker of this run can have made",
     ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",

@@ -45,6 +45,7 @@ from echo_queue.submission.sources.jsonl import byte_range
 from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, SignatureVerifier, Signer, TensorInfo
 from echo_queue.weights.manifest import part_key, place_of, root_digest
 from learner.recovery import checkpoint
+from learner.recovery.state_files import StateFile, StoredRows
 from tests.faults.fuzz import delta_shards
 from workers.environments import child
 from workers.weights.peers import http1
@@ -299,6 +300,8 @@ def take_checkpoint(data: bytes) -> None:
     with suppress(ValueError):
         manifest = checkpoint.decode(data)
         assert orjson.dumps(asdict(manifest)) == data, "what was accepted is not what we would write"
+        for file in manifest.files:
+            assert all(rows.begin >= 0 and rows.begin + rows.size <= file.size for rows in file.rows)
 
 
 def take_index(data: bytes) -> None:
@@ -363,7 +366,9 @@ def _manifest() -> bytes:
 
 def _checkpoint() -> bytes:
     names = ("0001/00000001", "0001/00000002")
-    return orjson.dumps(asdict(checkpoint.CheckpointManifest(1, 2, names[0], 2.0, ("set/0/1",), names[1], "ab" * 32)))
+    rows = (StoredRows("w", "F32", (4, 2), 1, 3, 64), StoredRows("step", "F32", (), 0, 1, 88))
+    files = (StateFile("ab" * 32, 92, rows), StateFile("cd" * 32, 8, ()))
+    return orjson.dumps(asdict(checkpoint.CheckpointManifest(1, 2, names[0], 2.0, ("set/0/1",), names[1], files)))
 
 
 def _metrics() -> bytes:

@@ -33,16 +33,11 @@ MUTATIONS = (
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
         "learner/training_loop.py",
         """\
-        self.newest = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
-        )
-        self.queue.commit(self.newest.name, trained)
+        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
 """,
         """\
         self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
-        self.newest = checkpoint.save(
-            self.store, version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window
-        )
+        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
 """,
         ("tests/learner/test_training_loop.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
     ),
@@ -353,15 +348,25 @@ MUTATIONS = (
         "a checkpoint's manifest first",
         "a learner that dies while it saves leaves a checkpoint that cannot be loaded, and counts as one",
         "learner/recovery/checkpoint.py",
-        "    store.put(manifest.state, data)\n    _put_manifest(store, manifest)\n    return manifest\n\n\ndef newest",
-        "    _put_manifest(store, manifest)\n    store.put(manifest.state, data)\n    return manifest\n\n\ndef newest",
+        """\
+    files = write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
+    return complete(store, version, files, trained=trained, parent=parent, window=window)
+""",
+        """\
+    import types
+    nowhere = types.SimpleNamespace(put=lambda key, data: True)
+    files = write_files(nowhere, folder_of(name_of(version)), whole(tensors), file_bytes)
+    manifest = complete(store, version, files, trained=trained, parent=parent, window=window)
+    write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
+    return manifest
+""",
         ("tests/learner/recovery/test_checkpoint.py::test_a_save_that_is_cut_off_leaves_no_checkpoint",),
     ),
     Mutation(
         "a checkpoint's digest not checked",
         "training goes on from tensors that a disk has changed",
-        "learner/recovery/checkpoint.py",
-        "if blake3(data).hexdigest() == manifest.digest:",
+        "learner/recovery/state_reader.py",
+        "if blake3(data).hexdigest() == file.digest:",
         "if True:",
         ("tests/learner/recovery/test_checkpoint.py::test_a_checkpoint_that_is_not_whole_is_passed_over",),
     ),

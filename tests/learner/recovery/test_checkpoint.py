@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
 from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.state_files import Piece, whole, write_files
 
 TENSORS = {"weight": torch.arange(6.0).view(2, 3), "rng": torch.get_rng_state()}
 
@@ -23,9 +26,9 @@ def save(
 
 
 def damage(store: ObjectStore, manifest: CheckpointManifest) -> None:
-    data = bytearray(store.get(manifest.state))
+    data = bytearray(store.get(manifest.keys[0]))
     data[-1] ^= 1
-    store.put(manifest.state, bytes(data))
+    store.put(manifest.keys[0], bytes(data))
 
 
 def test_there_is_none_before_the_first(store: ObjectStore) -> None:
@@ -65,15 +68,17 @@ class Cut(Exception):
 
 
 class After:
-    """Cuts off what is done after `left` steps."""
+    """Cuts off what is done after `left` steps, in whatever thread."""
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self._lock = threading.Lock()
 
     def before(self, step: str, about: object) -> None:
-        if self.left == 0:
-            raise Cut(step)
-        self.left -= 1
+        with self._lock:
+            if self.left == 0:
+                raise Cut(step)
+            self.left -= 1
 
     def after(self, step: str, about: object, answer: object) -> None:
         pass
@@ -106,7 +111,7 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(store: ObjectStore, harm:
         case "damaged tensors":
             damage(store, second)
         case "no tensors":
-            store.delete([second.state])
+            store.delete(second.keys[-1:])
     found = checkpoint.newest(store)
     assert found is not None and found[0] == first
 
@@ -126,6 +131,44 @@ def test_saving_again_is_harmless_and_another_learner_is_refused(store: ObjectSt
     assert found is not None and found[0] == first
 
 
+def test_the_tensors_of_the_caller_are_filled_in_place(store: ObjectStore) -> None:
+    """A model's own parameters are never held twice; what fits no tensor of the caller's comes in a new one."""
+    save(store, 3)
+    own = {"weight": torch.zeros(2, 3), "rng": torch.zeros(2, dtype=torch.uint8), "other": torch.zeros(1)}
+    found = checkpoint.newest(store, own)
+    assert found is not None
+    assert torch.equal(own["weight"], TENSORS["weight"] + 3)
+    assert found[1]["weight"].data_ptr() == own["weight"].data_ptr()
+    assert torch.equal(found[1]["rng"], TENSORS["rng"]) and not own["rng"].any()
+    assert sorted(found[1]) == ["rng", "weight"]
+
+
+def test_tensors_half_filled_from_a_damaged_checkpoint_are_those_of_the_one_before(store: ObjectStore) -> None:
+    first = save(store, 10)
+    prefix = checkpoint.folder_of("0001/00000020")
+    files = write_files(store, prefix, whole({"weight": torch.ones(2, 3), "rng": TENSORS["rng"]}), file_bytes=200)
+    assert len(files) > 1
+    checkpoint.complete(store, Version(1, 20), files, trained=(), parent=first, window=1.0)
+    store.delete([prefix + file.name for file in files if file.rows[0].name == "rng"])
+    own = {"weight": torch.zeros(2, 3)}
+    found = checkpoint.newest(store, own)
+    assert found is not None and found[0] == first
+    assert torch.equal(own["weight"], TENSORS["weight"] + 10)
+
+
+def test_several_processes_write_their_own_rows_into_one_checkpoint(store: ObjectStore) -> None:
+    table = torch.arange(40.0).view(10, 4)
+    version = Version(1, 7)
+    prefix = checkpoint.folder_of(checkpoint.name_of(version))
+    ranks = [Piece("table", (10, 4), first, table[first:end]) for first, end in ((0, 3), (3, 3), (3, 10))]
+    files = [file for piece in ranks for file in write_files(store, prefix, [piece])]
+    files += write_files(store, prefix, whole({"rng": TENSORS["rng"]}))
+    checkpoint.complete(store, version, tuple(files), trained=("a/0/1",), parent=None, window=1.0)
+    found = checkpoint.newest(store)
+    assert found is not None
+    assert torch.equal(found[1]["table"], table) and torch.equal(found[1]["rng"], TENSORS["rng"])
+
+
 def test_pruning_keeps_the_newest_tensors_and_every_id_ever_trained(store: ObjectStore) -> None:
     parent, history = None, []
     for number in range(1, 6):
@@ -133,7 +176,7 @@ def test_pruning_keeps_the_newest_tensors_and_every_id_ever_trained(store: Objec
         history.append(parent)
     assert parent is not None
     checkpoint.prune(store, parent, keep=2)
-    assert [store.exists(manifest.state) for manifest in history] == [False, False, False, True, True]
+    assert [all(map(store.exists, manifest.keys)) for manifest in history] == [False, False, False, True, True]
     assert checkpoint.trained_ids(store) == [f"a/0/{number}" for number in range(1, 6)]
 
 
@@ -143,4 +186,4 @@ def test_the_ledger_leaves_out_what_a_fork_left_behind(store: ObjectStore) -> No
     fork = save(store, 15, first, lineage=2, ids=("again",))
     assert checkpoint.trained_ids(store) == ["kept", "again"]
     checkpoint.prune(store, fork, keep=5)
-    assert not store.exists(lost.state)
+    assert not any(map(store.exists, lost.keys))

@@ -102,7 +102,7 @@ def test_a_rewind_to_what_is_not_there_changes_nothing(harness: LearnerHarness) 
     config = a_run_that_ended(harness)
     store, queue = harness.store(config), harness.queue(config)
     oldest = manifests(harness, config)[-1]
-    store.delete([oldest.state])
+    store.delete(oldest.keys)
     assert [choice.whole for choice in choices(store)][-1] is False
     for name, what in (("0009/00000001", "is no checkpoint of this run's"), (oldest.name, "its tensors are gone")):
         with pytest.raises(EchoQueueError, match=what):
@@ -114,7 +114,7 @@ def test_what_only_a_damaged_checkpoint_holds_is_trained_again(harness: LearnerH
     config = a_run_that_ended(harness)
     store, queue = harness.store(config), harness.queue(config)
     newest, before, *_ = manifests(harness, config)
-    store.put(newest.state, b"torn")
+    store.put(newest.keys[0], b"torn")
     found = checkpoint.newest(store)
     assert found is not None and found[0].name == before.name
     resume(queue.learner(), store, found[0])

@@ -1,0 +1,210 @@
+"""Saving and loading a large state: seconds and peak memory, against one bytes object and one put of it all.
+
+The baseline is what format 2 of the checkpoint did: safetensors makes the bytes, one thread hashes them, one PutObject
+carries them (Amazon S3 takes 5 GB at most), and a load reads them all before it copies any tensor. Each part runs in a
+process of its own, against rclone on this machine's disk. Memory is the peak of resident bytes above what stood before
+the part began: above the state for a save, above the tensors to be filled for a load.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import orjson
+import safetensors.torch
+import torch
+from blake3 import blake3
+
+from benchmarks.verdict import conclude
+from echo_queue.connections.secrets import StoreKeys
+from echo_queue.records import Version
+from echo_queue.services.s3_server import S3Server
+from echo_queue.storage.endpoint import StoreEndpoint
+from echo_queue.storage.object_store import ObjectStore
+from learner.recovery import checkpoint
+from learner.recovery.state_files import FILE_BYTES, THREADS
+
+MB, GB = 1e6, 1e9
+RUN, BLOB = "benchmark", "one-object"
+SLACK_BYTES = 64 << 20
+"""What interpreter, client and threads take besides the files under way."""
+ROW = 4096
+DEADLINE_S = 600.0
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds that a part took, and the bytes that it took at its peak besides the state."""
+
+    seconds: float
+    extra_bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one process measures: an action of `ACTIONS`, with a state of that size, on that server."""
+
+    action: str
+    gigabytes: float
+    file_bytes: int
+    url: str
+    bucket: str
+    access_key: str
+    secret_key: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    gigabytes: float
+    save_s: float
+    baseline_save_s: float
+    save_ratio: float
+    save_mb: float
+    baseline_save_mb: float
+    load_s: float
+    baseline_load_s: float
+    load_ratio: float
+    load_mb: float
+    baseline_load_mb: float
+
+
+def save(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    checkpoint.save(store, Version(1, 1), tensors, trained=(), parent=None, window=1.0, file_bytes=file_bytes)
+
+
+def load(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    checkpoint.newest(store, tensors)
+
+
+def save_as_one(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    store.put(f"{BLOB}.digest", blake3(data).hexdigest().encode())
+    store.put(BLOB, data, once=True)  # what is put once is a single put
+
+
+def load_as_one(store: ObjectStore, tensors: Tensors, file_bytes: int) -> None:
+    data = store.get(BLOB)
+    if blake3(data).hexdigest().encode() != store.get(f"{BLOB}.digest"):
+        raise ValueError("the digest does not match")
+    for name, tensor in safetensors.torch.load(data).items():
+        tensors[name].copy_(tensor)
+
+
+ACTIONS: Mapping[str, Callable[[ObjectStore, Tensors, int], None]] = {
+    "save": save,
+    "load": load,
+    "save as one": save_as_one,
+    "load as one": load_as_one,
+}
+
+
+def state(gigabytes: float) -> Tensors:
+    """Returns tensors of a model's sizes, the largest of a third of the state."""
+    rows = int(gigabytes * GB / 4 / ROW)
+    sizes = [rows // 3, *[rows // 12] * 8]
+    draw = torch.Generator().manual_seed(1)
+    return {f"master/{place}": torch.rand(size, ROW, generator=draw) for place, size in enumerate(sizes)}
+
+
+def measured(action: str, endpoint: StoreEndpoint, gigabytes: float, file_bytes: int) -> Measured:
+    """Measures an action in a process of its own, which compares what it loads with what was saved."""
+    keys = (endpoint.access_key or "", endpoint.secret_key or "")
+    part = Part(action, gigabytes, file_bytes, endpoint.url, endpoint.bucket, *keys)
+    command = [sys.executable, "-m", "benchmarks.checkpoint", "--part"]
+    ended = subprocess.run(
+        command, input=orjson.dumps(asdict(part)), stdout=subprocess.PIPE, timeout=DEADLINE_S, check=True
+    )
+    return Measured(**orjson.loads(ended.stdout))
+
+
+def measure_here(part: Part) -> Measured:
+    torch.set_num_threads(1)
+    endpoint = StoreEndpoint(
+        part.url, part.bucket, access_key=part.access_key, secret_key=part.secret_key, put_once=True
+    )
+    store = ObjectStore(endpoint, RUN, DEADLINE_S)
+    store.check()
+    tensors = state(part.gigabytes)
+    if part.action.startswith("load"):
+        for tensor in tensors.values():
+            tensor.fill_(-1.0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    before, began = _resident("VmRSS"), time.perf_counter()
+    ACTIONS[part.action](store, tensors, part.file_bytes)
+    found = Measured(time.perf_counter() - began, _resident("VmHWM") - before)
+    if not all(torch.equal(tensors[name], tensor) for name, tensor in state(part.gigabytes).items()):
+        raise ValueError("the state came back otherwise")
+    return found
+
+
+def _resident(what: str) -> int:
+    """Returns bytes: `VmRSS` for now, `VmHWM` for the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
+
+
+def measure(endpoint: StoreEndpoint, gigabytes: float, file_bytes: int) -> Figures:
+    saved, baseline_saved, loaded, baseline_loaded = (
+        measured(action, endpoint, gigabytes, file_bytes) for action in ("save", "save as one", "load", "load as one")
+    )
+    return Figures(
+        gigabytes=gigabytes,
+        save_s=saved.seconds,
+        baseline_save_s=baseline_saved.seconds,
+        save_ratio=saved.seconds / baseline_saved.seconds,
+        save_mb=saved.extra_bytes / MB,
+        baseline_save_mb=baseline_saved.extra_bytes / MB,
+        load_s=loaded.seconds,
+        baseline_load_s=baseline_loaded.seconds,
+        load_ratio=loaded.seconds / baseline_loaded.seconds,
+        load_mb=loaded.extra_bytes / MB,
+        baseline_load_mb=baseline_loaded.extra_bytes / MB,
+    )
+
+
+def _print(what: str, seconds: float, megabytes: float, baseline_s: float, baseline_mb: float) -> None:
+    ours, baseline = (f"{s:6.1f} s and {mb:5.0f} MB" for s, mb in ((seconds, megabytes), (baseline_s, baseline_mb)))
+    print(f"  {what}  {ours}; baseline {baseline}; ratio of seconds {seconds / baseline_s:.2f}")
+
+
+def main() -> int:
+    """Prints the figures; returns 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the state")
+    parser.add_argument("--file-mib", type=int, default=FILE_BYTES >> 20, help="largest size of a file, MiB")
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.part:
+        print(orjson.dumps(measure_here(Part(**orjson.loads(sys.stdin.buffer.read())))).decode())
+        return 0
+    with tempfile.TemporaryDirectory() as directory:
+        server = S3Server(Path(directory), StoreKeys("BENCHMARKBENCHMARKBE", "benchmark"))
+        server.start()
+        try:
+            endpoint = replace(server.endpoint("benchmark"), put_once=True)
+            ObjectStore(endpoint, RUN).create_bucket()
+            figures = measure(endpoint, args.gigabytes, args.file_mib << 20)
+        finally:
+            server.stop()
+    bound_mb = (THREADS * (args.file_mib << 20) + SLACK_BYTES) / MB
+    print(f"{args.gigabytes:g} GB in files of {args.file_mib} MiB, {THREADS} at a time; baseline: one object, one put")
+    _print("save", figures.save_s, figures.save_mb, figures.baseline_save_s, figures.baseline_save_mb)
+    _print("load", figures.load_s, figures.load_mb, figures.baseline_load_s, figures.baseline_load_mb)
+    targets = {
+        f"a save takes at most {bound_mb:.0f} MB besides the state": figures.save_mb <= bound_mb,
+        f"a load takes at most {bound_mb:.0f} MB besides the tensors": figures.load_mb <= bound_mb,
+        "a save is no slower than one put": figures.save_ratio <= 1.0,
+    }
+    return conclude(figures, targets, as_json=args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
