@@ -59,6 +59,9 @@ ALLOWED: Mapping[str, str] = {
     "workers/weights/cache/sources.py:StoreSource.chunks": "writes into a part cache that ends with the process",
     "learner/base_model/__init__.py:make": "the folder of its partial rollouts, removed at the end",
     "learner/base_model/build.py:build": "its temporary folder, at the failpoint `build base`",
+    "learner/model/activations.py:_contexts": "tensors in memory",
+    "learner/model/head.py:_PiecewiseScores.forward": "tensors in memory",
+    "learner/model/policy.py:Policy.save_pretrained": "called at the failpoint `write model`",
     "learner/training_loop.py:export": "removes an old temporary folder, which no program reads",
 }
 """File and function (or class) → why what it does outside of a failpoint does not matter."""
