@@ -49,9 +49,10 @@ observer: Observer | None = CrashPoint(os.environ[VARIABLE]) if VARIABLE in os.e
 
 def step(name: str, action: Callable[[], T], about: object = None) -> T:
     """Takes the step `name`: runs `action` and returns its answer. `about` tells an observer what the step concerns."""
-    if observer is None:
+    seen_by = observer  # another thread may remove it meanwhile
+    if seen_by is None:
         return action()
-    observer.before(name, about)
+    seen_by.before(name, about)
     answer = action()
-    observer.after(name, about, answer)
+    seen_by.after(name, about, answer)
     return answer

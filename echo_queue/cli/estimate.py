@@ -27,6 +27,7 @@ LEARNER_PARTS = {
     "compute_copy": "the weights that the passes compute with, and their gradients",
     "reference": "the base model, for learner.kl",
     "snapshot": "the weights that are being published",
+    "checkpoint": "the copy of masters and moments that is being saved",
 }
 """The parts of the learner's state, and what each of them is."""
 

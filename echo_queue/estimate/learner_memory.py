@@ -59,6 +59,8 @@ class LearnerMemory:
     """The base model, with `learner.kl` above 0."""
     snapshot: int
     """The copy of the weights that is being published."""
+    checkpoint: int
+    """The copy of masters and moments that is being saved, in host memory: nothing of a GPU's."""
     activations: int
     checkpointed_activations: int
     """The same with activation checkpointing of every layer."""
@@ -68,7 +70,12 @@ class LearnerMemory:
 
     @property
     def state(self) -> int:
-        return self.masters + self.moments + self.gradients + self.compute_copy + self.reference + self.snapshot
+        return self.masters + self.moments + self.gradients + self.compute_copy + self.reference + self.copies
+
+    @property
+    def copies(self) -> int:
+        """The copies that are published and saved beside training."""
+        return self.snapshot + self.checkpoint
 
     @property
     def peak(self) -> int:
@@ -96,6 +103,7 @@ def learner_memory(
         compute_copy=_compute_copy(shape, width, devices),
         reference=width * share if config.learner.kl else 0,
         snapshot=width * share,
+        checkpoint=3 * FLOAT32 * share if kind == "cpu" else 0,
         activations=activations(shape, batch, width, kind),
         checkpointed_activations=activations(shape, batch, width, kind, checkpointed=True),
         logits=logits(shape, batch, width, kind),

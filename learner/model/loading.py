@@ -64,9 +64,9 @@ def check_architecture(settings: PretrainedConfig) -> None:
 
 
 def _small_copy(settings: PretrainedConfig) -> PreTrainedModel:
-    """Returns two layers of the architecture, with few words, a narrow MLP and random weights, in float32."""
+    """Returns at most two layers of the architecture, with few words, a narrow MLP and random weights, in float32."""
     small = copy.deepcopy(settings)
-    small.num_hidden_layers, small.vocab_size = LAYERS, WORDS
+    small.num_hidden_layers, small.vocab_size = min(LAYERS, settings.num_hidden_layers), WORDS
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
     for name in ("intermediate_size", "moe_intermediate_size"):
         if getattr(small, name, None):

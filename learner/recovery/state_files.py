@@ -23,6 +23,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from echo_queue.storage.object_store import MULTIPART_BYTES, ObjectStore
+from echo_queue.weights.delta import codes
 
 SUFFIX = ".safetensors"
 FILE_BYTES = MULTIPART_BYTES
@@ -32,20 +33,7 @@ THREADS = 4
 ALIGNMENT = 8
 ENTRY_BYTES = 160
 """Upper bound of a tensor's entry in a file's header, without its name."""
-DTYPES: Mapping[str, torch.dtype] = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
+DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, kind) for name, kind in codes.DTYPES.items()}
 """The names that safetensors gives to types."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 

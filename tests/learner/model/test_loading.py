@@ -36,6 +36,7 @@ LARGE: dict[str, Any] = {
         Qwen2Config(**SMALL),
         Qwen3Config(**SMALL, tie_word_embeddings=True),
         Qwen3Config(**SMALL, tie_word_embeddings=False),
+        Qwen3Config(**(SMALL | {"num_hidden_layers": 1})),
         Qwen3MoeConfig(**SMALL, moe_intermediate_size=24, num_experts=4, num_experts_per_tok=2),
         MistralConfig(**SMALL, sliding_window=None),
         Qwen3Config(**LARGE),
