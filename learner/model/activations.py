@@ -26,7 +26,8 @@ def checkpoint_layers(layers: torch.nn.ModuleList, kind: Kept) -> None:
         return
     context: dict[str, Any] = {"context_fn": _contexts} if kind == "selective" else {}
     for layer in layers:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, **context)
+        # Nothing in a layer draws random numbers.
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, **context)
 
 
 def _contexts() -> Any:
