@@ -1,0 +1,200 @@
+"""The processes that train one model together, and the messages between them.
+
+- Rank 0 decides, and the others do as it says: `send` and `receive` carry its decisions to every rank, `report` and
+  `reports` carry results back to it. Tensors go through collectives instead (`together`).
+- Messages lie in a key-value store of torch, which rank 0 holds: they need no common order, travel beside collectives,
+  and a missing one names its rank.
+- Every wait ends at a deadline with an error that names the ranks that did not answer.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+from torch import Tensor, distributed
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import DistError, PrefixStore, TCPStore
+
+from echo_queue import failpoints
+from echo_queue.errors import EchoQueueError, Problem
+
+MESSAGE_BYTES = 4 << 20
+"""A longer message is stored in pieces of this size: torch's store refuses more than 8 MiB at once."""
+LISTEN_S = 5.0
+"""Longest wait for a decision between two looks at rank 0's sign of life."""
+ANSWER_S = 5.0
+"""Time that the ranks have to say that they live, once a collective has failed."""
+Store = HashStore | TCPStore | PrefixStore
+
+ALIVE = "alive"
+"""Key of the counter that rank 0 raises as a sign of life."""
+
+
+class RankLostError(EchoQueueError):
+    """Another rank has ended or does not answer. All ranks begin again at the newest checkpoint."""
+
+
+class Team:
+    """One process's view of all `size` processes that train together.
+
+    `deadline_s`: the longest wait for another rank's part in what all ranks do. `silence_s`: how long rank 0 may give
+    no sign of life while the others wait for its decision. The main thread alone calls `send`, `receive`, `together`
+    and `sum`; any thread may call the other methods.
+    """
+
+    def __init__(self, rank: int, size: int, store: Store, *, deadline_s: float, silence_s: float) -> None:
+        self.rank, self.size, self.deadline_s, self._silence_s = rank, size, deadline_s, silence_s
+        self._store = store
+        self._clients = threading.local()
+        self._decisions = 0
+        """Number of decisions sent or received so far."""
+
+    @classmethod
+    def alone(cls) -> "Team":
+        """Returns the team of a process that trains by itself."""
+        return cls(0, 1, HashStore(), deadline_s=1.0, silence_s=1.0)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is rank 0, which decides."""
+        return self.rank == 0
+
+    # Decisions of rank 0 ----------------------------------------------------------------------------------------------
+
+    def send(self, decision: bytes) -> None:
+        """Rank 0: sends the next decision to every other rank."""
+        self.beat()
+        failpoints.step("send decision", lambda: self._write(f"decision/{self._decisions}", decision))
+        self._decisions += 1
+
+    def receive(self) -> bytes:
+        """Waits for rank 0's next decision, as long as rank 0 gives signs of life. Raises `RankLostError`."""
+        key = f"decision/{self._decisions}"
+        self._decisions += 1
+        beats, heard = -1, time.monotonic()
+        while not self._arrive([key], LISTEN_S):
+            if (counted := self._add(ALIVE, 0)) != beats:
+                beats, heard = counted, time.monotonic()
+            if time.monotonic() - heard > self._silence_s:
+                raise self._lost([0], "decide what to do next", self._silence_s)
+        decision = self._read(key)
+        if self._add(f"{key}/read", 1) == self.size - 1:
+            self._delete(key)
+        return decision
+
+    def beat(self) -> None:
+        """Rank 0: gives a sign of life, now and then while the others wait for a decision."""
+        self._add(ALIVE, 1)
+
+    # Results of every rank --------------------------------------------------------------------------------------------
+
+    def report(self, name: str, result: bytes) -> None:
+        """Leaves this rank's result for rank 0, under a name that is used once."""
+        failpoints.step("report to rank 0", lambda: self._write(f"{name}/{self.rank}", result), (name, self.rank))
+
+    def reports(self, name: str, deadline_s: float) -> list[bytes]:
+        """Rank 0: returns the results of all ranks, in order. Raises `RankLostError`, which names the ranks without."""
+        keys = [f"{name}/{rank}" for rank in range(self.size)]
+        if not self._arrive(keys, deadline_s):
+            missing = [rank for rank, key in enumerate(keys) if not self._arrive([key], 0.0)]
+            raise self._lost(missing, f"report on {name}", deadline_s)
+        results = [self._read(key) for key in keys]
+        for key in keys:
+            self._delete(key)
+        return results
+
+    # Collectives ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """Runs a block of collectives, in which all ranks take part. `what`, as a verb, is a name used once.
+
+        Raises `RankLostError` if a collective fails: it names the ranks that do not answer.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size == 1 or not _of_a_collective(error):
+                raise
+            self.report(f"failed to {what}", b"")
+            give_up = time.monotonic() + ANSWER_S
+            silent = set(range(self.size))
+            while silent and time.monotonic() < give_up:
+                silent = {rank for rank in silent if not self._arrive([f"failed to {what}/{rank}"], ANSWER_S / 50)}
+            raise self._lost(sorted(silent), what, self.deadline_s) from error
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Returns `values`, added up over all ranks in place."""
+        if self.size > 1:
+            distributed.all_reduce(values)
+        return values
+
+    # The store --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _client(self) -> Store:
+        """This thread's connection: a wait holds up every other call on the same one."""
+        if not hasattr(self._clients, "store"):
+            self._clients.store = self._store.clone()
+        store: Store = self._clients.store
+        return store
+
+    def _arrive(self, keys: Sequence[str], deadline_s: float) -> bool:
+        """Waits for all keys. Returns whether they came in time."""
+        with self._reaching_rank_0():
+            if self._client.check(list(keys)):
+                return True
+            if deadline_s <= 0:
+                return False
+            try:
+                self._client.wait(list(keys), timedelta(seconds=deadline_s))
+            except DistError:
+                return bool(self._client.check(list(keys)))
+            return True
+
+    def _write(self, key: str, message: bytes) -> None:
+        """Stores the pieces first and their number last, so that a message that is there is whole."""
+        starts = range(0, len(message), MESSAGE_BYTES)
+        with self._reaching_rank_0():
+            for number, start in enumerate(starts):
+                self._client.set(f"{key}/{number}", message[start : start + MESSAGE_BYTES])  # type: ignore[arg-type] - it takes bytes
+            self._client.set(key, str(len(starts)))
+
+    def _read(self, key: str) -> bytes:
+        with self._reaching_rank_0():
+            pieces = int(self._client.get(key))
+            return b"".join(self._client.get(f"{key}/{number}") for number in range(pieces))
+
+    def _delete(self, key: str) -> None:
+        with self._reaching_rank_0():
+            for number in range(int(self._client.get(key))):
+                self._client.delete_key(f"{key}/{number}")
+            self._client.delete_key(key)
+
+    def _add(self, key: str, amount: int) -> int:
+        with self._reaching_rank_0():
+            return int(self._client.add(key, amount))
+
+    @contextmanager
+    def _reaching_rank_0(self) -> Iterator[None]:
+        try:
+            yield
+        except DistError as error:
+            raise RankLostError(Problem("learner rank 0", "cannot be reached any more", AGAIN)) from error
+
+    def _lost(self, ranks: Collection[int], what: str, deadline_s: float) -> RankLostError:
+        """Returns the error for ranks that did not do `what` in time; for none, all are there and a link failed."""
+        who = ", ".join(map(str, ranks))
+        where = f"learner rank {who}" if ranks else f"the learner's {self.size} ranks"
+        problem = f"did not {what} within {deadline_s:g} s" if ranks else f"lost a connection while they had to {what}"
+        return RankLostError(Problem(where, problem, AGAIN))
+
+
+AGAIN = "all ranks are started again at the newest checkpoint; see each rank's last lines if it happens again"
+
+
+def _of_a_collective(error: RuntimeError) -> bool:
+    """Returns whether torch raised the error because another rank was missing: gloo's errors have no class."""
+    return isinstance(error, DistError) or "gloo" in str(error)
