@@ -296,8 +296,13 @@ class Learner(Section):
     """Groups whose rewards are all equal are left out of the loss (`skip`), or count among its tokens (`keep`)."""
     micro_tokens: Positive = 16_384
     """Largest number of padded tokens per forward pass."""
+    ranks: Positive = 1
+    """Number of processes that train together, one per GPU. On one machine the learner starts them itself; for several,
+    start them with torchrun or its like."""
+    rank_deadline_s: Seconds = 300.0
+    """Longest wait of a rank for the other ranks' part in what all of them do, such as one micro-batch."""
     threads: Positive = 1
-    """CPU threads of the learner. In `sync` mode it has all of them."""
+    """CPU threads of each rank of the learner. In `sync` mode the ranks share all of them."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the learner. `auto` takes a GPU if there is one."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
@@ -409,8 +414,8 @@ class Config(Section):
 
     @property
     def learner_threads(self) -> int:
-        """CPU threads of the learner: all there are where worker and learner take turns."""
-        return self._cores or self.learner.threads
+        """CPU threads of each rank of the learner: a share of all where worker and learner take turns."""
+        return max(1, self._cores // self.learner.ranks) if self._cores else self.learner.threads
 
     @property
     def _cores(self) -> int:
