@@ -25,7 +25,7 @@ class Follower:
     def close(self) -> None:
         """There is nothing to end."""
 
-    def orders(self, stop: Event) -> Iterator[Order]:  # noqa: ARG002 - rank 0 decides when to stop
+    def orders(self, stop: Event) -> Iterator[Order]:
         """Yields rank 0's orders until the last one. Raises `RankLostError`."""
         while order := receive(self._team):
             yield order

@@ -44,7 +44,7 @@ def receive(team: Team) -> Order | None:
 def encode(order: Order) -> bytes:
     groups = [group_codec.encode(group) for group in order.groups]
     steps = {"publish": order.publish, "save": order.save, "export": order.export}
-    header = orjson.dumps({"version": order.version, "sizes": [len(group) for group in groups], **steps})
+    header = orjson.dumps({"version": [*order.version], "sizes": [len(group) for group in groups], **steps})
     return b"".join([len(header).to_bytes(LENGTH_BYTES, "little"), header, *groups])
 
 

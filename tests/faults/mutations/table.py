@@ -31,13 +31,13 @@ MUTATIONS = (
     Mutation(
         "committed before it is saved",
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
-        "learner/training_loop.py",
+        "learner/leader.py",
         """\
-        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
+        self._trained.clear()
 """,
         """\
-        self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
-        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
+        self._queue.commit("{:04d}/{:08d}".format(*self._version), history.trained)
+        self._trained.clear()
 """,
         ("tests/learner/test_training_loop.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
     ),

@@ -17,7 +17,7 @@ def test_torchruns_variables_give_the_place() -> None:
     [
         (
             {name: GIVEN[name] for name in ("RANK", "WORLD_SIZE")},
-            "LOCAL_RANK, MASTER_ADDR, MASTER_PORT: not set, altho",
+            "LOCAL_RANK, MASTER_ADDR, MASTER_PORT: not set",
         ),
         ({"WORLD_SIZE": "2"}, "RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: not set, although WORLD_SIZE is"),
         (GIVEN | {"LOCAL_RANK": "one"}, "not all numbers: invalid literal for int"),
