@@ -53,6 +53,6 @@ def decode(data: bytes) -> Order:
     header: dict[str, Any] = orjson.loads(data[LENGTH_BYTES:start])
     groups = []
     for size in header.pop("sizes"):
-        groups.append(group_codec.decode(data[start : start + size], size))
+        groups.append(group_codec.decode(data[start : start + size]))
         start += size
     return Order(Version(*header.pop("version")), tuple(groups), **header)
