@@ -15,10 +15,11 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import AutoTokenizer
 
 from echo_queue import failpoints
@@ -34,16 +35,18 @@ from echo_queue.storage.object_store import INDEX, ObjectStore
 from learner.batch_collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
 from learner.model import device
-from learner.model.loading import load_model
+from learner.model.loading import load_policy, load_reference
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.publication import announcer, signing_key
 from learner.publication.publish_thread import publication_period
 from learner.publication.weight_broadcast import WeightBroadcast, open_broadcast
+from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.checkpoint import CheckpointManifest
 from learner.recovery.resume import resume
+from learner.recovery.state_files import Piece
 from learner.update import UpdateResult, learn
 from learner.update_metrics import Seconds, describe
 
@@ -175,7 +178,7 @@ class TrainingLoop:
         self.handed_over = self.version
         version = Version(self.lineage, self.version)
         self.collector.handed_out(version)
-        self.broadcast.hand_over(version, self.policy.snapshot())
+        self.broadcast.hand_over(version, self.policy.snapshot() or {})
 
     def _record(self, groups: Sequence[Group], result: UpdateResult, seconds: Seconds) -> None:
         """Writes the update to `metrics.jsonl` and the log, and keeps its groups for people to inspect."""
@@ -199,7 +202,8 @@ class TrainingLoop:
         if not self.trained:
             return
         version, trained = Version(self.lineage, self.version), tuple(self.trained)
-        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
+        tensors = {piece.name: piece.tensor for piece in self.policy.pieces()}
+        self.saver.begin(version, tensors, trained=trained, parent=self.newest, window=self.window)
         self.saved, self.saved_s = self.version, time.monotonic()
         self.trained.clear()
 
@@ -220,7 +224,7 @@ class TrainingLoop:
             self._hand_over()
         self.broadcast.wait()
         folder = self.config.run.dir / "model"
-        export(self.policy, self.config.base_model, folder)
+        export(self.policy, self.policy.snapshot() or {}, self.config.base_model, folder)
         finished = self.queue.finish(force=self._reached_max_updates())
         if finished:
             log.info("finished at version %d; the model is %s", self.version, folder)
@@ -244,9 +248,9 @@ class TrainingLoop:
 def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoop:
     """Resumes the run at its newest checkpoint: from then on every older learner of the run is fenced."""
     monitor = Monitor(caller)
-    where, dtype = device.choose(config.learner.device), getattr(torch, config.model.dtype)
-    policy = Policy(load_model(config, where), config.learner, dtype)
-    reference = Scorer(load_model(config, where, dtype).requires_grad_(False)) if config.learner.kl else None
+    where, team = device.choose(config.learner.device), Team.alone()
+    policy = load_policy(config, where, team)
+    reference = load_reference(config, where, team) if config.learner.kl else None
     restored = _restore(store, policy)
     window = restored.window if restored else monitor.status().window
     signer = signing_key.signer(config)
@@ -283,19 +287,24 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
 
 def _restore(store: ObjectStore, policy: Policy) -> CheckpointManifest | None:
     """Gives `policy` the state of the newest whole checkpoint, and returns that; None if there is none yet."""
-    found = checkpoint.newest(store, policy.tensors())
+    found = checkpoint.newest(store)
     if found is None:
         return None
     manifest, tensors = found
-    policy.restore(tensors)
+
+    def read(pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            piece.tensor.copy_(tensors[piece.name])
+
+    policy.restore({name: tuple(tensor.shape) for name, tensor in tensors.items()}, read)
     return manifest
 
 
-def export(policy: Policy, base: str, folder: Path) -> None:
-    """Writes the model with its tokenizer as a Hugging Face folder, which is whole or does not exist."""
+def export(policy: Policy, weights: Mapping[str, Tensor], base: str, folder: Path) -> None:
+    """Writes a snapshot of the model with its tokenizer as a Hugging Face folder, which is whole or does not exist."""
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    failpoints.step("write model", lambda: policy.save_pretrained(temporary))
+    failpoints.step("write model", lambda: policy.save_pretrained(temporary, weights))
     failpoints.step("write tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(temporary))
     if folder.exists():
         failpoints.step("remove model", lambda: shutil.rmtree(folder))

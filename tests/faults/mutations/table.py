@@ -33,11 +33,11 @@ MUTATIONS = (
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
         "learner/training_loop.py",
         """\
-        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
+        self.saver.begin(version, tensors, trained=trained, parent=self.newest, window=self.window)
 """,
         """\
         self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
-        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
+        self.saver.begin(version, tensors, trained=trained, parent=self.newest, window=self.window)
 """,
         ("tests/learner/test_training_loop.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
     ),
