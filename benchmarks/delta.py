@@ -41,8 +41,8 @@ from learner import base_model
 from learner.base_model.task import task_of, warmup_examples
 from learner.batch.micro_batches import micro_batches
 from learner.batch.prepare import PromptSamples, SampleRow, Update
-from learner.model.loading import load_model
-from learner.model.policy import Policy
+from learner.model.loading import load_policy
+from learner.ranks.team import Team
 
 BUILD = Path("build/delta").absolute()
 QUICKSTART = Path("configs/quickstart.toml")
@@ -342,7 +342,7 @@ def train(dtype: str, lr: float, files: list[Path]) -> None:
     environment = {"ECHO_QUEUE_RUN__DIR": str(BUILD), "ECHO_QUEUE_MODEL__DTYPE": dtype}
     settings = load(QUICKSTART, environment)
     folder = base_model.make(settings, say=lambda _: None)
-    policy = Policy(load_model(settings, torch.device("cpu")), settings.learner, getattr(torch, dtype))
+    policy = load_policy(settings, torch.device("cpu"), Team.alone())
     updates = examples(settings, folder)
     for number in range(1, FIRST + SKIP + 1):
         update = next(updates)
@@ -351,7 +351,7 @@ def train(dtype: str, lr: float, files: list[Path]) -> None:
         policy.step(lr)
         for file in files:
             if file.stem.endswith(f"-{number}"):
-                save_file(policy.snapshot(), file)
+                save_file(policy.snapshot() or {}, file)
 
 
 def examples(settings: configuration.Config, folder: Path) -> Iterator[Update]:

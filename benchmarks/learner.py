@@ -38,6 +38,7 @@ from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import LOGITS_AT_ONCE
 from learner.model.sharding import local, shard
+from learner.ranks.team import Team
 from learner.update import learn
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
@@ -202,7 +203,7 @@ class Plain(torch.nn.Module):
         layers = self.model.base_model.layers
         assert isinstance(layers, torch.nn.ModuleList)
         checkpoint_layers(layers, settings.activation_checkpointing)
-        shard(self, layers, torch.bfloat16, where)
+        shard(self, layers, torch.bfloat16, where, Team.alone())
         self._optimizer = torch.optim.AdamW(self.parameters(), lr=settings.lr, fused=True)
         update = prepare(groups, settings.advantage, settings.zero_variance)
         self._tokens, self._prompt = update.tokens, len(groups[0].prompt)

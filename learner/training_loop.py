@@ -10,9 +10,11 @@ Deliberate simplifications: one optimizer step per batch; the oldest groups firs
 
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
@@ -25,6 +27,7 @@ from learner.follower import Follower
 from learner.housekeeper import Housekeeper
 from learner.leader import Leader
 from learner.model import device
+from learner.model.loading import load_policy, load_reference
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.publication import announcer, signing_key
@@ -85,7 +88,7 @@ class TrainingLoop:
             result = self._learn(order)
             if result:
                 self.leader.advance(order)
-            weights = self.policy.snapshot() if order.publish or order.export else {}
+            weights = self._snapshot(order) if order.publish or order.export else {}
             if order.publish:
                 self.leader.hand_over(order.version, weights)
             if result:
@@ -96,6 +99,11 @@ class TrainingLoop:
                 self.saver.begin(order.version, self.policy.pieces(), **self.leader.history()._asdict())
             if order.export:
                 self.leader.finish(weights)
+
+    def _snapshot(self, order: Order) -> Mapping[str, Tensor]:
+        """Returns rank 0 a copy of the weights; the others have none."""
+        with self.team.together(f"put version {order.version.number} together"):
+            return self.policy.snapshot()
 
     def _learn(self, order: Order) -> UpdateResult | None:
         """Trains the order's groups; None if there are none."""
@@ -108,9 +116,10 @@ class TrainingLoop:
 
 def open_loop(config: Config, store: ObjectStore, team: Team, place: Place = ALONE) -> TrainingLoop:
     """Loads the newest checkpoint. Rank 0 resumes the run at it: from then on every older learner of it is fenced."""
-    where, dtype = device.choose(config.learner.device, place.local), getattr(torch, config.model.dtype)
-    policy = Policy(load_model(config, where), config.learner, dtype)
-    reference = Scorer(load_model(config, where, dtype).requires_grad_(False)) if config.learner.kl else None
+    where = device.choose(config.learner.device, place.local)
+    with team.together("load the model"):
+        policy = load_policy(config, where, team)
+        reference = load_reference(config, where, team) if config.learner.kl else None
     restored = checkpoint.restore(store, team, policy.restore)
     saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
     leader = _open_leader(config, store, team, policy, saver, restored) if team.first else Follower(team)
@@ -156,7 +165,7 @@ def _open_leader(
         broadcast=broadcast,
         collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),
         housekeeper=Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe),
-        write_model=policy.write,
+        write_model=policy.save_pretrained,
     )
 
 

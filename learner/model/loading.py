@@ -1,45 +1,53 @@
-"""Loads a base model for `Scorer`, and refuses a model for which its results would be wrong.
+"""Loads the base model from its safetensors files, each rank its own rows.
 
-What an architecture needs is found on two layers of it with few words and random weights: they take a second, however
-large the model is.
+- A model is built without memory, on the meta device; it is sharded, and only then each rank gets memory for its rows
+  and reads them. No process ever holds more than that.
+- An architecture that would come out wrong, and files that do not match it, are refused with the reason.
 """
 
-import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
-from learner.batch.micro_batches import micro_batches
-from learner.batch.prepare import PromptSamples, SampleRow, Update
+from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
-from learner.model.attention.rectangles import Rectangles
+from learner.model.policy import Policy
 from learner.model.scorer import Scorer
+from learner.model.sharding import materialise, shard
+from learner.model.weight_files import WeightFiles
+from learner.ranks.team import Team
 
-LAYERS, WORDS, WIDTH = 2, 64, 64
-LOUD = 40.0
-"""Factor on the copy's output embeddings: logits become so large that a soft cap on them shows."""
-TOLERANCE = 1e-3
+UNSET = -1
+"""What an integer buffer holds before it is computed."""
 
 
-def load_model(settings: config.Config, device: torch.device, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """Loads the base model on `device`, prepared for `Scorer`. Raises `ConfigError` if that cannot be done."""
-    name = settings.base_model
-    try:
-        check_architecture(AutoConfig.from_pretrained(name))
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
-    except (OSError, ValueError) as error:
-        missing = settings.model.base == "init" and not (Path(name) / "config.json").exists()
-        what = "has not been made yet" if missing else f"cannot be loaded: {str(error).splitlines()[0]}"
-        fix = (
-            "run `echo-queue init-model` first" if missing else "name a folder or hub model that transformers can load"
-        )
-        raise ConfigError(Problem("model.base", f"{name} {what}", fix)) from None
-    prepared: PreTrainedModel = prepare(model).to(device)  # type: ignore[arg-type]
-    return prepared
+def load_policy(settings: config.Config, device: torch.device, team: Team) -> Policy:
+    """Loads this rank's part of the policy. Raises `ConfigError` if the base model cannot be trained."""
+    with _loading(settings):
+        model, files = _open(settings.base_model, torch.float32)
+        policy = Policy(model, settings.learner, getattr(torch, settings.model.dtype), team, device)
+        _fill(model, files)
+    return policy
+
+
+def load_reference(settings: config.Config, device: torch.device, team: Team) -> Scorer:
+    """Loads the base model for the KL term, without gradients, in the type in which the policy computes."""
+    dtype = getattr(torch, settings.model.dtype)
+    with _loading(settings):
+        model, files = _open(settings.base_model, dtype)
+        scorer = Scorer(model.requires_grad_(False))
+        if team.size > 1:
+            shard(scorer, scorer.layers, dtype, device, team, trained=False)
+        materialise(scorer, device)
+        _fill(model, files)
+    return scorer
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
@@ -49,51 +57,45 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def check_architecture(settings: PretrainedConfig) -> None:
-    """Raises `ConfigError` for an architecture whose log-probabilities `Scorer` would compute wrongly."""
-    text = settings.get_text_config()
-    layers = set(getattr(text, "layer_types", None) or ["full_attention"])
-    if layers != {"full_attention"}:
-        raise unsupported(f"layers of {', '.join(sorted(layers - {'full_attention'}))}")
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = _small_copy(text)
-        tokens = torch.randint(WORDS, (2, 12))
-        if not torch.allclose(_scored(model, tokens), _plain(model, tokens), atol=TOLERANCE):
-            raise unsupported(f"more than full attention and plain output embeddings ({type(model).__name__})")
+def _open(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, WeightFiles]:
+    """Returns the model, prepared for `Scorer` and without values on the meta device, and its files."""
+    architecture: PretrainedConfig = AutoConfig.from_pretrained(name)
+    check_architecture(architecture)
+    files = WeightFiles.find(name)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(architecture, dtype=dtype)
+    files.check(model)
+    return prepare(model), files
 
 
-def _small_copy(settings: PretrainedConfig) -> PreTrainedModel:
-    """Returns at most two layers of the architecture, with few words, a narrow MLP and random weights, in float32."""
-    small = copy.deepcopy(settings)
-    small.num_hidden_layers, small.vocab_size = min(LAYERS, settings.num_hidden_layers), WORDS
-    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
-    for name in ("intermediate_size", "moe_intermediate_size"):
-        if getattr(small, name, None):
-            setattr(small, name, min(getattr(small, name), WIDTH))
-    if getattr(small, "layer_types", None):
-        small.layer_types = small.layer_types[:LAYERS]
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="eager")
-    head = model.get_output_embeddings()
-    head.weight = torch.nn.Parameter(head.weight * LOUD)
-    model.eval()
-    return model
+def _fill(model: PreTrainedModel, files: WeightFiles) -> None:
+    """Gives the model its values, once it has memory for them."""
+    compute_buffers(model)
+    files.read_into(model)
 
 
-def _plain(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
-    """Returns the log-probabilities of tokens 4 … of each row [2, 12], by transformers' own forward pass."""
-    shared = tokens[:1, :4].expand(2, -1)
-    logits = model(torch.cat([shared, tokens[:, 4:-1]], dim=1)).logits[:, 3:]
-    return torch.log_softmax(logits.float(), -1).gather(-1, tokens[:, 4:].unsqueeze(-1)).flatten()
+@torch.no_grad()
+def compute_buffers(model: PreTrainedModel) -> None:
+    """Gives the model's buffers, which no file holds, the values that transformers computes: rotary frequencies."""
+    for buffer in model.buffers():
+        buffer.fill_(math.nan if buffer.is_floating_point() else UNSET)
+    for module in model.modules():
+        if next(module.buffers(recurse=False), None) is not None:
+            model._init_weights(module)
+    if any(buffer.isnan().any() or (buffer == UNSET).all() for buffer in model.buffers()):
+        raise unsupported("buffers that transformers does not compute")
 
 
-def _scored(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
-    """Returns the same by `Scorer`: both rows share the first row's prompt."""
-    before = model.config._attn_implementation
-    rows = tuple(SampleRow(row.numpy(), row.float().numpy(), np.ones(len(row), np.bool_), 0.0) for row in tokens[:, 4:])
-    update = Update((PromptSamples(tokens[0, :4].numpy(), rows),), tokens[:, 4:].numel(), 0)
-    (batch,) = micro_batches(update, 1 << 20, Rectangles)
-    model.set_attn_implementation(ATTENTION)
-    found: torch.Tensor = Scorer(model)(batch, 1.0).logprobs
-    model.set_attn_implementation(before)
-    return found
+@contextmanager
+def _loading(settings: config.Config) -> Iterator[None]:
+    """Says in a `ConfigError` why transformers or safetensors cannot load the base model."""
+    name = settings.base_model
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        missing = settings.model.base == "init" and not (Path(name) / "config.json").exists()
+        what = "has not been made yet" if missing else f"cannot be loaded: {str(error).splitlines()[0]}"
+        fix = (
+            "run `echo-queue init-model` first" if missing else "name a folder or hub model that transformers can load"
+        )
+        raise ConfigError(Problem("model.base", f"{name} {what}", fix)) from None

@@ -3,16 +3,16 @@
 - The parameters are the masters: gradient and optimizer step are in float32, so small steps are not lost. The model
   computes in `dtype`, with the parameters rounded to it, and is published so: workers and learner compute with the same
   numbers.
-- `tensors` and `restore` carry everything that the next step depends on: training continues bit for bit.
+- Each rank of the team holds its rows of every parameter and of its moments (`learner.model.sharding`).
+- `pieces` and `restore` carry everything that the next step depends on: training continues bit for bit.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import ModuleList
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from echo_queue import config
@@ -23,25 +23,40 @@ from learner.model.activations import checkpoint_layers
 from learner.model.attention import packing_for
 from learner.model.head import Scored
 from learner.model.scorer import Scorer
-from learner.model.sharding import local, placed_like, shard, whole
+from learner.model.sharding import first_row, local, materialise, shard, whole
+from learner.ranks.team import Team
+from learner.recovery.state_files import Piece
 
 MASTER, MOMENTS, RNG = "master/", ("step", "exp_avg", "exp_avg_sq"), "rng"
 
 
 class Policy:
-    """A model with its optimizer. `model`: in float32, from `learner.model.loading`; `dtype`: what it computes in."""
+    """A model with its optimizer; every rank of `team` has one, and all call its methods together.
 
-    def __init__(self, model: PreTrainedModel, settings: config.Learner, dtype: torch.dtype = torch.float32) -> None:
-        self.model, self.dtype, self.device = model, dtype, model.device
+    `model`: with float32 parameters, on its device; or on the meta device, from `learner.model.loading`, which fills in
+    the values of the memory that it is given on `device` here. `dtype`: what the model computes in.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        settings: config.Learner,
+        dtype: torch.dtype = torch.float32,
+        team: Team | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.model, self.dtype, self.device = model, dtype, device or model.device
         self.packing: type[Packing] = packing_for(self.device, dtype)
+        self._team = team or Team.alone()
         self._scorer = Scorer(model)
-        layers = _layers(model)
-        checkpoint_layers(layers, settings.activation_checkpointing)
+        checkpoint_layers(self._scorer.layers, settings.activation_checkpointing)
         if settings.compile:
-            for layer in layers:
+            for layer in self._scorer.layers:
                 layer.compile()
-        if dtype != torch.float32:
-            shard(self._scorer, layers, dtype, self.device)
+        if self._team.size > 1 or dtype != model.dtype:
+            shard(self._scorer, self._scorer.layers, dtype, self.device, self._team)
+        if model.device.type == "meta":
+            materialise(self._scorer, self.device)
         self.masters = dict(model.named_parameters())
         self.optimizer = torch.optim.AdamW(
             [
@@ -64,40 +79,66 @@ class Policy:
         return scored
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Returns a copy of the weights to publish, by name, tied ones once."""
-        return {name: local(master.detach()).to(self.dtype, copy=True) for name, master in self.masters.items()}
+        """Returns rank 0 a copy of the weights to publish, by name, tied ones once; nothing to the other ranks.
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Writes the weights as they are published, with their configuration, as a Hugging Face model."""
+        Of several ranks, the weights go to the CPU: no rank's device holds more than one whole tensor at a time.
+        """
+        copies: dict[str, Tensor] = {}
+        for name, master in self.masters.items():
+            if self._team.size == 1:
+                copies[name] = local(master.detach()).to(self.dtype, copy=True)
+                continue
+            published = whole(master.detach().to(self.dtype))
+            if self._team.first:
+                copies[name] = published.cpu()
+        return copies
+
+    def save_pretrained(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
+        """Writes a `snapshot` with the model's configuration, as a Hugging Face model. Only rank 0 calls it."""
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(self.model.config, dtype=self.dtype)
-        empty.save_pretrained(folder, state_dict=self.snapshot())
+        empty.save_pretrained(folder, state_dict=dict(weights))  # which takes its entries
 
     def step(self, lr: float) -> float:
         """Takes one AdamW step with the gradient that has come together, its norm clipped. Returns the norm before.
 
         No step is taken if the norm is not finite.
         """
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(self.masters.values(), self._clip)))
-        if not math.isfinite(norm):
-            return norm
+        gradients = [local(master.grad) for master in self.masters.values() if master.grad is not None]
+        norm = self._norm(gradients)
+        # As `torch.nn.utils.clip_grads_with_norm_` does it.
+        factor = (self._clip / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor)
+        before = float(norm)
+        if not math.isfinite(before):
+            return before
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return norm
+        return before
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Returns masters, optimizer moments and the random state, by name."""
-        found = {MASTER + name: local(master.detach()) for name, master in self.masters.items()}
-        for name, master in self.masters.items():
-            found |= {f"{moment}/{name}": local(tensor) for moment, tensor in self.optimizer.state[master].items()}
-        return found | {RNG: torch.get_rng_state()}
+    def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Returns the norm of all ranks' rows together."""
+        norm = torch.nn.utils.get_total_norm(gradients)
+        return self._team.sum(norm.double().square()).sqrt().to(norm) if self._team.size > 1 else norm
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restores what `tensors` returned. Raises `ConfigError` if the tensors belong to another model."""
-        shapes = {name.removeprefix(MASTER): t.shape for name, t in tensors.items() if name.startswith(MASTER)}
-        if shapes != {name: local(master).shape for name, master in self.masters.items()}:
+    def pieces(self) -> list[Piece]:
+        """Returns this rank's rows of masters and moments; rank 0 adds what is not cut into rows."""
+        pieces = [_piece(name, tensor) for name, tensor in self._state() if self._team.first or tensor.ndim]
+        rng = [_piece(RNG, torch.get_rng_state())] if self._team.first else []
+        return [piece for piece in [*pieces, *rng] if piece.rows]
+
+    @torch.no_grad()
+    def restore(self, stored: Mapping[str, tuple[int, ...]], read: Callable[[Sequence[Piece]], None]) -> None:
+        """Restores what all ranks' `pieces` held, on as many ranks as there are now.
+
+        `stored`: the shape of every whole tensor. `read`: fills in the pieces that it is given. Raises `ConfigError` if
+        the state belongs to another model.
+        """
+        shapes = {name.removeprefix(MASTER): shape for name, shape in stored.items() if name.startswith(MASTER)}
+        if shapes != {name: tuple(master.shape) for name, master in self.masters.items()}:
             raise ConfigError(
                 Problem(
                     "model.base",
@@ -105,17 +146,29 @@ class Policy:
                     "give this run another name, or the old base model",
                 )
             )
-        with torch.no_grad():
-            for name, master in self.masters.items():
-                local(master).copy_(tensors[MASTER + name])
-                keys = {moment: f"{moment}/{name}" for moment in MOMENTS if f"{moment}/{name}" in tensors}
-                if keys:
-                    state = {moment: placed_like(tensors[key], master) for moment, key in keys.items()}
-                    self.optimizer.state[master] = state
-        torch.set_rng_state(tensors[RNG])
+        for name, master in self.masters.items():
+            kept = [moment for moment in MOMENTS if f"{moment}/{name}" in stored]
+            self.optimizer.state[master] = {moment: _room(moment, master) for moment in kept}
+        rng = torch.get_rng_state()
+        pieces = [_piece(name, tensor) for name, tensor in [*self._state(), (RNG, rng)]]
+        read([piece for piece in pieces if piece.rows])
+        torch.set_rng_state(rng)
+
+    def _state(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields masters and moments by the names that they have in a checkpoint."""
+        for name, master in self.masters.items():
+            yield MASTER + name, master.detach()
+        for name, master in self.masters.items():
+            for moment, tensor in self.optimizer.state[master].items():
+                yield f"{moment}/{name}", tensor
 
 
-def _layers(model: PreTrainedModel) -> ModuleList:
-    layers = model.base_model.layers
-    assert isinstance(layers, ModuleList)
-    return layers
+def _piece(name: str, tensor: Tensor) -> Piece:
+    """Returns this rank's rows of a tensor, or all of one that is not sharded."""
+    return Piece(name, tuple(tensor.shape), first_row(tensor), local(tensor))
+
+
+def _room(moment: str, master: Tensor) -> Tensor:
+    """Returns memory for one of the optimizer's tensors: one number for "step", else placed as the master is."""
+    scalar = moment == "step"
+    return torch.zeros((), dtype=torch.float32, device=master.device) if scalar else torch.zeros_like(master)

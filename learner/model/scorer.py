@@ -6,6 +6,7 @@
 """
 
 import torch
+from torch.nn import ModuleList
 from transformers import PreTrainedModel
 
 from learner.batch.micro_batches import MicroBatch
@@ -24,6 +25,13 @@ class Scorer(torch.nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+
+    @property
+    def layers(self) -> ModuleList:
+        """The model's layers, in order."""
+        layers = self.model.base_model.layers
+        assert isinstance(layers, ModuleList)
+        return layers
 
     def forward(self, batch: MicroBatch, temperature: float) -> Scored:
         """Returns log softmax(logits / temperature) at each token that the model drew, and the entropy there.

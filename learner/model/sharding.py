@@ -1,7 +1,9 @@
-"""Masters in float32 and computation in bfloat16, by FSDP2 (`torch.distributed.fsdp.fully_shard`).
+"""One model in the memory of several processes, by FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
-The parameters themselves are the masters, and the optimizer steps in them. A layer's bfloat16 weights exist only around
-its own forward and backward pass; its gradient is added up in float32. A process alone forms a group of one.
+- Each rank holds its rows of every parameter, of its gradient and of the optimizer's moments. A layer is whole only
+  around its own forward and backward pass.
+- The parameters are the masters, and the optimizer steps in them. If the model computes in another type, a layer's
+  weights in that type exist as long as the layer is whole; gradients are added up in the masters' type.
 """
 
 import torch
@@ -10,33 +12,50 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn import Module, ModuleList
+
+from learner.model.scorer import Scorer
+from learner.ranks.team import Team
 
 
-def shard(root: torch.nn.Module, layers: torch.nn.ModuleList, dtype: torch.dtype, device: torch.device) -> None:
-    """Makes `root` compute in `dtype`, layer by layer, while its parameters stay in float32."""
+def shard(
+    root: Module, layers: ModuleList, dtype: torch.dtype, device: torch.device, team: Team, *, trained: bool = True
+) -> None:
+    """Spreads the rows of all parameters over the team's ranks, and makes `root` compute in `dtype`, layer by layer.
+
+    A process alone forms a group of one. A model that is not `trained` gives up its embeddings and its head after the
+    forward pass; one that is needs them again at once.
+    """
     if not distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-    mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    mesh = init_device_mesh(device.type, (team.size,))
+    masters = next(root.parameters()).dtype
+    policy = MixedPrecisionPolicy(dtype, masters) if dtype != masters else MixedPrecisionPolicy()
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(root, mesh=mesh, mp_policy=policy)
+    fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
+
+
+def materialise(scorer: Scorer, device: torch.device) -> None:
+    """Gives a model on the meta device memory on `device`, without values: to each rank, for its rows."""
+    scorer.to_empty(device=device)
+    scorer.model.tie_weights()
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Returns this process's part of a sharded tensor; any other tensor as it is."""
+    """Returns this process's rows of a sharded tensor; any other tensor as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def first_row(tensor: Tensor) -> int:
+    """Returns the number of the first of this process's rows: FSDP gives all ranks but the last equally many."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    rows = -(-len(tensor) // tensor.device_mesh.size())
+    return min(tensor.device_mesh.get_local_rank() * rows, len(tensor))
+
+
 def whole(tensor: Tensor) -> Tensor:
-    """Returns a sharded tensor put together from all processes; any other tensor as it is."""
+    """Returns a sharded tensor put together from all processes, which all must call this; any other as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def placed_like(part: Tensor, sharded: Tensor) -> Tensor:
-    """Returns this process's `part` as a tensor that is placed as `sharded` is."""
-    part = part.to(sharded.device)
-    if not isinstance(sharded, DTensor) or part.ndim == 0:
-        return part
-    return DTensor.from_local(part, sharded.device_mesh, sharded.placements)

@@ -14,6 +14,7 @@ from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import local
 from learner.update import learn, learning_rate
+from tests.learner.states import restore, state_of
 from tests.learner.synthetic import group, tiny_model
 
 SETTINGS = Learner(lr=3e-3)
@@ -80,17 +81,17 @@ def test_data_four_updates_old_still_teaches() -> None:
 def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
     first = make_policy(dtype=dtype)
     learn(first, [group(0)], 1, SETTINGS, 1.0)
-    kept = {name: tensor.clone() for name, tensor in first.tensors().items()}
+    kept = state_of(first)
     expected_draw = torch.rand(3)
     learn(first, [group(1)], 2, SETTINGS, 1.0)
 
     second = make_policy(seed=5, dtype=dtype)
-    second.restore(kept)
+    restore(second, kept)
     assert torch.equal(torch.rand(3), expected_draw)
     learn(second, [group(1)], 2, SETTINGS, 1.0)
-    for name, tensor in first.tensors().items():
+    for name, tensor in state_of(first).items():
         if name != "rng":
-            assert torch.equal(second.tensors()[name], tensor), name
+            assert torch.equal(state_of(second)[name], tensor), name
 
 
 def test_bfloat16_publishes_the_rounded_masters_and_keeps_steps_too_small_to_round() -> None:
@@ -122,10 +123,10 @@ def test_the_size_of_micro_batches_does_not_change_the_update(dtype: torch.dtype
 
 def test_equal_rewards_leave_weights_and_optimizer_alone() -> None:
     policy = make_policy()
-    before = {name: tensor.clone() for name, tensor in policy.tensors().items()}
+    before = state_of(policy)
     learned = learn(policy, [group(0, rewards=(1, 1, 1))], 1, SETTINGS, 1.0)
     assert (learned.zero_variance_groups, learned.grad_norm, learned.sums.tokens) == (1, 0.0, 0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.tensors().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(policy).items())
 
 
 def test_norms_and_biases_do_not_decay() -> None:

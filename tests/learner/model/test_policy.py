@@ -78,9 +78,9 @@ def test_bfloat16_scores_as_a_model_that_is_loaded_in_bfloat16(tmp_path: Path) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_model_that_is_written_holds_what_was_published(tmp_path: Path, dtype: torch.dtype) -> None:
     policy = Policy(for_scorer(tiny_model()), Learner(), dtype)
-    policy.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     published = policy.snapshot()
+    policy.save_pretrained(tmp_path, published)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert loaded.dtype == dtype
     assert {name for name, _ in loaded.named_parameters()} == published.keys()
     for name, parameter in loaded.named_parameters():
