@@ -15,7 +15,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -35,15 +35,17 @@ from learner.batch_collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
 from learner.model import device
 from learner.model.loading import load_model
-from learner.model.policy import Policy
+from learner.model.policy import RNG, Policy
 from learner.model.scorer import Scorer
 from learner.publication import announcer, signing_key
 from learner.publication.publish_thread import publication_period
 from learner.publication.weight_broadcast import WeightBroadcast, open_broadcast
+from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
+from learner.recovery.state_files import Piece, whole
 from learner.update import UpdateResult, learn
 from learner.update_metrics import Seconds, describe
 
@@ -199,7 +201,8 @@ class TrainingLoop:
         if not self.trained:
             return
         version, trained = Version(self.lineage, self.version), tuple(self.trained)
-        self.saver.begin(version, self.policy.tensors(), trained=trained, parent=self.newest, window=self.window)
+        pieces = tuple(whole(self.policy.tensors()))
+        self.saver.begin(version, pieces, trained=trained, parent=self.newest, window=self.window)
         self.saved, self.saved_s = self.version, time.monotonic()
         self.trained.clear()
 
@@ -212,7 +215,7 @@ class TrainingLoop:
             return
         self.newest = saved
         self.queue.commit(saved.name, saved.trained)
-        checkpoint.prune(self.store, saved, self.config.learner.keep_checkpoints)
+        self.saver.prune(saved, self.config.learner.keep_checkpoints)
 
     def _finish(self) -> bool:
         """Writes the final model and marks the run finished. Returns False if more groups to train came meanwhile."""
@@ -247,7 +250,8 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
     where, dtype = device.choose(config.learner.device), getattr(torch, config.model.dtype)
     policy = Policy(load_model(config, where), config.learner, dtype)
     reference = Scorer(load_model(config, where, dtype).requires_grad_(False)) if config.learner.kl else None
-    restored = _restore(store, policy)
+    team = Team.alone()
+    restored = _restore(store, team, policy)
     window = restored.window if restored else monitor.status().window
     signer = signing_key.signer(config)
     patience = max(config.learner.batch_groups, PATIENCE)
@@ -258,7 +262,7 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
     broadcast = open_broadcast(config, store, queue, announcements, signer)
     version = Version(lineage, newest.version if newest else 0)
-    saver = BackgroundSaver(store, config.queue.stall_deadline_s)
+    saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
 
     def check() -> None:
         broadcast.check()
@@ -281,14 +285,21 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
     )
 
 
-def _restore(store: ObjectStore, policy: Policy) -> CheckpointManifest | None:
+def _restore(store: ObjectStore, team: Team, policy: Policy) -> CheckpointManifest | None:
     """Gives `policy` the state of the newest whole checkpoint, and returns that; None if there is none yet."""
-    found = checkpoint.newest(store, policy.tensors())
-    if found is None:
-        return None
-    manifest, tensors = found
-    policy.restore(tensors)
-    return manifest
+
+    def take(stored: Mapping[str, tuple[int, ...]], read: Callable[[Sequence[Piece]], None]) -> None:
+        own = policy.tensors()
+        tensors = {
+            name: own[name].detach()
+            if name in own and tuple(own[name].shape) == shape
+            else torch.empty(shape, dtype=torch.uint8 if name == RNG else torch.float32)
+            for name, shape in stored.items()
+        }
+        read(tuple(whole(tensors)))
+        policy.restore(tensors)
+
+    return checkpoint.restore(store, team, take)
 
 
 def export(policy: Policy, base: str, folder: Path) -> None:

@@ -17,6 +17,7 @@ from learner import training_loop
 from learner.recovery import checkpoint
 from learner.training_loop import export, open_loop, train
 from tests.learner.learner_harness import LearnerHarness
+from tests.learner.recovery.one_process import newest
 from tests.learner.synthetic import VOCABULARY
 from tests.waiting import wait_until
 
@@ -77,7 +78,7 @@ def test_every_prompt_is_trained_once_and_the_model_is_a_hugging_face_folder(har
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert [line.version for line in lines] == list(range(1, 12))
     assert [line.groups for line in lines] == [4] * 10 + [2]
-    found = checkpoint.newest(harness.store(config))
+    found = newest(harness.store(config))
     assert found is not None and found[0].version == 11
 
     model = AutoModelForCausalLM.from_pretrained(config.run.dir / "model")

@@ -49,6 +49,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
             f"learner/recovery/{name}.py"
             for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
         ),
+        "learner/ranks/team.py",
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",

@@ -62,6 +62,7 @@ ALLOWED: Mapping[str, str] = {
     "learner/model/activations.py:_contexts": "tensors in memory",
     "learner/model/head.py:_PiecewiseScores.forward": "tensors in memory",
     "learner/model/policy.py:Policy.save_pretrained": "called at the failpoint `write model`",
+    "learner/ranks/team.py:Team": "messages between ranks, which end with them; what lasts of them is counted in steps",
     "learner/training_loop.py:export": "removes an old temporary folder, which no program reads",
 }
 """File and function (or class) → why what it does outside of a failpoint does not matter."""
