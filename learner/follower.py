@@ -9,7 +9,7 @@ from echo_queue.records import Version
 from learner.leader import History
 from learner.ranks.order import Order, receive
 from learner.ranks.team import Team
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from learner.update import UpdateResult
 
 

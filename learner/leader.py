@@ -26,16 +26,14 @@ from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.trained_groups import TrainedGroups
-from echo_queue.storage.object_store import ObjectStore
 from learner.batch_collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
 from learner.publication.publish_thread import publication_period
 from learner.publication.weight_broadcast import WeightBroadcast
 from learner.ranks.order import Order, send
 from learner.ranks.team import Team
-from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from learner.update import UpdateResult
 from learner.update_metrics import Seconds, describe
 
@@ -76,7 +74,6 @@ class Leader:
         self,
         config: Config,
         team: Team,
-        store: ObjectStore,
         queue: LearnerQueue,
         monitor: Monitor,
         *,
@@ -88,7 +85,7 @@ class Leader:
         housekeeper: Housekeeper,
         write_model: WriteModel,
     ) -> None:
-        self._config, self._team, self._store, self._queue, self._monitor = config, team, store, queue, monitor
+        self._config, self._team, self._queue, self._monitor = config, team, queue, monitor
         self._saver, self._newest, self._window = saver, newest, window
         self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
         self._write_model = write_model
@@ -232,13 +229,13 @@ class Leader:
     def commit(self, saved: CheckpointManifest | None) -> None:
         """Commits a durable checkpoint's groups, if there is one: the next learner's `resume` fixes a crash before it.
 
-        Then it removes the tensors of older checkpoints.
+        Then the tensors of older checkpoints are removed.
         """
         if saved is None:
             return
         self._newest = saved
         self._queue.commit(saved.name, saved.trained)
-        checkpoint.prune(self._store, saved, self._config.learner.keep_checkpoints)
+        self._saver.prune(saved, self._config.learner.keep_checkpoints)
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Writes the final model and marks the run finished, unless more groups to train have come meanwhile."""

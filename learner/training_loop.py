@@ -38,7 +38,7 @@ from learner.ranks.place import ALONE, Place
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.update import UpdateResult, learn
 
@@ -122,7 +122,9 @@ def open_loop(config: Config, store: ObjectStore, team: Team, place: Place = ALO
         reference = load_reference(config, where, team) if config.learner.kl else None
     restored = checkpoint.restore(store, team, policy.restore)
     saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
-    leader = _open_leader(config, store, team, policy, saver, restored) if team.first else Follower(team)
+    leader: Leader | Follower = Follower(team)
+    if team.first:
+        leader = _open_leader(config, store, team, policy=policy, saver=saver, restored=restored)
     return TrainingLoop(config, team, leader, policy=policy, reference=reference, saver=saver)
 
 
@@ -130,6 +132,7 @@ def _open_leader(
     config: Config,
     store: ObjectStore,
     team: Team,
+    *,
     policy: Policy,
     saver: BackgroundSaver,
     restored: CheckpointManifest | None,
@@ -156,7 +159,6 @@ def _open_leader(
     return Leader(
         config,
         team,
-        store,
         queue,
         monitor,
         saver=saver,

@@ -21,6 +21,7 @@ from learner.losses.objective import token_losses
 from learner.losses.token_sums import TokenSums
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
+from learner.ranks.team import Team
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def learning_rate(settings: config.Learner, number: int) -> float:
 
 def learn(
     policy: Policy,
+    team: Team,
     groups: Sequence[Group],
     number: int,
     settings: config.Learner,
