@@ -1,4 +1,4 @@
-"""What attention must know of a micro-batch, whose tokens lie packed, without padding, in one sequence."""
+"""The tokens of a micro-batch lie packed in one sequence, without padding; attention knows the prompt of each."""
 
 from typing import NamedTuple, Protocol, Self
 

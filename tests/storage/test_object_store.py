@@ -46,7 +46,7 @@ def test_a_range_beyond_the_end_is_never_a_short_answer(object_store: ObjectStor
 
 
 def test_of_eight_writers_at_once_what_stands_is_of_one_that_was_told_so(object_store: ObjectStore) -> None:
-    """That exactly one is told so holds only where the server elects one: of those we can start, none does."""
+    """Exactly one writer is told so only where the server elects one, and no server that the tests can start does."""
     start = threading.Barrier(8)
 
     def write(number: int) -> bool:

@@ -18,7 +18,7 @@ from torch.nn.attention.varlen import varlen_attn
 from learner.batch.packing import Counts, Lengths, moved
 
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
-"""Before torch 2.12 there is no such switch: fewer key heads than query heads are taken as they are."""
+"""The option that allows fewer key heads than query heads. Torch before 2.12 has no option and always allows it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ LAG_S = 2.0
 """It must also be behind by more than it delivers in this time at its own rate."""
 PROBE_CHUNKS = 8
 STRANGE_S = 5.0
-"""As long as the usual rate is unknown, the store is not probed before so many seconds have passed."""
+"""The store is not probed before this time has passed, as long as the usual rate is unknown."""
 BUSY_TRIES = 3
 BUSY_PAUSE_S = 0.5
 """The pause for a busy peer that does not say when to ask again."""
