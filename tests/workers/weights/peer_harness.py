@@ -136,10 +136,13 @@ class Liar:
         self._open: list[socket.socket] = []
         self._closed = False
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
+        """Ends all conversations; afterwards no connection to the address can be made."""
         self._closed = True
+        self._thread.join(DEADLINE_S)
         for connection in self._open:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -369,7 +369,6 @@ def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(peer_harness: Pee
     route = peer_harness.publish(*random_parts(4))
     liar = peer_harness.liar("liar", route, silent)
     liar.close()
-    time.sleep(0.5)
     member = peer_harness.member("b")
     assert member.fetch(route) == (route.size, 0)
     assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:liar") == [b"unreachable b"]

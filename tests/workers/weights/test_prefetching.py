@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import copy
@@ -29,6 +28,7 @@ from tests.workers.publications import holds
 from tests.workers.weights.conftest import Servers
 from tests.workers.weights.peer_harness import PeerHarness, part_of, random_parts
 from tests.workers.weights.reader import Reader
+from workers.weights import weight_watcher
 from workers.weights.cache import caching_transport
 
 WAIT_S = 20.0
@@ -150,7 +150,8 @@ class PrefetchHarness:
 
 
 @pytest.fixture
-def harness(peer_harness: PeerHarness) -> Iterator[PrefetchHarness]:
+def harness(peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefetchHarness]:
+    monkeypatch.setattr(weight_watcher, "LISTEN_S", 0.1)
     with ExitStack() as ends:
         yield PrefetchHarness(peer_harness, ends)
 
@@ -161,6 +162,12 @@ def has(reader: Reader, route: Route) -> bool:
 
 def fetched(reader: Reader) -> int:
     return sum(reader.exchange.fetched.values())
+
+
+def looked_again(reader: Reader) -> None:
+    """Returns once the reader has acted on what is announced now: of two looks, the second begins after this call."""
+    before = reader.looks
+    wait_until(lambda: reader.looks >= before + 2, "two looks at the announcement")
 
 
 def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(harness: PrefetchHarness) -> None:
@@ -263,10 +270,10 @@ def test_a_lie_is_ignored_with_one_warning(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             LIES[lie](harness, told)
-            time.sleep(0.1)
+            looked_again(reader)
         wait_until(lambda: any("is not prefetched" in record.message for record in caplog.records), "a warning")
         harness.peer_harness.queue.client.hset(harness.peer_harness.queue.keys.coming, "last", 0)
-        time.sleep(0.3)
+        looked_again(reader)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
     assert fetched(reader) == before and reader.part_cache.find(told.part.key) is None
     harness.learner.publish(1, harness.versions[1])
@@ -279,8 +286,8 @@ def test_what_is_not_for_this_worker_is_neither_read_nor_a_lie(
     (reader,) = harness.begin("a")
     before, told = fetched(reader), forged_part(harness)
     harness.announce(replace(told, version=Version(1, 3), base=Version(1, 2)))
-    time.sleep(0.5)
-    assert fetched(reader) == before and not caplog.records
+    looked_again(reader)
+    assert fetched(reader) == before and reader.part_cache.find(told.part.key) is None and not caplog.records
 
 
 def test_what_is_announced_no_further_leaves_the_cache(harness: PrefetchHarness) -> None:
@@ -293,8 +300,8 @@ def test_what_is_announced_no_further_leaves_the_cache(harness: PrefetchHarness)
     wait_until(lambda: has(reader, route_with(told)), "what was announced")
     wait_until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
     took = fetched(reader)
-    time.sleep(0.5)
-    assert fetched(reader) == took, "it is not begun again"
+    looked_again(reader)
+    assert fetched(reader) == took and reader.part_cache.find(told.part.key) is None, "it is not begun again"
 
 
 def test_who_ends_while_it_waits_for_more_ends_at_once(
