@@ -50,7 +50,7 @@ class FromStore(CachingTransport):
             file = self.part_cache.open(part)
             for index in range(len(part.chunks)):
                 assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
-        return FetchedRoute(route.name, {"store": route.size}, 0.0)
+        return FetchedRoute({"store": route.size})
 
     def _sources(self, route: str, deadline_s: float, restart: bool) -> RouteSources:
         raise AssertionError("it reads the store at once")
