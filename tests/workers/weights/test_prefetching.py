@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch
 
 from echo_queue import failpoints
 from echo_queue.records import Published, Version
+from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, Route, WeightPublisher, read_manifest
 from tests.servers.s3 import BUCKET
@@ -38,10 +38,12 @@ ROOT = Path(__file__).parents[3]
 class HeldStore(ObjectStore):
     """The store as a learner sees it, in which some objects are held up before they are stored."""
 
-    waits: Callable[[str], bool]
-    held: threading.Event
-    """Set while an object is held up."""
-    open: threading.Event
+    def __init__(self, endpoint: StoreEndpoint, run: str) -> None:
+        super().__init__(endpoint, run)
+        self.waits: Callable[[str], bool] = lambda key: False
+        self.held = threading.Event()
+        """Set while an object is held up."""
+        self.open = threading.Event()
 
     def put(self, key: str, data: Any, once: bool = False) -> bool:
         if self.waits(key):
@@ -56,10 +58,7 @@ class Learner:
     def __init__(self, peer_harness: PeerHarness, **settings: Any) -> None:
         self.queue, self.store = peer_harness.queue, peer_harness.store
         self.lineage = peer_harness.queue.resume().lineage
-        self.held_store = copy(peer_harness.store)
-        self.held_store.__class__ = HeldStore
-        self.held_store.open, self.held_store.held = threading.Event(), threading.Event()
-        self.held_store.waits = lambda key: False
+        self.held_store = HeldStore(peer_harness.store.endpoint, peer_harness.queue.run)
         self.weight_publisher: WeightPublisher = weight_publisher(self.held_store, announce=self._announce, **settings)
         self._threads: list[threading.Thread] = []
 

@@ -97,7 +97,7 @@ def follow(harness: Begin, folder: Path, tmp_path: Path) -> Follow:
     def begin(base: Tensors | None = None, **settings: object) -> Following:
         run, tensors = harness(**settings), tensors_of(folder)
         run.begin(["1"], tensors)
-        return Following(run, tmp_path, tensors, base and base.__getitem__)
+        return Following(run, tmp_path, tensors, base.__getitem__ if base is not None else None)
 
     return begin
 
@@ -215,7 +215,7 @@ def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(fol
         assert go.wait(DEADLINE_S)
         apply(*what)  # type: ignore[arg-type]
 
-    following.copy.apply = slow  # type: ignore[method-assign]
+    following.copy.apply = slow  # type: ignore[method-assign, assignment]
     following.copy._turn = turn = RecordingLock()  # type: ignore[assignment]
     must_stay, stays = following.watcher._must_stay, list[bool]()
 
