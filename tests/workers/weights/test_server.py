@@ -12,7 +12,8 @@ import pytest
 
 from tests.waiting import wait_until
 from tests.workers.weights.peer_harness import CHUNK, SECRET, part_of, random_parts
-from workers.weights.cache.part_cache import PartCache, PartFile
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.cache.part_file import PartFile
 from workers.weights.peers import server as serving
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
 from workers.weights.peers.peer_auth import PeerAuth

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from echo_queue.errors import DeadlineError, ServiceError
 from echo_queue.queue import Joined, Upstream
 from echo_queue.queue.types import Complaint
-from workers.weights.cache.part_cache import PartFile
+from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import RouteSources, Source, SourceFailed, StoreSource
 from workers.weights.peers.peer_history import PeerHistory, Rate
 from workers.weights.peers.peer_source import BusyPeer, PeerSource, UnreachablePeer
