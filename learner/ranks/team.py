@@ -26,6 +26,8 @@ LISTEN_S = 5.0
 """Longest wait for a decision between two looks at rank 0's sign of life."""
 ANSWER_S = 5.0
 """Time that the ranks have to say that they live, once a collective has failed."""
+SHORTEST_S = 0.001
+"""A shorter wait is none: torch rounds it to 0 ms, which it takes for no timeout at all."""
 ALIVE = "alive"
 """Key of the counter that rank 0 raises as a sign of life."""
 
@@ -104,9 +106,12 @@ class Team:
     def reports(self, name: str, deadline_s: float) -> list[bytes]:
         """Rank 0: returns the results of all ranks, in order. Raises `RankLostError`, which names the ranks without."""
         keys = [f"{name}/{rank}" for rank in range(self.size)]
-        if not self._arrive(keys, deadline_s):
-            missing = [rank for rank, key in enumerate(keys) if not self._arrive([key], 0.0)]
-            raise self._lost(missing, f"report on {name}", deadline_s)
+        give_up = time.monotonic() + deadline_s
+        while not self._arrive(keys, min(LISTEN_S, give_up - time.monotonic())):
+            if time.monotonic() >= give_up:
+                missing = [rank for rank, key in enumerate(keys) if not self._arrive([key], 0.0)]
+                raise self._lost(missing, f"report on {name}", deadline_s)
+            self.beat()  # ranks that have reported may wait for what rank 0 decides then
         results = [self._read(key) for key in keys]
         for key in keys:
             self._delete(key)
@@ -153,7 +158,7 @@ class Team:
         with self._reaching_rank_0():
             if self._client.check(list(keys)):
                 return True
-            if deadline_s <= 0:
+            if deadline_s < SHORTEST_S:
                 return False
             try:
                 self._client.wait(list(keys), timedelta(seconds=deadline_s))

@@ -86,9 +86,9 @@ def restore(store: ObjectStore, team: Team, policy_restore: Restore) -> Checkpoi
     `ServiceError`, on all ranks, if there are checkpoints and none is whole: only a person may decide to begin again.
     A rank that fails otherwise raises its error, and the others an `EchoQueueError` that names it.
     """
-    offers = _manifests(store) if team.first else iter(())
+    offers = _manifests(store)
     damaged: list[str] = []
-    while (manifest := _offered(team, next(offers, None))) is not None:
+    while (manifest := _offered(team, offers)) is not None:
         damages = _restore_one(store, team, manifest, policy_restore)
         if not damages:
             if damaged and team.first:
@@ -158,12 +158,14 @@ def verify(store: ObjectStore, manifest: CheckpointManifest) -> None:
     state_reader.verify_files(store, manifest.folder, manifest.files)
 
 
-def _offered(team: Team, offer: CheckpointManifest | None) -> CheckpointManifest | None:
-    """Returns, on every rank, the checkpoint that rank 0 offers; None if it has none to offer."""
-    if team.first:
-        team.send(offer.encode() if offer else NO_OFFER)
-        return offer
-    data = team.receive()
+def _offered(team: Team, offers: Iterator[CheckpointManifest]) -> CheckpointManifest | None:
+    """Returns, on every rank, the next checkpoint that rank 0 finds; None if there is none."""
+
+    def offer() -> bytes:
+        manifest = next(offers, None)
+        return manifest.encode() if manifest else NO_OFFER
+
+    data = team.share(offer)
     return decode(data) if data != NO_OFFER else None
 
 

@@ -63,11 +63,8 @@ def gather(team: Team, name: str, deadline_s: float) -> tuple[RankReport, ...]:
 def exchange(team: Team, name: str, own: RankReport, deadline_s: float) -> tuple[RankReport, ...]:
     """Returns, on every rank, the reports of all ranks. Rank 0 waits for them until the deadline, as `gather` does."""
     team.report(name, own.encode())
-    if not team.first:
-        return tuple(map(decode, team.receive().split(b"\n")))
-    reports = gather(team, name, deadline_s)
-    team.send(b"\n".join(report.encode() for report in reports))
-    return reports
+    together = team.share(lambda: b"\n".join(report.encode() for report in gather(team, name, deadline_s)))
+    return tuple(map(decode, together.split(b"\n")))
 
 
 def raise_failures(reports: Sequence[RankReport], part: str) -> None:

@@ -123,6 +123,26 @@ def test_a_learner_that_another_overtook_hears_of_it(store: ObjectStore) -> None
         saver.check()
 
 
+def test_a_prune_that_fails_is_heard_of(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = BackgroundSaver(store, Team.alone(), DEADLINE_S)
+    begin(saver, 1, {"weight": torch.zeros(1)})
+    first = saver.wait()
+    begin(saver, 2, {"weight": torch.ones(1)}, first)
+    second = saver.wait()
+    assert first is not None and second is not None
+    monkeypatch.setattr(failpoints, "observer", At("delete checkpoints", refuse))
+    saver.prune(second, keep=1)
+    saver.close()
+    with pytest.raises(ServiceError, match="is full"):
+        saver.check()
+    monkeypatch.setattr(failpoints, "observer", None)
+    again = BackgroundSaver(store, Team.alone(), DEADLINE_S)
+    again.prune(second, keep=1)
+    again.close()
+    again.check()
+    assert [all(map(store.exists, saved.keys)) for saved in (first, second)] == [False, True]
+
+
 def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: Gate, harness: LearnerHarness) -> None:
     config = harness.config(learner={"checkpoint_updates": 6})
     harness.submit(config, 42)

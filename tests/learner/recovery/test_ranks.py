@@ -188,7 +188,7 @@ def test_a_rank_that_does_not_report_is_named_at_the_deadline(store: ObjectStore
 def test_damage_that_one_rank_meets_sends_all_ranks_to_the_checkpoint_before(
     store: ObjectStore, caplog: pytest.LogCaptureFixture, harm: str
 ) -> None:
-    ranks = teams(3)
+    ranks = teams(3, deadline_s=5.0)
     first = saved_by(3, store, 1)
     second = saved_by(3, store, 2, first)
     last = second.keys[-1]  # rows of the last rank, of which ranks 0 and 1 read none
