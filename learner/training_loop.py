@@ -162,7 +162,9 @@ class TrainingLoop:
                 what = f"{group.task} has lag {self.version - group.oldest}, more than S = {self.config.staleness.s}"
                 raise EchoQueueError(Problem("learner", what, "the queue broke its rules: please report this"))
         settings, temperature = self.config.learner, self.config.rollout.temperature
-        return learn(self.policy, groups, self.version + 1, settings, temperature, reference=self.reference)
+        return learn(
+            self.policy, Team.alone(), groups, self.version + 1, settings, temperature, reference=self.reference
+        )
 
     def _advance(self, batch: Batch, t_train_s: float) -> None:
         """Advances the queue to the new version; sets the window by how long this update had to wait for groups."""
