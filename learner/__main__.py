@@ -1,43 +1,67 @@
-"""`python -m learner CONFIG` runs the learner. On SIGTERM it finishes and checkpoints the current update."""
+"""`python -m learner CONFIG` runs the learner. On SIGTERM it finishes and checkpoints the current update.
+
+With `learner.ranks` above 1 it starts that many processes of this program, each of which is a rank; a process that
+finds torchrun's variables is a rank itself.
+"""
 
 import argparse
 import logging
+import os
 import sys
 import threading
 from pathlib import Path
 
+from echo_queue.config import Config
 from echo_queue.config.loading import load
-from echo_queue.errors import EchoQueueError, SetBackError
+from echo_queue.errors import ConfigError, EchoQueueError, Problem, SetBackError
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
-
-AGAIN = 1
-"""Exit code that asks the supervisor to start the learner again; 2 says that a person must act."""
+from learner.ranks import launcher
+from learner.ranks.place import ALONE, Place
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="learner", description="Trains on what the workers generate.")
     parser.add_argument("config", type=Path, help="the run's TOML file")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    stop = threading.Event()
-    set_on_signals(stop)
     try:
-        config = load(arguments.config)
-        # Imported only now: torch takes seconds.
-        from transformers.utils.logging import disable_progress_bar
-
-        from learner.training_loop import train
-
-        disable_progress_bar()
-        train(config, stop)
-    except SetBackError as error:
-        print_problems(error.problems)
-        return AGAIN
+        config, place = load(arguments.config), Place.of(os.environ)
+        _log_as(place)
+        if place is None and config.learner.ranks > 1:
+            return launcher.launch([sys.executable, "-m", "learner", str(arguments.config)], config.learner.ranks)
+        return _train(config, place or ALONE)
     except EchoQueueError as error:
         print_problems(error.problems)
-        return 2
-    return 0
+        return launcher.REFUSED
+
+
+def _train(config: Config, place: Place) -> int:
+    if place.size != config.learner.ranks:
+        what = f"is {config.learner.ranks}, and {place.size} processes were started"
+        raise ConfigError(Problem("learner.ranks", what, f"write learner.ranks = {place.size}, or start as many"))
+    stop = threading.Event()
+    set_on_signals(stop)
+    if place.launched:
+        launcher.end_with_launcher()
+    # Imported only now: torch takes seconds.
+    from transformers.utils.logging import disable_progress_bar
+
+    from learner.ranks.team import RankLostError
+    from learner.training_loop import train
+
+    disable_progress_bar()
+    try:
+        train(config, stop, place)
+    except (SetBackError, RankLostError) as error:
+        print_problems(error.problems)
+        return launcher.AGAIN
+    return launcher.DONE
+
+
+def _log_as(place: Place | None) -> None:
+    """Writes the log with the rank in each line, where there are several."""
+    rank = f"[rank {place.rank}] " if place is not None and place.size > 1 else ""
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {rank}%(name)s: %(message)s", datefmt="%H:%M:%S")
 
 
 if __name__ == "__main__":

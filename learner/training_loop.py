@@ -1,259 +1,145 @@
-"""The learner: drain → update → advance → publish → checkpoint → commit, and again.
+"""The learner's loop, the same on every rank: train → advance → publish → record → checkpoint, and again.
 
-- Versions are published, and checkpoints saved, by threads beside this loop, of copies of the state.
-- Nothing older than S updates is trained, and nothing is trained twice: what counts as trained is what the newest
-  checkpoint and its ancestors hold. A restart at any instant continues from there.
-- Safety rests on the order: the queue knows a version (advance) before it is published, a checkpoint is durable before
-  its groups are committed, and the final model is written before the run is marked finished. A version that was
-  published and then lost with its learner is abandoned by the next learner's lineage.
-- Every wait ends at `queue.stall_deadline_s` with an error that names what was waited for.
+- Rank 0 decides what is next and speaks with Redis (`learner.leader`); the other ranks hear it (`learner.follower`).
+  A learner of one process is rank 0 of one.
+- A restart at any instant continues from the newest checkpoint, with any number of ranks.
+- Every wait ends at a deadline with an error that names what was waited for.
 
-Deliberate simplifications: one process; one optimizer step per batch; the oldest groups first.
+Deliberate simplifications: one optimizer step per batch; the oldest groups first.
 """
 
 import logging
-import shutil
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
-from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
-from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules, staleness_rules
-from echo_queue.records import BASE, Group, Version
+from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
+from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
-from echo_queue.reporting.metrics import MetricsLog
-from echo_queue.reporting.trained_groups import TrainedGroups
 from echo_queue.storage.object_store import INDEX, ObjectStore
-from learner.batch_collector import Batch, BatchCollector
+from learner.batch_collector import BatchCollector
+from learner.follower import Follower
 from learner.housekeeper import Housekeeper
+from learner.leader import Leader
 from learner.model import device
 from learner.model.loading import load_policy, load_reference
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.publication import announcer, signing_key
-from learner.publication.publish_thread import publication_period
-from learner.publication.weight_broadcast import WeightBroadcast, open_broadcast
+from learner.publication.weight_broadcast import open_broadcast
+from learner.ranks.join import join
+from learner.ranks.order import Order
+from learner.ranks.place import ALONE, Place
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
-from learner.recovery.state_files import Piece
 from learner.update import UpdateResult, learn
-from learner.update_metrics import Seconds, describe
 
 log = logging.getLogger(__name__)
 
 BASE_FOLDER = "base"
-SMOOTHING = 0.2
-"""Weight of the newest measurement of T_train."""
+READY, FINISHED = b"ready", b"finished"
 
 
-def train(config: Config, stop: threading.Event) -> None:
-    """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set."""
+def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
+    """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set on rank 0."""
     torch.set_num_threads(config.learner_threads)
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
-    caller = _connect(config)
-    operator = Operator(caller)
-    operator.configure(RunRules.of(config))
-    if operator.status().finished:
-        log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
+    team = join(config, place, device.choose(config.learner.device, place.local))
+    if team.share(lambda: _begin(config, store)) == FINISHED:
         return
-    _share_base(config, store)
-    loop = open_loop(config, store, caller)
-    housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, loop.broadcast.observe)
-    housekeeper.start()
-    loop.broadcast.start()
+    loop = open_loop(config, store, team, place)
+    loop.leader.start()
     try:
         loop.run(stop)
     finally:
         loop.saver.close()
-        housekeeper.close()
-        loop.broadcast.close()
+        loop.leader.close()
 
 
 class TrainingLoop:
-    """The learner's main thread: trains, publishes and saves, one update after another.
-
-    `newest`: the checkpoint at which the queue's lineage begins; None: the base model. `window`: w at the start, in
-    batches.
-    """
+    """The main thread of each rank. All ranks make the same calls in the same order, so their collectives meet."""
 
     def __init__(
         self,
         config: Config,
-        store: ObjectStore,
-        queue: LearnerQueue,
-        monitor: Monitor,
+        team: Team,
+        leader: Leader | Follower,
         *,
         policy: Policy,
         reference: Scorer | None,
         saver: BackgroundSaver,
-        newest: CheckpointManifest | None,
-        window: float,
-        broadcast: WeightBroadcast,
-        collector: BatchCollector,
-        metrics: MetricsLog,
-        trained_groups: TrainedGroups,
     ) -> None:
-        self.config, self.store, self.queue, self.monitor = config, store, queue, monitor
+        self.config, self.team, self.leader = config, team, leader
         self.policy, self.reference, self.saver = policy, reference, saver
-        self.lineage, self.newest, self.window = queue.lineage, newest, window
-        self.broadcast, self.collector = broadcast, collector
-        self.metrics, self.trained_groups = metrics, trained_groups
-        self.version = newest.version if newest else 0
-        self.handed_over = -1
-        """The number of the version handed over for publication last."""
-        self.saved, self.saved_s = self.version, time.monotonic()
-        """The number of the version of which a checkpoint was begun last, and when that was."""
-        self.trained: list[str] = []
-        """Ids of the groups trained since that version."""
-        self.t_train_s = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Trains until the run is finished or `stop` is set; then everything trained is checkpointed and committed."""
-        in_hand = len(self.collector.pending)
-        log.info("lineage %d begins at version %d with %d groups in hand", self.lineage, self.version, in_hand)
-        self._hand_over()
-        while not stop.is_set():
-            self._train(stop)
-            self._save()
-            self._commit(self.saver.wait())
-            if not stop.is_set() and self._finish():
-                return
-        self.broadcast.wait()
-        log.info("stopped at version %d; a restart continues", self.version)
+        """Carries out rank 0's orders until the last one."""
+        for order in self.leader.orders(stop):
+            result = self._learn(order)
+            if result:
+                self.leader.advance(order)
+            weights = self._snapshot(order) if order.publish or order.export else {}
+            if order.publish:
+                self.leader.hand_over(order.version, weights)
+            if result:
+                self.leader.record(order, result)
+            self.leader.commit(self.saver.finished())
+            if order.save:
+                self.leader.commit(self.saver.wait())
+                self.saver.begin(order.version, self.policy.pieces(), **self.leader.history()._asdict())
+            if order.export:
+                self.leader.finish(weights)
 
-    def _train(self, stop: threading.Event) -> None:
-        """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set."""
-        save_s = 0.0
-        while not stop.is_set() and not self._reached_max_updates():
-            began = time.monotonic()
-            batch = self.collector.gather(self.version, stop)
-            if stop.is_set() or not batch.groups:
-                break
-            gathered = time.monotonic()
-            result = self._update(batch.groups)
-            trained = time.monotonic()
-            self._advance(batch, trained - gathered)
-            if self._publication_due():
-                self._hand_over()
-            # Before the checkpoint, so that no committed update lacks its record.
-            self._record(batch.groups, result, Seconds(save_s, gathered - began, trained - gathered))
-            self._commit(self.saver.finished())
-            if self._checkpoint_due():
-                self._save()
-            save_s = time.monotonic() - trained
+    def _snapshot(self, order: Order) -> Mapping[str, Tensor]:
+        """Returns rank 0 a copy of the weights; the others have none."""
+        with self.team.together(f"put version {order.version.number} together"):
+            return self.policy.snapshot()
 
-    def _update(self, groups: Sequence[Group]) -> UpdateResult:
-        """Trains the next version. Raises `EchoQueueError` if the queue returned a group beyond S."""
-        for group in groups:
-            if not staleness_rules.admissible(self.version, group.oldest, self.config.staleness.s):
-                what = f"{group.task} has lag {self.version - group.oldest}, more than S = {self.config.staleness.s}"
-                raise EchoQueueError(Problem("learner", what, "the queue broke its rules: please report this"))
-        settings, temperature = self.config.learner, self.config.rollout.temperature
-        return learn(
-            self.policy, Team.alone(), groups, self.version + 1, settings, temperature, reference=self.reference
-        )
-
-    def _advance(self, batch: Batch, t_train_s: float) -> None:
-        """Advances the queue to the new version; sets the window by how long this update had to wait for groups."""
-        self.version += 1
-        self.trained += [group.task for group in batch.groups]
-        self.t_train_s += (t_train_s - self.t_train_s) * (SMOOTHING if self.t_train_s else 1.0)
-        size, widest = self.config.learner.batch_groups, self.config.staleness.s + 1
-        self.window = staleness_rules.pace(self.window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
-        self.queue.advance(self.version, len(batch.groups), self.window)
-
-    def _hand_over(self) -> None:
-        """Hands this version's weights over for publication."""
-        self.handed_over = self.version
-        version = Version(self.lineage, self.version)
-        self.collector.handed_out(version)
-        self.broadcast.hand_over(version, self.policy.snapshot() or {})
-
-    def _record(self, groups: Sequence[Group], result: UpdateResult, seconds: Seconds) -> None:
-        """Writes the update to `metrics.jsonl` and the log, and keeps its groups for people to inspect."""
-        version = Version(self.lineage, self.version)
-        metrics = describe(
-            version,
-            groups,
-            result,
-            seconds,
-            window=self.window,
-            t_bcast_s=self.broadcast.t_bcast_s,
-            stored=self.broadcast.stored,
-            status=self.monitor.status(),
-        )
-        self.metrics.write(metrics)
-        self.trained_groups.keep(version, groups)
-
-    def _save(self) -> None:
-        """Begins to save a checkpoint in the background, once the one before it is durable and committed."""
-        self._commit(self.saver.wait())
-        if not self.trained:
-            return
-        version, trained = Version(self.lineage, self.version), tuple(self.trained)
-        tensors = {piece.name: piece.tensor for piece in self.policy.pieces()}
-        self.saver.begin(version, tensors, trained=trained, parent=self.newest, window=self.window)
-        self.saved, self.saved_s = self.version, time.monotonic()
-        self.trained.clear()
-
-    def _commit(self, saved: CheckpointManifest | None) -> None:
-        """Commits a durable checkpoint's groups, if there is one: the next learner's `resume` fixes a crash before it.
-
-        Then it removes the tensors of older checkpoints.
-        """
-        if saved is None:
-            return
-        self.newest = saved
-        self.queue.commit(saved.name, saved.trained)
-        checkpoint.prune(self.store, saved, self.config.learner.keep_checkpoints)
-
-    def _finish(self) -> bool:
-        """Writes the final model and marks the run finished. Returns False if more groups to train came meanwhile."""
-        if self.handed_over < self.version:
-            self._hand_over()
-        self.broadcast.wait()
-        folder = self.config.run.dir / "model"
-        export(self.policy, self.policy.snapshot() or {}, self.config.base_model, folder)
-        finished = self.queue.finish(force=self._reached_max_updates())
-        if finished:
-            log.info("finished at version %d; the model is %s", self.version, folder)
-        return finished
-
-    def _reached_max_updates(self) -> bool:
-        return 0 < self.config.learner.max_updates <= self.version
-
-    def _checkpoint_due(self) -> bool:
-        settings = self.config.learner
-        late = 0 < settings.checkpoint_s <= time.monotonic() - self.saved_s
-        return late or self.version - self.saved >= settings.checkpoint_updates
-
-    def _publication_due(self) -> bool:
-        kappa = self.config.staleness.kappa
-        if kappa == "auto":
-            kappa = publication_period(self.broadcast.t_bcast_s, self.t_train_s, self.config.staleness.s)
-        return self.version - self.handed_over >= kappa
+    def _learn(self, order: Order) -> UpdateResult | None:
+        """Trains the order's groups; None if there are none."""
+        if not order.groups:
+            return None
+        learner, temperature = self.config.learner, self.config.rollout.temperature
+        number = order.version.number
+        return learn(self.policy, self.team, order.groups, number, learner, temperature, reference=self.reference)
 
 
-def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoop:
-    """Resumes the run at its newest checkpoint: from then on every older learner of the run is fenced."""
+def open_loop(config: Config, store: ObjectStore, team: Team, place: Place = ALONE) -> TrainingLoop:
+    """Loads the newest checkpoint. Rank 0 resumes the run at it: from then on every older learner of it is fenced."""
+    where = device.choose(config.learner.device, place.local)
+    with team.together("load the model"):
+        policy = load_policy(config, where, team)
+        reference = load_reference(config, where, team) if config.learner.kl else None
+    restored = checkpoint.restore(store, team, policy.restore)
+    saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
+    leader: Leader | Follower = Follower(team)
+    if team.first:
+        leader = _open_leader(config, store, team, policy=policy, saver=saver, restored=restored)
+    return TrainingLoop(config, team, leader, policy=policy, reference=reference, saver=saver)
+
+
+def _open_leader(
+    config: Config,
+    store: ObjectStore,
+    team: Team,
+    *,
+    policy: Policy,
+    saver: BackgroundSaver,
+    restored: CheckpointManifest | None,
+) -> Leader:
+    """Begins a lineage at the restored checkpoint (None: at the base model) and brings the queue to it."""
+    caller = _connect(config)
     monitor = Monitor(caller)
-    where, team = device.choose(config.learner.device), Team.alone()
-    policy = load_policy(config, where, team)
-    reference = load_reference(config, where, team) if config.learner.kl else None
-    restored = _restore(store, policy)
     window = restored.window if restored else monitor.status().window
     signer = signing_key.signer(config)
     patience = max(config.learner.batch_groups, PATIENCE)
@@ -264,53 +150,36 @@ def open_loop(config: Config, store: ObjectStore, caller: Caller) -> TrainingLoo
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
     broadcast = open_broadcast(config, store, queue, announcements, signer)
     version = Version(lineage, newest.version if newest else 0)
-    saver = BackgroundSaver(store, config.queue.stall_deadline_s)
 
     def check() -> None:
         broadcast.check()
         saver.check()
+        team.beat()
 
-    return TrainingLoop(
+    return Leader(
         config,
-        store,
+        team,
         queue,
         monitor,
-        policy=policy,
-        reference=reference,
         saver=saver,
         newest=newest,
         window=window,
         broadcast=broadcast,
         collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),
-        metrics=MetricsLog(config.run.dir / "metrics.jsonl"),
-        trained_groups=TrainedGroups(config),
+        housekeeper=Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe),
+        write_model=policy.save_pretrained,
     )
 
 
-def _restore(store: ObjectStore, policy: Policy) -> CheckpointManifest | None:
-    """Gives `policy` the state of the newest whole checkpoint, and returns that; None if there is none yet."""
-    found = checkpoint.newest(store)
-    if found is None:
-        return None
-    manifest, tensors = found
-
-    def read(pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            piece.tensor.copy_(tensors[piece.name])
-
-    policy.restore({name: tuple(tensor.shape) for name, tensor in tensors.items()}, read)
-    return manifest
-
-
-def export(policy: Policy, weights: Mapping[str, Tensor], base: str, folder: Path) -> None:
-    """Writes a snapshot of the model with its tokenizer as a Hugging Face folder, which is whole or does not exist."""
-    temporary = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    failpoints.step("write model", lambda: policy.save_pretrained(temporary, weights))
-    failpoints.step("write tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(temporary))
-    if folder.exists():
-        failpoints.step("remove model", lambda: shutil.rmtree(folder))
-    failpoints.step("rename model", lambda: temporary.rename(folder))
+def _begin(config: Config, store: ObjectStore) -> bytes:
+    """Rank 0: writes the run rules into the queue and shares the base model, unless the run is finished."""
+    operator = Operator(_connect(config))
+    operator.configure(RunRules.of(config))
+    if operator.status().finished:
+        log.info("run %s is finished; its model is %s", config.run.name, config.run.dir / "model")
+        return FINISHED
+    _share_base(config, store)
+    return READY
 
 
 def _connect(config: Config) -> Caller:

@@ -104,7 +104,9 @@ def estimate(
     device: Annotated[
         str, typer.Option(help="h200, h100, a100, l40s, 4090 or cpu; default: by learner.device.", show_default=False)
     ] = "",
-    devices: Annotated[int, typer.Option(help="Number of devices of the learner.")] = 1,
+    devices: Annotated[
+        int | None, typer.Option(help="Number of devices of the learner; default: learner.ranks.", show_default=False)
+    ] = None,
     mfu: Annotated[float, typer.Option(help="Share of the device's peak rate that training reaches.")] = 0.35,
     link_gbit: Annotated[float, typer.Option(help="Rate of each machine's link, in Gbit/s.")] = 1.0,
     tokens_per_s: Annotated[

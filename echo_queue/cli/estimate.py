@@ -15,7 +15,7 @@ from echo_queue.estimate.learner_memory import LearnerMemory
 from echo_queue.estimate.worker_memory import WorkerMemory
 
 Row = tuple[str, str, str]
-"""What, how much, and how it is reckoned."""
+"""A row of the table: what it counts, how much, and how that is reckoned."""
 
 LEAST_WIDTH = 110
 """Columns of the table, in a terminal that has fewer as well."""
@@ -134,8 +134,6 @@ def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
             yield f"The learner fits {room} only with activation checkpointing: {_bytes(learner.checkpointed_peak)}."
         else:
             yield f"The learner does not fit: {_bytes(learner.checkpointed_peak)} at least, of {room}."
-    if found.devices > 1:
-        yield "The learner runs on one device today; several are reckoned with an equal share of the state on each."
     kept = "keeps up" if lag.publications_keep_up else "does not keep up, so some updates will not be published"
     yield f"Publishing every κ = {lag.kappa} updates {kept}: T_bcast / T_train needs {lag.kappa_needed}."
     verdict = "holds" if lag.holds else "does not hold"

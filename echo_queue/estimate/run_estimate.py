@@ -29,14 +29,15 @@ CHANGES = (0.01, 0.05)
 class Assumptions:
     """Facts about machines and links that the configuration does not state.
 
-    `device`: "" takes a GPU unless the learner would train on the CPU here.
+    `device`: "" takes a GPU unless the learner would train on the CPU here. `devices`: one for each rank of the
+    learner; None: `learner.ranks`.
 
     `tokens_per_s`: the rate of one sample; None: `rollout.tokens_per_s`. `mean_tokens`: the length of the mean sample;
     None: `model.max_new_tokens`.
     """
 
     device: str = ""
-    devices: int = 1
+    devices: int | None = None
     mfu: float = DEFAULT_MFU
     link_gbit: float = 1.0
     tokens_per_s: float | None = None
@@ -65,20 +66,21 @@ class RunEstimate:
     generation_s: float
     broadcast: Broadcast
     lag: Lag
-    """With a learner that never waits: one update each T_train."""
+    """The lag with a learner that never waits: one update each T_train."""
     lag_of_these_workers: Lag
-    """With one update each T_train, or each time that the workers have made a batch, if that takes longer."""
+    """The lag with one update each T_train, or each time that the workers have made a batch, if that takes longer."""
 
 
 def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = None) -> RunEstimate:
     """Returns the estimate. Raises `ConfigError` for an assumption that cannot be."""
     assumed = assumed or Assumptions()
     _check(assumed)
+    devices = config.learner.ranks if assumed.devices is None else assumed.devices
     name = assumed.device or (CPU if learner_is_on_cpu(config) else DEFAULT_GPU)
     machine, batch = device(name, config.learner_threads), batch_of(config, assumed.mean_tokens)
     tokens_per_s = assumed.tokens_per_s or config.rollout.tokens_per_s
     flops = flops_of_update(shape, batch)
-    train_s = t_train_s(flops, machine, assumed.devices, assumed.mfu)
+    train_s = t_train_s(flops, machine, devices, assumed.mfu)
     sent, gen_s = broadcast(config, shape, assumed.change, assumed.link_gbit), t_gen_s(config, tokens_per_s)
     made_s = generation_s(config, batch, tokens_per_s)
 
@@ -89,10 +91,10 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
     return RunEstimate(
         shape=shape,
         device=machine,
-        devices=assumed.devices,
+        devices=devices,
         mfu=assumed.mfu,
         batch=batch,
-        learner=learner_memory(config, shape, assumed.devices, "cpu" if name == CPU else "cuda"),
+        learner=learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda"),
         worker=worker_memory(config, shape),
         checkpoint_bytes=checkpoint_bytes(shape),
         anchor_bytes=anchor_bytes(config, shape),

@@ -10,13 +10,22 @@ from torch import Tensor
 from echo_queue.errors import ConfigError, Problem
 
 
-def choose(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """Returns the configured device; `auto` takes a GPU if there is one. Raises `ConfigError` if it is missing."""
+def choose(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.device:
+    """Returns the configured device; `auto` takes a GPU if there is any. Raises `ConfigError` if it is missing.
+
+    `number`: the rank's number on its machine, whose GPU of that number it takes.
+    """
     if wanted == "cuda" and not torch.cuda.is_available():
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
         what = f'is "cuda", but torch {torch.__version__} ({built}) finds no GPU on this machine'
         raise ConfigError(Problem("learner.device", what, 'install a CUDA build of torch, or write "auto" or "cpu"'))
-    return torch.device("cuda", 0) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    if number >= (gpus := torch.cuda.device_count()):
+        what = f"starts rank {number} of this machine, which has {gpus} GPUs"
+        raise ConfigError(Problem("learner.ranks", what, "start at most one rank per GPU"))
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 def ready(tensors: Mapping[str, Tensor]) -> "torch.cuda.Event | None":

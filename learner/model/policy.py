@@ -78,8 +78,8 @@ class Policy:
         scored: Scored = self._scorer(batch, temperature)
         return scored
 
-    def snapshot(self) -> dict[str, Tensor] | None:
-        """Returns rank 0 a copy of the weights to publish, by name, tied ones once; None to the other ranks.
+    def snapshot(self) -> dict[str, Tensor]:
+        """Returns rank 0 a copy of the weights to publish, by name, tied ones once; nothing to the other ranks.
 
         Of several ranks, the weights go to the CPU: no rank's device holds more than one whole tensor at a time.
         """
@@ -91,7 +91,7 @@ class Policy:
             published = whole(master.detach().to(self.dtype))
             if self._team.first:
                 copies[name] = published.cpu()
-        return copies if self._team.first else None
+        return copies
 
     def save_pretrained(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Writes a `snapshot` with the model's configuration, as a Hugging Face model. Only rank 0 calls it."""

@@ -9,13 +9,13 @@
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
 from torch import Tensor, distributed
-from torch._C._distributed_c10d import HashStore
-from torch.distributed import DistError, PrefixStore, TCPStore
+from torch._C._distributed_c10d import HashStore, Store
+from torch.distributed import DistError
 
 from echo_queue import failpoints
 from echo_queue.errors import EchoQueueError, Problem
@@ -26,8 +26,8 @@ LISTEN_S = 5.0
 """Longest wait for a decision between two looks at rank 0's sign of life."""
 ANSWER_S = 5.0
 """Time that the ranks have to say that they live, once a collective has failed."""
-Store = HashStore | TCPStore | PrefixStore
-
+SHORTEST_S = 0.001
+"""A shorter wait is none: torch rounds it to 0 ms, which it takes for no timeout at all."""
 ALIVE = "alive"
 """Key of the counter that rank 0 raises as a sign of life."""
 
@@ -63,8 +63,17 @@ class Team:
 
     # Decisions of rank 0 ----------------------------------------------------------------------------------------------
 
+    def share(self, decide: Callable[[], bytes]) -> bytes:
+        """Returns on every rank what `decide` returns on rank 0, the only one to call it. Raises `RankLostError`."""
+        if not self.first:
+            return self.receive()
+        self.send(decision := decide())
+        return decision
+
     def send(self, decision: bytes) -> None:
         """Rank 0: sends the next decision to every other rank."""
+        if self.size == 1:
+            return
         self.beat()
         failpoints.step("send decision", lambda: self._write(f"decision/{self._decisions}", decision))
         self._decisions += 1
@@ -97,9 +106,12 @@ class Team:
     def reports(self, name: str, deadline_s: float) -> list[bytes]:
         """Rank 0: returns the results of all ranks, in order. Raises `RankLostError`, which names the ranks without."""
         keys = [f"{name}/{rank}" for rank in range(self.size)]
-        if not self._arrive(keys, deadline_s):
-            missing = [rank for rank, key in enumerate(keys) if not self._arrive([key], 0.0)]
-            raise self._lost(missing, f"report on {name}", deadline_s)
+        give_up = time.monotonic() + deadline_s
+        while not self._arrive(keys, min(LISTEN_S, give_up - time.monotonic())):
+            if time.monotonic() >= give_up:
+                missing = [rank for rank, key in enumerate(keys) if not self._arrive([key], 0.0)]
+                raise self._lost(missing, f"report on {name}", deadline_s)
+            self.beat()  # ranks that have reported may wait for what rank 0 decides then
         results = [self._read(key) for key in keys]
         for key in keys:
             self._delete(key)
@@ -137,7 +149,7 @@ class Team:
     def _client(self) -> Store:
         """This thread's connection: a wait holds up every other call on the same one."""
         if not hasattr(self._clients, "store"):
-            self._clients.store = self._store.clone()
+            self._clients.store = self._store.clone()  # type: ignore[attr-defined]
         store: Store = self._clients.store
         return store
 
@@ -146,7 +158,7 @@ class Team:
         with self._reaching_rank_0():
             if self._client.check(list(keys)):
                 return True
-            if deadline_s <= 0:
+            if deadline_s < SHORTEST_S:
                 return False
             try:
                 self._client.wait(list(keys), timedelta(seconds=deadline_s))
@@ -159,7 +171,7 @@ class Team:
         starts = range(0, len(message), MESSAGE_BYTES)
         with self._reaching_rank_0():
             for number, start in enumerate(starts):
-                self._client.set(f"{key}/{number}", message[start : start + MESSAGE_BYTES])  # type: ignore[arg-type] - it takes bytes
+                self._client.set(f"{key}/{number}", message[start : start + MESSAGE_BYTES])  # type: ignore[arg-type]
             self._client.set(key, str(len(starts)))
 
     def _read(self, key: str) -> bytes:

@@ -1,14 +1,18 @@
-"""Saves checkpoints beside the training loop, one at a time.
+"""Saves checkpoints beside the training loop, one at a time. Every rank has one, and each saves its own rows.
 
 - `begin` copies the state into host memory before it returns, so that the next update cannot change what is saved. The
   memory of the copies is used again by the next checkpoint.
-- A checkpoint that is durable is given to the loop once, by `finished` or `wait`. The loop alone commits it.
-- A failure in the background is raised by the loop's next call, as if the loop had saved the checkpoint itself.
+- A checkpoint that is durable is given to the loop of rank 0 once, by `finished` or `wait`. That loop alone commits it,
+  and then lets the tensors of older ones be removed (`prune`).
+- A failure in the background is raised by the loop's next call, as if the loop had saved the checkpoint itself. Rank 0
+  hears of the failures of all ranks, and a rank that stays silent is named at the deadline.
 """
 
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -17,8 +21,10 @@ from torch import Tensor
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
+from learner.ranks.team import Team
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest, name_of
+from learner.recovery.state_files import Piece
 
 log = logging.getLogger(__name__)
 
@@ -29,96 +35,142 @@ class Snapshot(NamedTuple):
     """A copy of the state after a version, and what its manifest is to say (`CheckpointManifest`)."""
 
     version: Version
-    tensors: Mapping[str, Tensor]
+    pieces: Sequence[Piece]
     trained: tuple[str, ...]
     parent: CheckpointManifest | None
     window: float
 
 
-class SaveThread(threading.Thread):
-    """Saves one checkpoint. Afterwards there is either `saved` or `failure`."""
+class BackgroundThread(threading.Thread):
+    """Does one thing beside the loop. `failure` is the error that ended it, if any."""
 
-    def __init__(self, store: ObjectStore, snapshot: Snapshot) -> None:
-        super().__init__(name="checkpoint", daemon=True)
-        self.snapshot = snapshot
-        self.saved: CheckpointManifest | None = None
+    def __init__(self, name: str, action: Callable[[], object]) -> None:
+        super().__init__(name=name, daemon=True)
         self.failure: BaseException | None = None
-        self._store = store
+        self._action = action
 
     def run(self) -> None:
-        version, tensors, trained, parent, window = self.snapshot
         try:
-            self.saved = checkpoint.save(self._store, version, tensors, trained=trained, parent=parent, window=window)
+            self._action()
         except BaseException as error:
             self.failure = error
 
 
-class BackgroundSaver:
-    """The training loop's thread calls every method. `deadline_s` is the deadline of one checkpoint."""
+class SaveThread(BackgroundThread):
+    """Saves this rank's part of one checkpoint; rank 0 then completes it, and has it in `saved`."""
 
-    def __init__(self, store: ObjectStore, deadline_s: float) -> None:
-        self._store, self._deadline_s = store, deadline_s
-        self._copies: dict[str, Tensor] = {}
-        self._thread: SaveThread | None = None
+    def __init__(self, store: ObjectStore, team: Team, snapshot: Snapshot, deadline_s: float) -> None:
+        super().__init__("checkpoint", self._save)
+        self.name_of_checkpoint = name_of(snapshot.version)
+        self.written = False
+        """Whether this rank's part is stored and reported."""
+        self.saved: CheckpointManifest | None = None
+        self._store, self._team, self._snapshot, self._deadline_s = store, team, snapshot, deadline_s
+
+    def _save(self) -> None:
+        version, pieces, trained, parent, window = self._snapshot
+        checkpoint.write(self._store, self._team, version, pieces)
+        self.written = True
+        if self._team.first:
+            self.saved = checkpoint.complete(
+                self._store,
+                self._team,
+                version,
+                trained=trained,
+                parent=parent,
+                window=window,
+                deadline_s=self._deadline_s,
+            )
+
+
+class BackgroundSaver:
+    """The training loop's thread calls every method.
+
+    `deadline_s`: the longest wait for this rank's part of a checkpoint, and then for those of the other ranks.
+    """
+
+    def __init__(self, store: ObjectStore, team: Team, deadline_s: float) -> None:
+        self._store, self._team, self._deadline_s = store, team, deadline_s
+        self._copies: dict[tuple[str, int], Tensor] = {}
+        self._saving: SaveThread | None = None
+        self._pruning: BackgroundThread | None = None
 
     def begin(
         self,
         version: Version,
-        tensors: Mapping[str, Tensor],
+        pieces: Sequence[Piece],
         *,
         trained: tuple[str, ...],
         parent: CheckpointManifest | None,
         window: float,
     ) -> None:
-        """Copies the state and begins to save it. The checkpoint before it must have been taken by `wait`."""
-        if self._thread is not None:
-            raise RuntimeError(f"checkpoint {checkpoint.name_of(self._thread.snapshot.version)} is still being saved")
-        self._thread = SaveThread(self._store, Snapshot(version, self._copy(tensors), trained, parent, window))
-        self._thread.start()
+        """Copies this rank's pieces and begins to save them. The checkpoint before must have been taken by `wait`."""
+        if self._saving is not None:
+            raise RuntimeError(f"checkpoint {self._saving.name_of_checkpoint} is still being saved")
+        snapshot = Snapshot(version, self._copy(pieces), trained, parent, window)
+        self._saving = SaveThread(self._store, self._team, snapshot, self._deadline_s)
+        self._saving.start()
 
     def finished(self) -> CheckpointManifest | None:
-        """Returns the checkpoint that was begun, if it is durable by now and was not returned before."""
-        thread = self._thread
+        """Rank 0: returns the checkpoint that was begun, if it is durable by now and was not returned before.
+
+        Other ranks get None, and hear of the failure of their own part.
+        """
+        thread = self._saving
         if thread is None or thread.is_alive():
             return None
         self.check()
-        self._thread = None
+        self._saving = None
         return thread.saved
 
     def wait(self) -> CheckpointManifest | None:
         """Waits for the checkpoint under way, and returns what `finished` returns. Raises `DeadlineError`."""
-        if self._thread is not None:
-            self._thread.join(self._deadline_s)
-            if self._thread.is_alive():
-                name = checkpoint.name_of(self._thread.snapshot.version)
-                what = f"checkpoint {name} was not saved within {self._deadline_s:.0f} s"
+        thread = self._saving
+        if thread is not None:
+            thread.join(self._deadline_s)
+            if thread.written:  # it waits for the other ranks, until a deadline of its own that names them
+                thread.join(self._deadline_s)
+            if thread.is_alive():
+                what = f"checkpoint {thread.name_of_checkpoint} was not saved within {self._deadline_s:.0f} s"
                 fix = "check that the object store accepts data; a restart continues from the checkpoint before it"
                 raise DeadlineError(Problem("checkpoint", what, fix))
         return self.finished()
 
+    def prune(self, newest: CheckpointManifest, keep: int) -> None:
+        """Begins to remove all tensors but those of the newest `keep` checkpoints. `newest` must be committed."""
+        if self._pruning is not None:
+            self._pruning.join(self._deadline_s)
+        self.check()
+        self._pruning = BackgroundThread("prune", lambda: checkpoint.prune(self._store, newest, keep))
+        self._pruning.start()
+
     def check(self) -> None:
-        """Raises the error that ended the checkpoint under way, if any."""
-        if self._thread is not None and self._thread.failure is not None:
-            raise self._thread.failure
+        """Raises the error that ended a thread of this rank, if any."""
+        for thread in (self._saving, self._pruning):
+            if thread is not None and thread.failure is not None:
+                raise thread.failure
 
     def close(self) -> None:
-        """Lets the checkpoint under way end, for `CLOSE_S` at most; the next learner finds it if it became durable."""
-        if self._thread is not None:
-            self._thread.join(CLOSE_S)
-            if self._thread.is_alive():
-                log.warning("a checkpoint is left half saved; it does not count")
+        """Lets what is under way end, for `CLOSE_S` at most: a checkpoint that becomes durable counts."""
+        give_up = time.monotonic() + CLOSE_S
+        for thread in (self._pruning, self._saving):
+            if thread is not None:
+                thread.join(max(0.0, give_up - time.monotonic()))
+        if self._saving is not None and self._saving.is_alive():
+            log.warning("a checkpoint is left half saved; it does not count")
 
-    def _copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _copy(self, pieces: Sequence[Piece]) -> tuple[Piece, ...]:
         """Returns copies on the CPU, in the memory of the last ones where they fit. Transfers from GPUs run at once."""
-        self._copies = {name: self._room_for(name, tensor) for name, tensor in tensors.items()}
-        for name, tensor in tensors.items():
-            self._copies[name].copy_(tensor.detach(), non_blocking=True)
-        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        self._copies = {(piece.name, piece.first): self._room_for(piece) for piece in pieces}
+        copies = tuple(replace(piece, tensor=self._copies[piece.name, piece.first]) for piece in pieces)
+        for piece, copy in zip(pieces, copies, strict=True):
+            copy.tensor.copy_(piece.tensor.detach(), non_blocking=True)
+        for device in {piece.tensor.device for piece in pieces if piece.tensor.is_cuda}:
             torch.cuda.synchronize(device)
-        return self._copies
+        return copies
 
-    def _room_for(self, name: str, tensor: Tensor) -> Tensor:
-        room = self._copies.get(name)
+    def _room_for(self, piece: Piece) -> Tensor:
+        room, tensor = self._copies.get((piece.name, piece.first)), piece.tensor
         if room is not None and room.shape == tensor.shape and room.dtype == tensor.dtype:
             return room
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)

@@ -1,5 +1,7 @@
 """Checkpoints in the object store: the last authority on what has been trained.
 
+- All ranks save one together: each stores its own rows (`write`) and reports the files, and rank 0 lists them
+  (`complete`). All ranks load one together (`restore`), and begin at the same one.
 - A checkpoint exists once its manifest does; the manifest is put once, last, and lists the files that hold the state,
   with their digests, and which rows of which tensor each file holds. A torn or damaged checkpoint is passed over with a
   warning, and the one before it counts.
@@ -10,113 +12,92 @@
 """
 
 import logging
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-import orjson
-from torch import Tensor
+import torch
 
 from echo_queue.errors import FencedError, Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
-from learner.recovery import state_reader
-from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, StateFile, StoredRows, rows_of, whole, write_files
+from learner.ranks.team import Team
+from learner.recovery import rank_report, state_reader
+from learner.recovery.manifest import MANIFEST, PREFIX, CheckpointManifest, decode, folder_of, name_of
+from learner.recovery.rank_report import RankReport
+from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, Piece, write_files
 
 log = logging.getLogger(__name__)
 
-PREFIX, MANIFEST = "checkpoints/", "manifest.json"
-FORMAT = 3
-DIGEST = re.compile("[0-9a-f]{64}")
-NOTHING: Mapping[str, Tensor] = {}
+NO_OFFER = b""
+"""Rank 0's decision that no further checkpoint is tried."""
+Restore = Callable[[Mapping[str, tuple[int, ...]], Callable[[Sequence[Piece]], None]], None]
+"""`Policy.restore`: is given the shapes of the stored tensors, and a function that fills pieces."""
 
 
-@dataclass(frozen=True)
-class CheckpointManifest:
-    """A checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
+class DamagedError(Exception):
+    """A rank cannot use a checkpoint: a file with rows of its own is gone or damaged."""
 
-    `holder`: the checkpoint that the files were written for: this one, or the ancestor that this one marks.
+
+def write(
+    store: ObjectStore, team: Team, version: Version, pieces: Iterable[Piece], file_bytes: int = FILE_BYTES
+) -> None:
+    """Stores this rank's pieces in files of at most `file_bytes`, and reports them to rank 0. Every rank calls it.
+
+    Raises what `write_files` raises, once rank 0 has been told.
     """
-
-    lineage: int
-    version: int
-    parent: str | None
-    window: float
-    trained: tuple[str, ...]
-    holder: str
-    files: tuple[StateFile, ...]
-    format: int = FORMAT
-
-    @property
-    def name(self) -> str:
-        return name_of(Version(self.lineage, self.version))
-
-    @property
-    def folder(self) -> str:
-        """The prefix under which the files lie."""
-        return folder_of(self.holder)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The files' keys."""
-        return tuple(self.folder + file.name for file in self.files)
-
-
-def save(
-    store: ObjectStore,
-    version: Version,
-    tensors: Mapping[str, Tensor],
-    *,
-    trained: tuple[str, ...],
-    parent: CheckpointManifest | None,
-    window: float,
-    file_bytes: int = FILE_BYTES,
-) -> CheckpointManifest:
-    """Makes a checkpoint durable, in files of at most `file_bytes`.
-
-    Raises `FencedError` if another learner made a checkpoint of this name.
-    """
-    files = write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
-    return complete(store, version, files, trained=trained, parent=parent, window=window)
+    name = name_of(version)
+    try:
+        report = RankReport(write_files(store, folder_of(name), pieces, file_bytes))
+    except Exception as error:
+        team.report(_parts_of(name), rank_report.failed(error).encode())
+        raise
+    team.report(_parts_of(name), report.encode())
 
 
 def complete(
     store: ObjectStore,
+    team: Team,
     version: Version,
-    files: tuple[StateFile, ...],
     *,
     trained: tuple[str, ...],
     parent: CheckpointManifest | None,
     window: float,
+    deadline_s: float,
 ) -> CheckpointManifest:
-    """Makes a checkpoint of the files that all processes have written. Raises `FencedError` as `save` does."""
-    above = parent.name if parent else None
-    manifest = CheckpointManifest(*version, above, window, trained, name_of(version), files)
+    """Rank 0: makes a checkpoint of what all ranks have stored.
+
+    Raises `EchoQueueError`, which names the ranks whose `write` failed, or that did not report within `deadline_s`
+    (`RankLostError`); `FencedError` if another learner made a checkpoint of this name.
+    """
+    name = name_of(version)
+    reports = rank_report.gather(team, _parts_of(name), deadline_s)
+    rank_report.raise_failures(reports, f"save its part of checkpoint {name}")
+    files = tuple(file for report in reports for file in report.files)
+    manifest = CheckpointManifest(*version, parent.name if parent else None, window, trained, name, files)
+    _check_whole(manifest)
     _put_manifest(store, manifest)
     return manifest
 
 
-def newest(
-    store: ObjectStore, into: Mapping[str, Tensor] = NOTHING
-) -> tuple[CheckpointManifest, dict[str, Tensor]] | None:
-    """Returns the newest checkpoint that is whole, with its tensors; None if there never was a checkpoint.
+def restore(store: ObjectStore, team: Team, policy_restore: Restore) -> CheckpointManifest | None:
+    """Restores the newest checkpoint that every rank can read, and returns it; None if there never was one.
 
-    Tensors are read straight into those of `into`, which are returned, where name, shape and type are the same, and
-    into new ones on the CPU otherwise. Raises `ServiceError` if there are checkpoints and none is whole: only a person
-    may decide to begin again.
+    Every rank calls it, with its own policy's `restore`, and each reads only the files with rows of its own. Raises
+    `ServiceError`, on all ranks, if there are checkpoints and none is whole: only a person may decide to begin again.
+    A rank that fails otherwise raises its error, and the others an `EchoQueueError` that names it.
     """
+    offers = _manifests(store)
     damaged: list[str] = []
-    for manifest in _manifests(store):
-        try:
-            tensors = state_reader.read_whole(store, manifest.folder, manifest.files, into)
-        except (MissingObject, ValueError) as error:
-            log.warning("checkpoint %s cannot be used (%s); trying the one before it", manifest.name, error)
-            damaged.append(manifest.name)
-            continue
-        if damaged:
-            log.warning("these weights lack what %s trained after %s", ", ".join(damaged), manifest.name)
-        return manifest, tensors
+    while (manifest := _offered(team, offers)) is not None:
+        damages = _restore_one(store, team, manifest, policy_restore)
+        if not damages:
+            if damaged and team.first:
+                log.warning("these weights lack what %s trained after %s", ", ".join(damaged), manifest.name)
+            return manifest
+        if team.first:
+            reason = "; ".join(damages)
+            log.warning("checkpoint %s cannot be used (%s); trying the one before it", manifest.name, reason)
+        damaged.append(manifest.name)
     if damaged:
         fix = "restore the bucket; or remove its checkpoints/ and give the run another name, to begin again"
         raise ServiceError(Problem(PREFIX, f"no checkpoint is whole: {', '.join(damaged)}", fix))
@@ -177,8 +158,61 @@ def verify(store: ObjectStore, manifest: CheckpointManifest) -> None:
     state_reader.verify_files(store, manifest.folder, manifest.files)
 
 
+def _offered(team: Team, offers: Iterator[CheckpointManifest]) -> CheckpointManifest | None:
+    """Returns, on every rank, the next checkpoint that rank 0 finds; None if there is none."""
+
+    def offer() -> bytes:
+        manifest = next(offers, None)
+        return manifest.encode() if manifest else NO_OFFER
+
+    data = team.share(offer)
+    return decode(data) if data != NO_OFFER else None
+
+
+def _restore_one(
+    store: ObjectStore, team: Team, manifest: CheckpointManifest, policy_restore: Restore
+) -> tuple[str, ...]:
+    """Lets every rank read its rows. Returns, on every rank, why ranks cannot use the checkpoint; empty: all can."""
+
+    def read(pieces: Sequence[Piece]) -> None:
+        try:
+            state_reader.read_files(store, manifest.folder, state_reader.plan(manifest.files, pieces))
+        except (MissingObject, ValueError) as error:
+            raise DamagedError(str(error)) from error
+
+    what = f"loading checkpoint {manifest.name}"
+    own = RankReport()
+    try:
+        policy_restore(manifest.shapes, read)
+    except DamagedError as error:
+        own = rank_report.damaged(error)
+    except Exception as error:
+        team.report(what, rank_report.failed(error).encode())
+        raise
+    # A rank whose store does not answer reports that once its request has reached the store's own deadline.
+    reports = rank_report.exchange(team, what, own, store.deadline_s + team.deadline_s)
+    rank_report.raise_failures(reports, f"load its part of checkpoint {manifest.name}")
+    found = [(rank, report.damage) for rank, report in enumerate(reports) if report.damage is not None]
+    return tuple(damage if team.size == 1 else f"rank {rank}: {damage}" for rank, damage in found)
+
+
+def _check_whole(manifest: CheckpointManifest) -> None:
+    """Raises `ValueError` if the files lack rows of a tensor of which they hold others."""
+    types = {rows.name: DTYPES[rows.dtype] for file in manifest.files for rows in file.rows}
+    wanted = (
+        Piece(name, shape, 0, torch.empty(shape, dtype=types[name], device="meta"))
+        for name, shape in manifest.shapes.items()
+    )
+    state_reader.plan(manifest.files, wanted)
+
+
+def _parts_of(name: str) -> str:
+    """The name of the ranks' reports on what they stored."""
+    return f"checkpoint {name}"
+
+
 def _put_manifest(store: ObjectStore, manifest: CheckpointManifest) -> None:
-    if not store.put(_key(manifest.name, MANIFEST), orjson.dumps(asdict(manifest)), once=True):
+    if not store.put(_key(manifest.name, MANIFEST), manifest.encode(), once=True):
         raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
 
 
@@ -201,62 +235,6 @@ def read(store: ObjectStore, name: str) -> CheckpointManifest:
     if manifest.name != name:
         raise ValueError(f"its manifest names {manifest.name}")
     return manifest
-
-
-def decode(data: bytes) -> CheckpointManifest:
-    """Decodes exactly what `save` wrote; raises `ValueError` for anything else."""
-    match orjson.loads(data):
-        case {
-            "lineage": int(lineage),
-            "version": int(version),
-            "parent": str() | None as parent,
-            "window": float() | int() as window,
-            "trained": [*trained],
-            "holder": str(holder),
-            "files": [*listed],
-            "format": int(form),
-        } if form == FORMAT and min(lineage, version) >= 0 and all(isinstance(task, str) for task in trained):
-            files = tuple(map(_file, listed))
-            manifest = CheckpointManifest(lineage, version, parent, window, tuple(trained), holder, files)
-        case _:
-            raise ValueError("its manifest is malformed, or of another format")
-    if orjson.dumps(asdict(manifest)) != data:
-        raise ValueError("its manifest is not encoded as `save` encodes it")
-    return manifest
-
-
-def _file(listed: Any) -> StateFile:
-    match listed:
-        case {"digest": str(digest), "size": int(size), "rows": [*rows]} if DIGEST.fullmatch(digest):
-            file = StateFile(digest, size, tuple(map(_rows, rows)))
-            if all(stored.begin + stored.size <= size for stored in file.rows):
-                return file
-    raise ValueError("its manifest lists a file that cannot be")
-
-
-def _rows(listed: Any) -> StoredRows:
-    match listed:
-        case {
-            "name": str(name),
-            "dtype": str(dtype),
-            "shape": [*shape],
-            "first": int(first),
-            "rows": int(rows),
-            "begin": int(begin),
-        } if dtype in DTYPES and all(isinstance(size, int) for size in shape):
-            found = StoredRows(name, dtype, tuple(shape), first, rows, begin)
-            lie_within = min((first, rows, begin, *shape)) >= 0 and first + rows <= rows_of(found.shape)
-            if lie_within and begin % DTYPES[dtype].itemsize == 0:
-                return found
-    raise ValueError("its manifest lists rows that cannot be")
-
-
-def name_of(version: Version) -> str:
-    return f"{version.lineage:04d}/{version.number:08d}"
-
-
-def folder_of(name: str) -> str:
-    return f"{PREFIX}{name}/"
 
 
 def _key(name: str, file: str) -> str:

@@ -15,7 +15,7 @@ from echo_queue.queue import LearnerQueue, Resumed
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 
 log = logging.getLogger(__name__)
 

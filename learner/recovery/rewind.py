@@ -22,7 +22,7 @@ from echo_queue.queue.diagnosis import SILENT_MS
 from echo_queue.reporting import results
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
 
 

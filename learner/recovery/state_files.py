@@ -2,8 +2,8 @@
 
 - `layout` decides which rows of which tensor go into which file. A tensor that fills more than a file is cut by rows of
   its first dimension. A file is at most `FILE_BYTES` large, unless a single row is larger.
-- `write_files` takes the pieces that one process holds and knows nothing of other processes: each rank writes its own
-  rows, and the manifest lists the files of all ranks.
+- `write_files` takes the pieces that one rank holds and knows nothing of other ranks: each rank writes its own rows,
+  and the manifest lists the files of all ranks.
 - Each tensor is copied once, straight from its device into a file's buffer, and at most `THREADS` files are in memory
   at a time, however large the state is.
 """
@@ -28,6 +28,8 @@ from echo_queue.weights.delta import codes
 SUFFIX = ".safetensors"
 FILE_BYTES = MULTIPART_BYTES
 """A file is one plain put, so a learner that is killed leaves no parts of an upload behind."""
+SMALL_BYTES = 64 << 10
+"""A piece of at most so many bytes goes into a file with other small ones."""
 THREADS = 4
 """Number of files that are written or read at a time; each takes a buffer of its own size."""
 ALIGNMENT = 8
@@ -53,6 +55,11 @@ class Piece:
     @property
     def rows(self) -> int:
         return rows_of(tuple(self.tensor.shape))
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return self.rows * row_bytes(self.shape, self.tensor.dtype)
 
     def part(self, first: int, rows: int) -> Tensor:
         """Returns a view of `rows` rows from row `first` of the whole tensor on."""
@@ -91,7 +98,7 @@ class StateFile:
 
 @dataclass(frozen=True)
 class Slice:
-    """What goes into a file: `rows` rows of `piece`, from row `first` of the whole tensor on."""
+    """The rows of a piece that go into one file: `rows` rows, from row `first` of the whole tensor on."""
 
     piece: Piece
     first: int
@@ -133,7 +140,21 @@ def write_files(
 
 
 def layout(pieces: Iterable[Piece], file_bytes: int) -> list[list[Slice]]:
-    """Says what each file holds. A piece that fits into one file is not cut. Pure: looks at shapes and types only."""
+    """Says what each file holds. A piece that fits into one file is not cut. Pure: looks at shapes and types only.
+
+    Small pieces have files of their own, since every rank reads scalars and the random state. A piece without rows of
+    a tensor that has some is left out.
+    """
+    small: list[Piece] = []
+    large: list[Piece] = []
+    for piece in pieces:
+        if piece.rows or not rows_of(piece.shape):
+            (small if piece.size <= SMALL_BYTES else large).append(piece)
+    return [*_fill(small, file_bytes), *_fill(large, file_bytes)]
+
+
+def _fill(pieces: Iterable[Piece], file_bytes: int) -> list[list[Slice]]:
+    """Fills one file after the other."""
     files: list[list[Slice]] = []
     left = 0
     for piece in pieces:

@@ -8,16 +8,14 @@
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from blake3 import blake3
-from torch import Tensor
 
 from echo_queue.storage.object_store import ObjectStore, ShortObject
 from learner.recovery.state_files import (
-    DTYPES,
     NAMES,
     Piece,
     StateFile,
@@ -25,7 +23,6 @@ from learner.recovery.state_files import (
     in_threads,
     rows_of,
     view_of,
-    whole,
 )
 
 ATTEMPTS = 3
@@ -100,26 +97,6 @@ def verified(store: ObjectStore, prefix: str, file: StateFile) -> bytearray:
         if blake3(data).hexdigest() == file.digest:
             return data
     raise ValueError(f"{file.name} does not match its digest")
-
-
-def destinations(files: Sequence[StateFile], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns a tensor for every tensor of the files: the one in `into` if it has the same shape and type, else a new
-    one on the CPU."""
-    found: dict[str, Tensor] = {}
-    for rows in (rows for file in files for rows in file.rows if rows.name not in found):
-        given, dtype = into.get(rows.name), DTYPES[rows.dtype]
-        fits = given is not None and tuple(given.shape) == rows.shape and given.dtype == dtype
-        found[rows.name] = given.detach() if given is not None and fits else torch.empty(rows.shape, dtype=dtype)
-    return found
-
-
-def read_whole(
-    store: ObjectStore, prefix: str, files: Sequence[StateFile], into: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Reads every tensor of the files into its destination. Raises what `plan` and `read_files` raise."""
-    tensors = destinations(files, into)
-    read_files(store, prefix, plan(files, whole(tensors)))
-    return tensors
 
 
 def _copies(target: Piece, stored: Sequence[tuple[StoredRows, int]]) -> Iterator[tuple[Copy, int]]:

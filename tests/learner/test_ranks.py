@@ -8,7 +8,7 @@ import torch
 
 from echo_queue.errors import ConfigError, Problem
 from learner.ranks.team import Team
-from tests.learner.ranks import RankFailedError, run_ranks
+from tests.learner.rank_processes import RankFailedError, run_ranks
 
 
 def add(team: Team, amount: int) -> tuple[int, torch.Tensor]:

@@ -13,10 +13,13 @@ from echo_queue.errors import DeadlineError, EchoQueueError, FencedError
 from echo_queue.queue import Chunk, PromptSet
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.reporting import metrics
-from learner import training_loop
+from learner import leader
+from learner.leader import export
+from learner.ranks.team import Team
 from learner.recovery import checkpoint
-from learner.training_loop import export, open_loop, train
+from learner.training_loop import open_loop, train
 from tests.learner.learner_harness import LearnerHarness
+from tests.learner.recovery.one_process import newest
 from tests.learner.synthetic import VOCABULARY
 from tests.waiting import wait_until
 
@@ -48,7 +51,7 @@ def test_what_comes_while_the_model_is_written_is_trained_as_well(
             queue.submit("more", 0, PromptShard("nowhere", 0, 5))
         export(*words)
 
-    monkeypatch.setattr(training_loop, "export", exporting)
+    monkeypatch.setattr(leader, "export", exporting)
     train(config, threading.Event())
     assert (queue.audit().trained, queue.status().finished) == (13, True)
 
@@ -77,7 +80,7 @@ def test_every_prompt_is_trained_once_and_the_model_is_a_hugging_face_folder(har
     lines = metrics.read(config.run.dir / "metrics.jsonl")
     assert [line.version for line in lines] == list(range(1, 12))
     assert [line.groups for line in lines] == [4] * 10 + [2]
-    found = checkpoint.newest(harness.store(config))
+    found = newest(harness.store(config))
     assert found is not None and found[0].version == 11
 
     model = AutoModelForCausalLM.from_pretrained(config.run.dir / "model")
@@ -215,12 +218,12 @@ def test_a_learner_that_was_taken_over_stops_at_once(harness: LearnerHarness) ->
     harness.submit(config, PROMPTS)
     queue = harness.queue(config)
     harness.work(config)
-    older = open_loop(config, harness.store(config), queue.caller)
-    open_loop(config, harness.store(config), harness.queue(config).caller)
-    older.broadcast.start()
+    older = open_loop(config, harness.store(config), Team.alone())
+    open_loop(config, harness.store(config), Team.alone())
+    older.leader.broadcast.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())
-    older.broadcast.close()
+    older.leader.broadcast.close()
     assert queue.audit().ok
 
 

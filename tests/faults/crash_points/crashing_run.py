@@ -27,10 +27,10 @@ from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, SignatureVerifier, WeightPublisher, read_manifest
 from learner.publication import signing_key
-from learner.recovery import checkpoint
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from tests.faults.crash_points.fork_server import ForkRequest, ForkServer, RoleProcess
 from tests.learner.learner_harness import make_base
+from tests.learner.recovery.one_process import save
 from tests.learner.synthetic import VOCABULARY
 from tests.queue.clients import Clients
 
@@ -225,9 +225,7 @@ class Committer(OtherRole):
         if ids:
             self._advance(len(ids))
             version = Version(self.lineage, self._version)
-            self._saved = checkpoint.save(
-                self._store, version, self._tensors, trained=ids, parent=self._saved, window=2.0
-            )
+            self._saved = save(self._store, version, self._tensors, trained=ids, parent=self._saved, window=2.0)
             self._queue.commit(self.lineage, self._saved.name, ids)
             self.trained += ids
             self.generated |= {f"{group.lineage}.{group.newest}" for group in drained.groups}

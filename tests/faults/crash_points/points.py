@@ -44,11 +44,12 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         CONNECT,
     ),
     "learner": (
-        *(f"learner/{name}.py" for name in ("training_loop", "batch_collector", "housekeeper")),
+        *(f"learner/{name}.py" for name in ("training_loop", "leader", "batch_collector", "housekeeper")),
         *(
             f"learner/recovery/{name}.py"
             for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
         ),
+        *(f"learner/ranks/{name}.py" for name in ("team", "launcher")),
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",

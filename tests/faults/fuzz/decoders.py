@@ -8,14 +8,14 @@ Imports nothing of the fuzzer, so that CI replays the corpus without it.
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import orjson
 from blake3 import blake3
 
-from echo_queue.errors import PromptError, ServiceError
+from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
 from echo_queue.queue.payload_fields import entry_fields
 from echo_queue.queue.payloads import Payloads, partials_folder, reference
@@ -44,7 +44,9 @@ from echo_queue.submission.sources import rows
 from echo_queue.submission.sources.jsonl import byte_range
 from echo_queue.weights import Announcement, Forged, Manifest, Part, Route, SignatureVerifier, Signer, TensorInfo
 from echo_queue.weights.manifest import part_key, place_of, root_digest
-from learner.recovery import checkpoint
+from learner.recovery import manifest as checkpoint_manifest
+from learner.recovery import rank_report
+from learner.recovery.rank_report import RankReport
 from learner.recovery.state_files import StateFile, StoredRows
 from tests.faults.fuzz import delta_shards
 from workers.environments import child
@@ -298,10 +300,15 @@ def take_envelope(data: bytes) -> None:
 
 def take_checkpoint(data: bytes) -> None:
     with suppress(ValueError):
-        manifest = checkpoint.decode(data)
-        assert orjson.dumps(asdict(manifest)) == data, "what was accepted is not what we would write"
+        manifest = checkpoint_manifest.decode(data)
+        assert manifest.encode() == data, "what was accepted is not what we would write"
         for file in manifest.files:
             assert all(rows.begin >= 0 and rows.begin + rows.size <= file.size for rows in file.rows)
+
+
+def take_rank_report(data: bytes) -> None:
+    with suppress(ValueError):
+        assert rank_report.decode(data).encode() == data, "what was accepted is not what a rank would write"
 
 
 def take_index(data: bytes) -> None:
@@ -364,11 +371,24 @@ def _manifest() -> bytes:
     return Manifest("run", Version(1, 2), tensors, aliases, root, _route(root)).encode()
 
 
-def _checkpoint() -> bytes:
-    names = ("0001/00000001", "0001/00000002")
+def _state_files() -> tuple[StateFile, ...]:
     rows = (StoredRows("w", "F32", (4, 2), 1, 3, 64), StoredRows("step", "F32", (), 0, 1, 88))
-    files = (StateFile("ab" * 32, 92, rows), StateFile("cd" * 32, 8, ()))
-    return orjson.dumps(asdict(checkpoint.CheckpointManifest(1, 2, names[0], 2.0, ("set/0/1",), names[1], files)))
+    return StateFile("ab" * 32, 92, rows), StateFile("cd" * 32, 8, ())
+
+
+def _checkpoint() -> bytes:
+    below, name = ("0001/00000001", "0001/00000002")
+    manifest = checkpoint_manifest.CheckpointManifest(1, 2, below, 2.0, ("set/0/1",), name, _state_files())
+    return manifest.encode()
+
+
+def _rank_reports() -> list[bytes]:
+    reports = (
+        RankReport(_state_files()),
+        RankReport(damage="a file does not match its digest"),
+        RankReport(failure=Problem("store.url", "is full", "free some space")),
+    )
+    return [report.encode() for report in reports]
 
 
 def _metrics() -> bytes:
@@ -472,6 +492,9 @@ DECODERS: dict[str, Decoder] = {
         (b"HTTP/1.1 200 OK", b"\r\n", b"Content-Length: ", b"X-Landed: ", b"Retry-After: ", b"Transfer-Encoding: "),
     ),
     "checkpoint": Decoder(take_checkpoint, lambda: [_checkpoint()], (b'"parent":null', b'"trained":[', *JSON_WORDS)),
+    "rank_report": Decoder(
+        take_rank_report, _rank_reports, (b'"damage":null', b'"failure":null', b'"where":"', *JSON_WORDS)
+    ),
     "index": Decoder(
         take_index, lambda: [b'{"a/b":{"blake3":"ab","size":3}}'], (b'"blake3":', b'"size":', b'"../x":', *JSON_WORDS)
     ),

@@ -31,13 +31,13 @@ MUTATIONS = (
     Mutation(
         "committed before it is saved",
         "a learner that dies in between loses groups: trained for the queue, in no checkpoint",
-        "learner/training_loop.py",
+        "learner/leader.py",
         """\
-        self.saver.begin(version, tensors, trained=trained, parent=self.newest, window=self.window)
+        self._trained.clear()
 """,
         """\
-        self.queue.commit(f"{self.lineage:04d}/{self.version:08d}", trained)
-        self.saver.begin(version, tensors, trained=trained, parent=self.newest, window=self.window)
+        self._queue.commit("{:04d}/{:08d}".format(*self._version), history.trained)
+        self._trained.clear()
 """,
         ("tests/learner/test_training_loop.py::test_the_queue_hears_of_a_checkpoint_only_once_it_is_whole",),
     ),
@@ -349,18 +349,33 @@ MUTATIONS = (
         "a learner that dies while it saves leaves a checkpoint that cannot be loaded, and counts as one",
         "learner/recovery/checkpoint.py",
         """\
-    files = write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
-    return complete(store, version, files, trained=trained, parent=parent, window=window)
+    try:
+        report = RankReport(write_files(store, folder_of(name), pieces, file_bytes))
+    except Exception as error:
+        team.report(_parts_of(name), rank_report.failed(error).encode())
+        raise
+    team.report(_parts_of(name), report.encode())
 """,
         """\
     import types
+    pieces = tuple(pieces)
     nowhere = types.SimpleNamespace(put=lambda key, data: True)
-    files = write_files(nowhere, folder_of(name_of(version)), whole(tensors), file_bytes)
-    manifest = complete(store, version, files, trained=trained, parent=parent, window=window)
-    write_files(store, folder_of(name_of(version)), whole(tensors), file_bytes)
-    return manifest
+    report = RankReport(write_files(nowhere, folder_of(name), pieces, file_bytes))
+    team.report(_parts_of(name), report.encode())
+    write_files(store, folder_of(name), pieces, file_bytes)
 """,
-        ("tests/learner/recovery/test_checkpoint.py::test_a_save_that_is_cut_off_leaves_no_checkpoint",),
+        ("tests/learner/recovery/test_ranks.py::test_a_rank_whose_upload_fails_is_named_with_the_cause",),
+    ),
+    Mutation(
+        "each rank chooses its checkpoint",
+        "after a damaged file the ranks go on from different versions, and the model is pieces of both",
+        "learner/recovery/checkpoint.py",
+        "for rank, report in enumerate(reports) if report.damage is not None]",
+        "for rank, report in enumerate(reports) if report.damage is not None and rank == team.rank]",
+        (
+            "tests/learner/recovery/test_ranks.py::"
+            "test_damage_that_one_rank_meets_sends_all_ranks_to_the_checkpoint_before",
+        ),
     ),
     Mutation(
         "a checkpoint's digest not checked",
@@ -374,8 +389,8 @@ MUTATIONS = (
         "any checkpoint's name may be written again",
         "two learners overwrite each other's checkpoint",
         "learner/recovery/checkpoint.py",
-        "orjson.dumps(asdict(manifest)), once=True)",
-        "orjson.dumps(asdict(manifest)))",
+        "manifest.encode(), once=True)",
+        "manifest.encode())",
         ("tests/learner/recovery/test_checkpoint.py::test_saving_again_is_harmless_and_another_learner_is_refused",),
     ),
     Mutation(
@@ -530,8 +545,8 @@ MUTATIONS = (
         "a pinned key is replaced by Redis",
         "anyone who can write to Redis gives the workers weights",
         "workers/weights/key_pinning.py",
-        "            if keys.public_key != expected:\n",
-        "            if False:\n",
+        "    if keys.public_key != expected:\n",
+        "    if False:\n",
         (
             "tests/workers/weights/test_weight_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",
         ),

@@ -24,16 +24,18 @@ from echo_queue.services.redis_server import RedisServer
 from echo_queue.storage import object_store as store_module
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
+from learner.recovery.manifest import CheckpointManifest
 from tests.faults.proxy import http1, proxy, resp
 from tests.faults.proxy.every_move import every_move
 from tests.faults.proxy.proxy import Always, Fault, Next, OfEach, Proxy, Request
+from tests.learner.recovery.one_process import newest, save
 from tests.queue.clients import Clients
 from tests.servers.s3 import BUCKET, Server
 
 SILENCE_S, REDIS_SILENCE_S = 0.3, 0.1
 """The deadlines of these tests' clients for an answer of the store and of Redis."""
 NEVER_CALLED = {"confirm"}
-"""Only when moves wait for replicas: `test_replicas`."""
+"""The functions that are called only if moves wait for replicas. `test_replicas` calls them."""
 
 
 @pytest.fixture(autouse=True)
@@ -179,12 +181,10 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
     assert torch.equal(weights.fetch(store, published, verifier)["weight"], tensors["weight"])
     weights.prune(store, Version(1, 1), 1)
 
-    saved: checkpoint.CheckpointManifest | None = None
+    saved: CheckpointManifest | None = None
     for number in (1, 2):
-        saved = checkpoint.save(
-            store, Version(1, number), tensors, trained=(f"set/0/{number}",), parent=saved, window=2.0
-        )
-    found = checkpoint.newest(store)
+        saved = save(store, Version(1, number), tensors, trained=(f"set/0/{number}",), parent=saved, window=2.0)
+    found = newest(store)
     assert found is not None and found[0] == saved
     assert torch.equal(found[1]["weight"], tensors["weight"])
     assert saved is not None

@@ -10,11 +10,14 @@ from echo_queue import failpoints
 from echo_queue.errors import DeadlineError, FencedError, Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
+from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
+from learner.recovery.state_files import whole
 from learner.training_loop import open_loop, train
 from tests.learner.learner_harness import LearnerHarness
+from tests.learner.recovery import one_process
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -65,17 +68,17 @@ def refuse() -> None:
 def begin(
     saver: BackgroundSaver, number: int, tensors: dict[str, torch.Tensor], parent: CheckpointManifest | None = None
 ) -> None:
-    saver.begin(Version(1, number), tensors, trained=(f"a/0/{number}",), parent=parent, window=1.0)
+    saver.begin(Version(1, number), tuple(whole(tensors)), trained=(f"a/0/{number}",), parent=parent, window=1.0)
 
 
 def newest(store: ObjectStore) -> tuple[CheckpointManifest, dict[str, torch.Tensor]]:
-    found = checkpoint.newest(store)
+    found = one_process.newest(store)
     assert found is not None
     return found
 
 
 def test_what_is_saved_is_the_state_as_it_was_when_saving_began(store: ObjectStore, gate: Gate) -> None:
-    saver, weight = BackgroundSaver(store, DEADLINE_S), torch.arange(6.0)
+    saver, weight = BackgroundSaver(store, Team.alone(), DEADLINE_S), torch.arange(6.0)
     begin(saver, 1, {"weight": weight})
     weight.add_(100)
     assert saver.finished() is None
@@ -88,21 +91,21 @@ def test_what_is_saved_is_the_state_as_it_was_when_saving_began(store: ObjectSto
 
 
 def test_the_memory_of_the_copies_is_used_again(store: ObjectStore) -> None:
-    saver = BackgroundSaver(store, DEADLINE_S)
+    saver = BackgroundSaver(store, Team.alone(), DEADLINE_S)
     begin(saver, 1, {"weight": torch.zeros(6)})
-    before, first = saver._copies["weight"].data_ptr(), saver.wait()
+    before, first = saver._copies["weight", 0].data_ptr(), saver.wait()
     begin(saver, 2, {"weight": torch.ones(6), "late": torch.ones(2)}, first)
-    assert saver._copies["weight"].data_ptr() == before
+    assert saver._copies["weight", 0].data_ptr() == before
     saver.wait()
     assert torch.equal(newest(store)[1]["late"], torch.ones(2))
     begin(saver, 3, {"weight": torch.ones(7)})
-    assert list(saver._copies) == ["weight"]
+    assert list(saver._copies) == [("weight", 0)]
     saver.wait()
     assert torch.equal(newest(store)[1]["weight"], torch.ones(7))
 
 
 def test_a_checkpoint_that_takes_too_long_is_named(store: ObjectStore, gate: Gate) -> None:
-    saver = BackgroundSaver(store, 0.1)
+    saver = BackgroundSaver(store, Team.alone(), 0.1)
     begin(saver, 7, {"weight": torch.zeros(1)})
     with pytest.raises(DeadlineError, match="checkpoint 0001/00000007 was not saved within"):
         saver.wait()
@@ -111,13 +114,33 @@ def test_a_checkpoint_that_takes_too_long_is_named(store: ObjectStore, gate: Gat
 
 
 def test_a_learner_that_another_overtook_hears_of_it(store: ObjectStore) -> None:
-    checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=("other",), parent=None, window=1.0)
-    saver = BackgroundSaver(store, DEADLINE_S)
+    one_process.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=("other",), parent=None, window=1.0)
+    saver = BackgroundSaver(store, Team.alone(), DEADLINE_S)
     begin(saver, 1, {"weight": torch.zeros(1)})
     with pytest.raises(FencedError):
         saver.wait()
     with pytest.raises(FencedError):
         saver.check()
+
+
+def test_a_prune_that_fails_is_heard_of(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = BackgroundSaver(store, Team.alone(), DEADLINE_S)
+    begin(saver, 1, {"weight": torch.zeros(1)})
+    first = saver.wait()
+    begin(saver, 2, {"weight": torch.ones(1)}, first)
+    second = saver.wait()
+    assert first is not None and second is not None
+    monkeypatch.setattr(failpoints, "observer", At("delete checkpoints", refuse))
+    saver.prune(second, keep=1)
+    saver.close()
+    with pytest.raises(ServiceError, match="is full"):
+        saver.check()
+    monkeypatch.setattr(failpoints, "observer", None)
+    again = BackgroundSaver(store, Team.alone(), DEADLINE_S)
+    again.prune(second, keep=1)
+    again.close()
+    again.check()
+    assert [all(map(store.exists, saved.keys)) for saved in (first, second)] == [False, True]
 
 
 def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: Gate, harness: LearnerHarness) -> None:
@@ -130,7 +153,7 @@ def test_training_goes_on_while_a_checkpoint_is_saved_and_commits_it_then(gate: 
     assert gate.reached.wait(DEADLINE_S)
     wait_until(lambda: queue.status().learner.number >= 10, "updates after the one that is being saved")
     assert queue.audit().trained == 0
-    assert checkpoint.newest(harness.store(config)) is None
+    assert one_process.newest(harness.store(config)) is None
     gate.open()
     learner.join(DEADLINE_S)
     assert not learner.is_alive()
@@ -161,11 +184,11 @@ def test_a_failed_upload_is_noticed_while_the_learner_waits_for_groups(
 ) -> None:
     config = harness.config(queue={"stall_deadline_s": DEADLINE_S})
     harness.submit(config, 42)
-    loop = open_loop(config, harness.store(config), harness.queue(config).caller)
+    loop = open_loop(config, harness.store(config), Team.alone())
     monkeypatch.setattr(failpoints, "observer", At(PUT, refuse))
     begin(loop.saver, 1, {"weight": torch.zeros(1)})
     with pytest.raises(ServiceError, match="is full"):
-        loop.collector.gather(0, threading.Event())
+        loop.leader.collector.gather(0, threading.Event())
 
 
 def test_checkpoints_come_by_time_as_well(harness: LearnerHarness) -> None:

@@ -8,8 +8,9 @@ from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import CheckpointManifest
-from learner.recovery.state_files import Piece, whole, write_files
+from learner.recovery.manifest import CheckpointManifest
+from tests.learner.recovery import one_process
+from tests.learner.recovery.one_process import newest
 
 TENSORS = {"weight": torch.arange(6.0).view(2, 3), "rng": torch.get_rng_state()}
 
@@ -22,7 +23,7 @@ def save(
     ids: tuple[str, ...] = (),
 ) -> CheckpointManifest:
     tensors = TENSORS | {"weight": TENSORS["weight"] + number}
-    return checkpoint.save(store, Version(lineage, number), tensors, trained=ids, parent=parent, window=1.25)
+    return one_process.save(store, Version(lineage, number), tensors, trained=ids, parent=parent, window=1.25)
 
 
 def damage(store: ObjectStore, manifest: CheckpointManifest) -> None:
@@ -32,13 +33,13 @@ def damage(store: ObjectStore, manifest: CheckpointManifest) -> None:
 
 
 def test_there_is_none_before_the_first(store: ObjectStore) -> None:
-    assert checkpoint.newest(store) is None
+    assert newest(store) is None
     assert checkpoint.trained_ids(store) == []
 
 
 def test_what_was_saved_comes_back(store: ObjectStore) -> None:
     saved = save(store, 3, ids=("a/0/1", "a/0/2"))
-    found = checkpoint.newest(store)
+    found = newest(store)
     assert found is not None
     manifest, tensors = found
     assert manifest == saved
@@ -49,8 +50,8 @@ def test_what_was_saved_comes_back(store: ObjectStore) -> None:
 
 def test_a_window_that_is_a_whole_number_comes_back(store: ObjectStore) -> None:
     """JSON may spell it without a point."""
-    saved = checkpoint.save(store, Version(1, 1), TENSORS, trained=(), parent=None, window=5)
-    found = checkpoint.newest(store)
+    saved = one_process.save(store, Version(1, 1), TENSORS, trained=(), parent=None, window=5)
+    found = newest(store)
     assert found is not None
     assert found[0] == saved
 
@@ -59,7 +60,7 @@ def test_a_later_lineage_counts_more_than_a_higher_version(store: ObjectStore) -
     first = save(store, 10)
     save(store, 30, first)
     fork = save(store, 20, first, lineage=2)
-    found = checkpoint.newest(store)
+    found = newest(store)
     assert found is not None and found[0] == fork
 
 
@@ -92,7 +93,7 @@ def test_a_save_that_is_cut_off_leaves_no_checkpoint(store: ObjectStore, monkeyp
             save(store, 1 + steps)
         except Cut:
             monkeypatch.setattr(failpoints, "observer", None)
-            assert checkpoint.newest(store) is None
+            assert newest(store) is None
         else:
             break
     assert steps > 1
@@ -112,14 +113,14 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(store: ObjectStore, harm:
             damage(store, second)
         case "no tensors":
             store.delete(second.keys[-1:])
-    found = checkpoint.newest(store)
+    found = newest(store)
     assert found is not None and found[0] == first
 
 
 def test_beginning_again_because_all_are_damaged_is_left_to_a_person(store: ObjectStore) -> None:
     damage(store, save(store, 10))
     with pytest.raises(ServiceError, match="no checkpoint is whole"):
-        checkpoint.newest(store)
+        newest(store)
 
 
 def test_saving_again_is_harmless_and_another_learner_is_refused(store: ObjectStore) -> None:
@@ -127,7 +128,7 @@ def test_saving_again_is_harmless_and_another_learner_is_refused(store: ObjectSt
     assert save(store, 10, ids=("a/0/1",)) == first
     with pytest.raises(FencedError):
         save(store, 10, ids=("a/0/2",))
-    found = checkpoint.newest(store)
+    found = newest(store)
     assert found is not None and found[0] == first
 
 
@@ -135,7 +136,7 @@ def test_the_tensors_of_the_caller_are_filled_in_place(store: ObjectStore) -> No
     """A model's own parameters are never held twice; what fits no tensor of the caller's comes in a new one."""
     save(store, 3)
     own = {"weight": torch.zeros(2, 3), "rng": torch.zeros(2, dtype=torch.uint8), "other": torch.zeros(1)}
-    found = checkpoint.newest(store, own)
+    found = newest(store, own)
     assert found is not None
     assert torch.equal(own["weight"], TENSORS["weight"] + 3)
     assert found[1]["weight"].data_ptr() == own["weight"].data_ptr()
@@ -145,28 +146,14 @@ def test_the_tensors_of_the_caller_are_filled_in_place(store: ObjectStore) -> No
 
 def test_tensors_half_filled_from_a_damaged_checkpoint_are_those_of_the_one_before(store: ObjectStore) -> None:
     first = save(store, 10)
-    prefix = checkpoint.folder_of("0001/00000020")
-    files = write_files(store, prefix, whole({"weight": torch.ones(2, 3), "rng": TENSORS["rng"]}), file_bytes=200)
-    assert len(files) > 1
-    checkpoint.complete(store, Version(1, 20), files, trained=(), parent=first, window=1.0)
-    store.delete([prefix + file.name for file in files if file.rows[0].name == "rng"])
+    tensors = {"weight": torch.ones(2, 3), "rng": TENSORS["rng"]}
+    second = one_process.save(store, Version(1, 20), tensors, trained=(), parent=first, window=1.0, file_bytes=200)
+    assert len(second.files) > 1
+    store.delete([second.folder + file.name for file in second.files if file.rows[0].name == "rng"])
     own = {"weight": torch.zeros(2, 3)}
-    found = checkpoint.newest(store, own)
+    found = newest(store, own)
     assert found is not None and found[0] == first
     assert torch.equal(own["weight"], TENSORS["weight"] + 10)
-
-
-def test_several_processes_write_their_own_rows_into_one_checkpoint(store: ObjectStore) -> None:
-    table = torch.arange(40.0).view(10, 4)
-    version = Version(1, 7)
-    prefix = checkpoint.folder_of(checkpoint.name_of(version))
-    ranks = [Piece("table", (10, 4), first, table[first:end]) for first, end in ((0, 3), (3, 3), (3, 10))]
-    files = [file for piece in ranks for file in write_files(store, prefix, [piece])]
-    files += write_files(store, prefix, whole({"rng": TENSORS["rng"]}))
-    checkpoint.complete(store, version, tuple(files), trained=("a/0/1",), parent=None, window=1.0)
-    found = checkpoint.newest(store)
-    assert found is not None
-    assert torch.equal(found[1]["table"], table) and torch.equal(found[1]["rng"], TENSORS["rng"])
 
 
 def test_pruning_keeps_the_newest_tensors_and_every_id_ever_trained(store: ObjectStore) -> None:

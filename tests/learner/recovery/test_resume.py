@@ -8,14 +8,17 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, FencedError, SetBackError
-from echo_queue.queue import Caller, Chunk, Outcome, PromptSet, RunRules
+from echo_queue.queue import Chunk, Outcome, PromptSet, RunRules
 from echo_queue.records import PromptShard, Published, Version
+from learner.ranks.team import Team
 from learner.recovery import checkpoint
-from learner.recovery.checkpoint import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.recovery.rewind import choices, rewind
 from learner.training_loop import open_loop, train
 from tests.learner.learner_harness import LearnerHarness
+from tests.learner.recovery.one_process import newest as newest_whole
+from tests.learner.recovery.one_process import save
 from tests.queue.queue_harness import QueueHarness
 from tests.waiting import wait_until
 
@@ -75,7 +78,7 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(harness: Learne
                 queue.drain(lineage, 2)
                 queue.advance(lineage, number + 1, 2, 2.0)
     assert worker.complete(worker.lease(4)) == [Outcome.accepted] * 4
-    landed = checkpoint.save(store, Version(1, 2), {"w": torch.zeros(1)}, trained=(), parent=None, window=2.0)
+    landed = save(store, Version(1, 2), {"w": torch.zeros(1)}, trained=(), parent=None, window=2.0)
     with pytest.raises(FencedError):
         first.commit(1, landed.name, ())
 
@@ -92,7 +95,7 @@ def test_a_rewind_under_a_living_learner_is_refused(harness: LearnerHarness) -> 
     config = harness.config()
     store, queue = harness.store(config), harness.queue(config)
     queue.configure(RunRules.of(config))
-    made = checkpoint.save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
+    made = save(store, Version(1, 1), {"w": torch.zeros(1)}, trained=(), parent=None, window=1.0)
     queue.reclaim()  # as a learner's housekeeper does
     with pytest.raises(EchoQueueError, match="learner: is alive"):
         rewind(queue.learner(), queue, store, made.name)
@@ -115,7 +118,7 @@ def test_what_only_a_damaged_checkpoint_holds_is_trained_again(harness: LearnerH
     store, queue = harness.store(config), harness.queue(config)
     newest, before, *_ = manifests(harness, config)
     store.put(newest.keys[0], b"torn")
-    found = checkpoint.newest(store)
+    found = newest_whole(store)
     assert found is not None and found[0].name == before.name
     resume(queue.learner(), store, found[0])
     audit = queue.audit()
@@ -144,8 +147,8 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(h
     harness.submit(config, PROMPTS)
     harness.work(config)
     queue = harness.queue(config)
-    learner = open_loop(config, harness.store(config), Caller.connect(config, "learner"))
-    learner.broadcast.start()
+    learner = open_loop(config, harness.store(config), Team.alone())
+    learner.leader.broadcast.start()
     before = queue.status()
     ends: list[BaseException] = []
 
@@ -161,7 +164,7 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(h
     queue.client.hset(queue.keys.state, "turn", "1 drain")  # as if the moves after it had been forgotten
     thread.join(20)
     assert ends
-    learner.broadcast.close()
+    learner.leader.broadcast.close()
     train(config, threading.Event())
     assert trained_once(harness, config)
 
@@ -174,9 +177,7 @@ def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(harness:
     parent: CheckpointManifest | None = None
     for version in (1, 2):
         trained = (f"set/0/{version}",)
-        parent = checkpoint.save(
-            store, Version(1, version), {"w": torch.zeros(1)}, trained=trained, parent=parent, window=1.0
-        )
+        parent = save(store, Version(1, version), {"w": torch.zeros(1)}, trained=trained, parent=parent, window=1.0)
     resume(queue.learner(), store, parent)
     queue.publish(2, Published(Version(2, 2), "manifest", "digest"))
     queue.submit("set", 0, PromptShard("nowhere", 0, 4))

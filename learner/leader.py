@@ -1,0 +1,258 @@
+"""The part of rank 0 alone: it decides what all ranks do, and speaks with Redis, the workers and the files of the run.
+
+- Safety rests on the order: the queue knows a version (advance) before it is published, a checkpoint is durable before
+  its groups are committed, and the final model is written before the run is marked finished. A version that was
+  published and then lost with its learner is abandoned by the next learner's lineage.
+- Versions are published, and checkpoints saved, by threads beside the training loop, of copies of the state.
+- Nothing older than S updates is trained, and nothing is trained twice: what counts as trained is what the newest
+  checkpoint and its ancestors hold.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import Event
+from typing import NamedTuple
+
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from echo_queue import failpoints
+from echo_queue.config import Config
+from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
+from echo_queue.records import Version
+from echo_queue.reporting.metrics import MetricsLog
+from echo_queue.reporting.trained_groups import TrainedGroups
+from learner.batch_collector import Batch, BatchCollector
+from learner.housekeeper import Housekeeper
+from learner.publication.publish_thread import publication_period
+from learner.publication.weight_broadcast import WeightBroadcast
+from learner.ranks.order import Order, send
+from learner.ranks.team import Team
+from learner.recovery.background_saver import BackgroundSaver
+from learner.recovery.manifest import CheckpointManifest
+from learner.update import UpdateResult
+from learner.update_metrics import Seconds, describe
+
+log = logging.getLogger(__name__)
+
+SMOOTHING = 0.2
+"""Weight of the newest measurement of T_train."""
+
+WriteModel = Callable[[Path, Mapping[str, Tensor]], None]
+"""Writes weights, with their configuration, as a Hugging Face model."""
+
+
+class Clock(NamedTuple):
+    """Instants of the current update, on the monotonic clock. `save_s`: the seconds that saving took before it."""
+
+    began: float = 0.0
+    gathered: float = 0.0
+    trained: float = 0.0
+    save_s: float = 0.0
+
+
+class History(NamedTuple):
+    """What a checkpoint's manifest says beside its files (`CheckpointManifest`)."""
+
+    trained: tuple[str, ...] = ()
+    parent: CheckpointManifest | None = None
+    window: float = 0.0
+
+
+class Leader:
+    """Decides and reports. The main thread calls every method.
+
+    `newest`: the checkpoint at which the queue's lineage begins; None: the base model. `window`: w at the start, in
+    batches.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        team: Team,
+        queue: LearnerQueue,
+        monitor: Monitor,
+        *,
+        saver: BackgroundSaver,
+        newest: CheckpointManifest | None,
+        window: float,
+        broadcast: WeightBroadcast,
+        collector: BatchCollector,
+        housekeeper: Housekeeper,
+        write_model: WriteModel,
+    ) -> None:
+        self._config, self._team, self._queue, self._monitor = config, team, queue, monitor
+        self._saver, self._newest, self._window = saver, newest, window
+        self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
+        self._write_model = write_model
+        self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), TrainedGroups(config)
+        self._version = Version(queue.lineage, newest.version if newest else 0)
+        self._handed_over = -1
+        """The number of the version handed over for publication last."""
+        self._saved, self._saved_s = self._version.number, time.monotonic()
+        """The number of the version of which a checkpoint was begun last, and when that was."""
+        self._trained: list[str] = []
+        """Ids of the groups trained since that version."""
+        self._batch = Batch([], 0.0, 0)
+        self._clock = Clock()
+        self._t_train_s = 0.0
+        self._finished = False
+
+    def start(self) -> None:
+        """Starts the threads that work beside the main one."""
+        self._housekeeper.start()
+        self.broadcast.start()
+
+    def close(self) -> None:
+        """Ends those threads."""
+        self._housekeeper.close()
+        self.broadcast.close()
+
+    # What is next -----------------------------------------------------------------------------------------------------
+
+    def orders(self, stop: Event) -> Iterator[Order]:
+        """Yields what all ranks do next until the run is finished or `stop` is set; what is trained then is committed.
+
+        Each order must be carried out before the next one is asked for.
+        """
+        for order in self._orders(stop):
+            send(self._team, order)
+            yield order
+        send(self._team, None)
+
+    def _orders(self, stop: Event) -> Iterator[Order]:
+        lineage, number = self._version
+        in_hand = len(self.collector.pending)
+        log.info("lineage %d begins at version %d with %d groups in hand", lineage, number, in_hand)
+        yield Order(self._version, publish=True)
+        while not stop.is_set():
+            yield from self._updates(stop)
+            if self._trained:
+                yield Order(self._version, save=True)
+            self.commit(self._saver.wait())
+            if not stop.is_set():
+                yield Order(self._version, publish=self._handed_over < self._version.number, export=True)
+                if self._finished:
+                    return
+        self.broadcast.wait()
+        log.info("stopped at version %d; a restart continues", self._version.number)
+
+    def _updates(self, stop: Event) -> Iterator[Order]:
+        """Yields updates until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set."""
+        save_s = 0.0
+        while not stop.is_set() and not self._reached_max_updates():
+            began = time.monotonic()
+            self._batch = self.collector.gather(self._version.number, stop)
+            if stop.is_set() or not self._batch.groups:
+                break
+            self._refuse_stale_groups()
+            self._clock = Clock(began, gathered=time.monotonic(), save_s=save_s)
+            after = self._version._replace(number=self._version.number + 1)
+            publish, save = self._publication_due(after.number), self._checkpoint_due(after.number)
+            yield Order(after, tuple(self._batch.groups), publish=publish, save=save)
+            save_s = time.monotonic() - self._clock.trained
+
+    def _refuse_stale_groups(self) -> None:
+        """Raises `EchoQueueError` if the queue returned a group beyond S."""
+        number, s = self._version.number, self._config.staleness.s
+        for group in self._batch.groups:
+            if not staleness_rules.admissible(number, group.oldest, s):
+                what = f"{group.task} has lag {number - group.oldest}, more than S = {s}"
+                raise EchoQueueError(Problem("learner", what, "the queue broke its rules: please report this"))
+
+    def _reached_max_updates(self) -> bool:
+        return 0 < self._config.learner.max_updates <= self._version.number
+
+    def _checkpoint_due(self, number: int) -> bool:
+        """Returns whether a checkpoint is due once version `number` is trained, which takes about T_train."""
+        settings = self._config.learner
+        since_s = time.monotonic() + self._t_train_s - self._saved_s
+        return 0 < settings.checkpoint_s <= since_s or number - self._saved >= settings.checkpoint_updates
+
+    def _publication_due(self, number: int) -> bool:
+        kappa = self._config.staleness.kappa
+        if kappa == "auto":
+            # Before the first update has been timed, every version is published.
+            s, t_train_s = self._config.staleness.s, self._t_train_s or float("inf")
+            kappa = publication_period(self.broadcast.t_bcast_s, t_train_s, s)
+        return number - self._handed_over >= kappa
+
+    # What was done ----------------------------------------------------------------------------------------------------
+
+    def advance(self, order: Order) -> None:
+        """Advances the queue to the version just trained; sets the window by how long the update waited for groups."""
+        self._clock = self._clock._replace(trained=time.monotonic())
+        t_train_s, batch = self._clock.trained - self._clock.gathered, self._batch
+        self._version = order.version
+        self._trained += [group.task for group in batch.groups]
+        self._t_train_s += (t_train_s - self._t_train_s) * (SMOOTHING if self._t_train_s else 1.0)
+        size, widest = self._config.learner.batch_groups, self._config.staleness.s + 1
+        self._window = staleness_rules.pace(self._window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
+        self._queue.advance(self._version.number, len(batch.groups), self._window)
+
+    def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> None:
+        """Hands weights, a copy that no update changes, over for publication."""
+        self._handed_over = version.number
+        self.collector.handed_out(version)
+        self.broadcast.hand_over(version, weights)
+
+    def record(self, order: Order, result: UpdateResult) -> None:
+        """Writes the update to `metrics.jsonl` and the log, and keeps its groups for people to inspect.
+
+        It comes before the checkpoint, so that no committed update lacks its record.
+        """
+        began, gathered, trained, save_s = self._clock
+        metrics = describe(
+            order.version,
+            order.groups,
+            result,
+            Seconds(save_s, gathered - began, trained - gathered),
+            window=self._window,
+            t_bcast_s=self.broadcast.t_bcast_s,
+            stored=self.broadcast.stored,
+            status=self._monitor.status(),
+        )
+        self._metrics.write(metrics)
+        self._trained_groups.keep(order.version, order.groups)
+
+    def history(self) -> History:
+        """Returns what the manifest of the checkpoint that begins now is to say."""
+        history = History(tuple(self._trained), self._newest, self._window)
+        self._saved, self._saved_s = self._version.number, time.monotonic()
+        self._trained.clear()
+        return history
+
+    def commit(self, saved: CheckpointManifest | None) -> None:
+        """Commits a durable checkpoint's groups, if there is one: the next learner's `resume` fixes a crash before it.
+
+        Then the tensors of older checkpoints are removed.
+        """
+        if saved is None:
+            return
+        self._newest = saved
+        self._queue.commit(saved.name, saved.trained)
+        self._saver.prune(saved, self._config.learner.keep_checkpoints)
+
+    def finish(self, weights: Mapping[str, Tensor]) -> None:
+        """Writes the final model and marks the run finished, unless more groups to train have come meanwhile."""
+        self.broadcast.wait()
+        folder = self._config.run.dir / "model"
+        export(self._write_model, weights, self._config.base_model, folder)
+        self._finished = self._queue.finish(force=self._reached_max_updates())
+        if self._finished:
+            log.info("finished at version %d; the model is %s", self._version.number, folder)
+
+
+def export(write: WriteModel, weights: Mapping[str, Tensor], base: str, folder: Path) -> None:
+    """Writes the model with its tokenizer as a Hugging Face folder, which is whole or does not exist."""
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    failpoints.step("write model", lambda: write(temporary, weights))
+    failpoints.step("write tokenizer", lambda: AutoTokenizer.from_pretrained(base).save_pretrained(temporary))
+    if folder.exists():
+        failpoints.step("remove model", lambda: shutil.rmtree(folder))
+    failpoints.step("rename model", lambda: temporary.rename(folder))

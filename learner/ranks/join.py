@@ -1,0 +1,95 @@
+"""Joins the ranks of a learner to a team. All of them must be the same program with the same configuration: rank 0
+compares, before anything else happens."""
+
+import os
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+import torch
+from torch import distributed
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, Problem
+from learner.ranks.place import LISTENER, Place
+from learner.ranks.team import RankLostError, Team
+
+SECTIONS = ("model", "learner", "rollout", "staleness")
+"""The sections of the configuration on which the ranks' results depend."""
+SAME = "start all ranks with the same configuration and the same packages"
+
+
+def join(config: Config, place: Place | None, device: torch.device) -> Team:
+    """Returns the team of this process, once all ranks are there. Without a place it is alone.
+
+    Raises `RankLostError` if a rank does not come in time, `ConfigError` if it has another configuration or program.
+    """
+    if place is None or place.size == 1:
+        return Team.alone()
+    deadline_s = config.learner.rank_deadline_s
+    store = _store(deadline_s)
+    team = Team(
+        place.rank, place.size, store, deadline_s=deadline_s, silence_s=deadline_s + config.queue.stall_deadline_s
+    )
+    _compare(team, config)
+    backend, timeout = "nccl" if device.type == "cuda" else "gloo", timedelta(seconds=deadline_s)
+    collectives = PrefixStore("collectives", store)
+    with team.together("meet"):
+        distributed.init_process_group(
+            backend, store=collectives, rank=place.rank, world_size=place.size, timeout=timeout
+        )
+    return team
+
+
+def _store(deadline_s: float) -> TCPStore | PrefixStore:
+    """Connects to the store of rank 0, which this process opens if it is rank 0."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    # torchrun may hold the store itself, and uses it again after a restart.
+    opens = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    listener = os.environ.get(LISTENER)
+    try:
+        store = TCPStore(
+            host,
+            port,
+            is_master=opens,
+            timeout=timedelta(seconds=deadline_s),
+            wait_for_workers=False,
+            master_listen_fd=int(listener) if listener else None,
+        )
+    except RuntimeError as error:
+        what = f"cannot be reached at {host}:{port}: {str(error).splitlines()[0]}"
+        fix = "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that its port is free and reachable"
+        raise RankLostError(Problem("learner rank 0", what, fix)) from error
+    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _compare(team: Team, config: Config) -> None:
+    """Lets rank 0 compare all ranks, and every rank know the result. Raises `ConfigError` if they differ."""
+    team.report("join", orjson.dumps(_identity(config)))
+    differences = orjson.loads(team.share(lambda: orjson.dumps(_differences(team.reports("join", team.deadline_s)))))
+    if differences:
+        raise ConfigError(*(Problem(where, what, SAME) for where, what in differences))
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    """Returns what must be the same on all ranks, by name, and the machine's name."""
+    programs = {name: version(name) for name in ("echo-queue", "torch", "transformers")}
+    sections = config.model_dump(mode="json", include=set(SECTIONS))
+    keys = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
+    return {"host": socket.gethostname(), "same": programs | keys}
+
+
+def _differences(reports: Sequence[bytes]) -> list[tuple[str, str]]:
+    """Returns where and how ranks differ from rank 0."""
+    ranks = [orjson.loads(report) for report in reports]
+    first, found = ranks[0]["same"], []
+    for rank, identity in enumerate(ranks):
+        for name, value in identity["same"].items():
+            if value != first.get(name):
+                here = f"learner rank {rank} ({identity['host']})"
+                found.append((here, f"has {name} = {value!r}, and rank 0 ({ranks[0]['host']}) has {first.get(name)!r}"))
+    return found

@@ -1,0 +1,22 @@
+import numpy as np
+import pytest
+
+from echo_queue.records import Group, Version, group_codec
+from learner.ranks import order
+from learner.ranks.order import Order
+from tests.learner.synthetic import group
+
+
+@pytest.mark.parametrize("groups", [(), tuple(map(group, range(3)))], ids=["none", "three"])
+@pytest.mark.parametrize("step", ["publish", "save", "export"])
+def test_an_order_reaches_other_ranks_as_it_was_decided(groups: tuple[Group, ...], step: str) -> None:
+    decided = Order(Version(3, 71), groups, **{step: True})
+    heard = order.decode(order.encode(decided))
+    assert (heard.version, heard.publish, heard.save, heard.export) == (
+        decided.version,
+        decided.publish,
+        decided.save,
+        decided.export,
+    )
+    assert list(map(group_codec.encode, heard.groups)) == list(map(group_codec.encode, decided.groups))
+    assert all(np.array_equal(a.prompt, b.prompt) for a, b in zip(heard.groups, groups, strict=True))
