@@ -1,10 +1,11 @@
-"""Cuts the groups of an update into micro-batches: tensors of a bounded number of tokens.
+"""Micro-batches of a bounded number of tokens: `cut` chooses the samples of each one, `collate` makes its tensors.
 
 - Each sample that is trained lies in exactly one micro-batch; samples in a micro-batch have similar lengths.
 - A prompt is held once per micro-batch, however many of its samples are in it.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from learner.batch.packing import Lengths, Packing, moved
+from learner.batch.packing import Lengths, Packing, moved_tensors
 from learner.batch.prepare import PromptSamples, Update
 
 
@@ -43,52 +44,51 @@ class MicroBatch:
         """Copies the micro-batch to `device`; returns itself if it is there."""
         if self.tokens.device == device:
             return self
-        tensors = {name: moved(getattr(self, name), device) for name in TENSORS}
-        return replace(self, packing=self.packing.to(device), **tensors)
-
-
-TENSORS = ("tokens", "positions", "outputs", "targets", "behaviour", "advantages")
+        return replace(self, packing=self.packing.to(device), **moved_tensors(self, device))
 
 
 def micro_batches(update: Update, micro_tokens: int, packing: type[Packing]) -> Iterator[MicroBatch]:
-    """Cuts an update into micro-batches of at most `micro_tokens` tokens, or of one sample each.
+    """Cuts an update that one process trains alone into micro-batches."""
+    return (collate(pieces, packing) for pieces in cut(update.groups, micro_tokens, packing))
+
+
+def cut(
+    groups: Iterable[PromptSamples], micro_tokens: int, packing: type[Packing]
+) -> Iterator[tuple[PromptSamples, ...]]:
+    """Yields the pieces of each micro-batch of at most `micro_tokens` tokens, or of one sample; the longest come first.
 
     Tokens are counted as the kind of attention pays for them (`Packing.size`).
     """
     chosen: list[PromptSamples] = []
-    for piece in _pieces(update.groups, micro_tokens, packing):
-        if chosen and packing.size(_lengths([*chosen, piece])) > micro_tokens:
-            yield _collate(chosen, packing)
-            chosen = []
-        chosen.append(piece)
-    if chosen:
-        yield _collate(chosen, packing)
-
-
-def _pieces(groups: Sequence[PromptSamples], micro_tokens: int, packing: type[Packing]) -> Iterator[PromptSamples]:
-    """Yields the longest first. A prompt's samples stay together unless they have too many tokens for a micro-batch."""
     for group in sorted(groups, key=lambda group: max(len(row.tokens) for row in group.rows), reverse=True):
-        rows = tuple(sorted(group.rows, key=lambda row: len(row.tokens), reverse=True))
-        while rows:
-            count = 1
-            while count < len(rows):
-                more = PromptSamples(group.prompt, rows[: count + 1])
-                if packing.size(_lengths([more])) > micro_tokens:
-                    break
-                count += 1
-            yield PromptSamples(group.prompt, rows[:count])
-            rows = rows[count:]
+        for piece in fitting_pieces(group, micro_tokens, packing):
+            if chosen and packing.size(_lengths([*chosen, piece])) > micro_tokens:
+                yield tuple(chosen)
+                chosen = []
+            chosen.append(piece)
+    if chosen:
+        yield tuple(chosen)
 
 
-def _lengths(pieces: Sequence[PromptSamples]) -> Lengths:
-    return Lengths(
-        prompts=np.array([len(piece.prompt) - 1 for piece in pieces]),
-        samples=np.array([len(row.tokens) for piece in pieces for row in piece.rows]),
-        prompt_of=np.repeat(np.arange(len(pieces)), [len(piece.rows) for piece in pieces]),
-    )
+def fitting_pieces(group: PromptSamples, micro_tokens: int, packing: type[Packing]) -> Iterator[PromptSamples]:
+    """Yields a group's samples, the longest first, together unless they have too many tokens for a micro-batch."""
+    rows = tuple(sorted(group.rows, key=lambda row: len(row.tokens), reverse=True))
+    lengths = _lengths([PromptSamples(group.prompt, rows)])
+    begin = 0
+    while begin < len(rows):
+
+        def size(end: int, begin: int = begin) -> int:
+            return packing.size(Lengths(lengths.prompts, lengths.samples[begin:end], lengths.prompt_of[begin:end]))
+
+        end = len(rows)
+        if size(end) > micro_tokens:
+            end = begin + max(1, bisect_right(range(begin + 1, end), micro_tokens, key=size))
+        yield PromptSamples(group.prompt, rows[begin:end])
+        begin = end
 
 
-def _collate(pieces: Sequence[PromptSamples], packing: type[Packing]) -> MicroBatch:
+def collate(pieces: Sequence[PromptSamples], packing: type[Packing]) -> MicroBatch:
+    """Makes the tensors of one micro-batch, on the CPU. `pieces`: at least one, each of another group."""
     rows = [row for piece in pieces for row in piece.rows]
     lengths = _lengths(pieces)
     shared = lengths.prompts
@@ -105,6 +105,14 @@ def _collate(pieces: Sequence[PromptSamples], packing: type[Packing]) -> MicroBa
         advantages=torch.from_numpy(
             np.repeat([row.advantage for row in rows], lengths.samples)[sampled].astype(np.float32)
         ),
+    )
+
+
+def _lengths(pieces: Sequence[PromptSamples]) -> Lengths:
+    return Lengths(
+        prompts=np.array([len(piece.prompt) - 1 for piece in pieces]),
+        samples=np.array([len(row.tokens) for piece in pieces for row in piece.rows]),
+        prompt_of=np.repeat(np.arange(len(pieces)), [len(piece.rows) for piece in pieces]),
     )
 
 
