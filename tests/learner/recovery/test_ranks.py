@@ -14,19 +14,24 @@ import pytest
 import torch
 
 from echo_queue import failpoints
+from echo_queue.config import Learner
 from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
+from learner.model.loading import prepare
+from learner.model.policy import Policy
 from learner.ranks.team import RankLostError, Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.state_files import Piece
-from tests.learner.rank_processes import RankFailedError, RankProcesses
+from tests.learner.rank_processes import RankFailedError, RankProcesses, run_ranks
 from tests.learner.recovery.one_process import Read, Shapes
 from tests.learner.recovery.rank_threads import DEADLINE_S, run_all, teams
+from tests.learner.states import put_together, state_of
+from tests.learner.synthetic import tiny_model
 
 SIZES = range(1, 5)
 
@@ -95,11 +100,13 @@ def save(
     number: int,
     parent: CheckpointManifest | None = None,
     *,
+    pieces: Sequence[Piece] | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> CheckpointManifest | None:
     """Saves this rank's part of version `number`, as the loop of a rank does."""
     saver = BackgroundSaver(store, team, deadline_s)
-    pieces = pieces_of(state(number), team.rank, team.size, seed=team.size)
+    if pieces is None:
+        pieces = pieces_of(state(number), team.rank, team.size, seed=team.size)
     saver.begin(Version(1, number), pieces, trained=(f"a/0/{number}",), parent=parent, window=1.0)
     return saver.wait()
 
@@ -248,6 +255,47 @@ def test_a_rank_that_is_silent_while_all_load_is_named(store: ObjectStore) -> No
     (decides,) = run_all(ranks[:1], lambda team: checkpoint.restore(hasty, team, HeldRows(team).restore))
     assert isinstance(decides, RankLostError)
     assert "learner rank 1: did not report on loading checkpoint 0001/00000001 within 1 s" in str(decides)
+
+
+def policy_of(team: Team) -> Policy:
+    """A policy whose weights are not those that the tests save."""
+    return Policy(prepare(tiny_model(seed=1 + team.size)), Learner(), torch.float32, team)
+
+
+def save_trained(team: Team, endpoint: StoreEndpoint, run: str) -> list[Piece]:
+    """Takes a step, so that there are moments, and saves version 1."""
+    policy = policy_of(team)
+    for master in policy.masters.values():
+        master.grad = master.detach().clone()
+    policy.step(1e-2)
+    save(team, ObjectStore(endpoint, run), 1, pieces=policy.pieces())
+    return policy.pieces()
+
+
+def save_again(team: Team, endpoint: StoreEndpoint, run: str) -> list[Piece]:
+    """Loads what there is, and saves it as version 2."""
+    store, policy = ObjectStore(endpoint, run), policy_of(team)
+    manifest = checkpoint.restore(store, team, policy.restore)
+    save(team, store, 2, manifest, pieces=policy.pieces())
+    return policy.pieces()
+
+
+@pytest.mark.slow
+def test_a_policy_of_three_ranks_is_continued_by_two_and_then_by_one(store: ObjectStore, s3_server: S3Server) -> None:
+    where = (s3_server.endpoint("tests"), store.prefix.removesuffix("/"))
+    saved, again = (
+        put_together(piece for pieces in run_ranks(size, action, *where) for piece in pieces)
+        for size, action in ((3, save_trained), (2, save_again))
+    )
+    with torch.random.fork_rng():
+        policy = policy_of(Team.alone())
+        manifest = checkpoint.restore(store, Team.alone(), policy.restore)
+        alone = state_of(policy)
+    assert manifest is not None and (manifest.version, manifest.parent) == (2, "0001/00000001")
+    assert any(name.startswith("exp_avg_sq/") for name in saved) and "rng" in saved
+    for loaded in (again, alone):
+        assert loaded.keys() == saved.keys()
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
 
 
 def die_while_saving(team: Team, endpoint: StoreEndpoint, run: str) -> str:
