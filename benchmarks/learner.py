@@ -185,7 +185,7 @@ class Ours:
         self._policy.packing = packing or self._policy.packing
 
     def update(self, number: int) -> None:
-        learn(self._policy, self._groups, number, self._settings, 1.0)
+        learn(self._policy, Team.alone(), self._groups, number, self._settings, 1.0)
 
     def snapshot(self) -> object:
         return self._policy.snapshot()

@@ -1,6 +1,7 @@
 """An optimizer update on one batch of groups. The terms of the loss are chosen in `learner.losses.objective`.
 
-- The loss is the mean over all tokens of the update that the model drew, however the update is cut into micro-batches.
+- The loss is the mean over all tokens of the update that the model drew, however the update is cut into micro-batches
+  and shared out among the ranks.
 - Each batch gets one optimizer step; the ratio to the behaviour log-probabilities corrects for lag.
 - A batch without any difference in reward teaches nothing: the weights and the optimizer stay unchanged.
 """
@@ -15,7 +16,8 @@ from torch import Tensor
 from echo_queue import config
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.records import Group
-from learner.batch.micro_batches import MicroBatch, micro_batches
+from learner.batch.micro_batches import MicroBatch, collate
+from learner.batch.plan import Costs, plan
 from learner.batch.prepare import prepare
 from learner.losses.objective import token_losses
 from learner.losses.token_sums import TokenSums
@@ -51,7 +53,7 @@ def learning_rate(settings: config.Learner, number: int) -> float:
     return settings.lr * (settings.lr_end_share + (1 - settings.lr_end_share) * remaining)
 
 
-def learn(
+def learn(  # noqa: PLR0917 - what is trained, by whom, on what, and how
     policy: Policy,
     team: Team,
     groups: Sequence[Group],
@@ -61,15 +63,25 @@ def learn(
     *,
     reference: Scorer | None = None,
 ) -> UpdateResult:
-    """Trains version `number`. Raises `EchoQueueError`, with nothing changed, if the gradient is not finite."""
+    """Trains version `number`. All ranks call it with the same arguments, and get the same result.
+
+    Raises `EchoQueueError`, with nothing changed, if the gradient is not finite; `RankLostError` if another rank does
+    not take part.
+    """
     update = prepare(groups, settings.advantage, settings.zero_variance)
-    lr = learning_rate(settings, number)
+    lr, norm = learning_rate(settings, number), 0.0
     sums = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device)
-    for batch in micro_batches(update, settings.micro_tokens, policy.packing):
-        loss, terms = _loss(policy, batch.to(policy.device), settings, temperature, reference)
-        (loss / update.tokens).backward()
-        sums += terms
-    norm = policy.step(lr) if update.tokens else 0.0
+    if update.tokens:
+        shares = plan(update, team.size, settings.micro_tokens, policy.packing, Costs.of(policy.model.config))
+        with team.together(f"train update {number}"):
+            for pieces in shares[team.rank]:
+                batch = collate(pieces, policy.packing).to(policy.device)
+                loss, terms = _loss(policy, batch, settings, temperature, reference)
+                # The ranks' gradients are averaged, and the loss is a sum over all of them.
+                (loss * team.size / update.tokens).backward()
+                sums += terms
+            team.sum(sums)
+            norm = policy.step(lr)
     if not math.isfinite(norm):
         fix = "lower learner.lr or learner.grad_clip; a restart continues from the newest checkpoint"
         raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", fix))
@@ -93,5 +105,5 @@ def _loss(
         with torch.no_grad():
             reference_logprobs = reference(batch, temperature).logprobs
     losses, clipped, kl = token_losses(logprobs, batch.behaviour, batch.advantages, reference_logprobs, settings)
-    terms = torch.stack([losses, clipped.float(), batch.behaviour - logprobs, kl, entropy])
+    terms = torch.stack([losses, clipped.to(losses.dtype), batch.behaviour - logprobs, kl, entropy])
     return losses.sum(), terms.detach().double().sum(1)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 
 class Scored(NamedTuple):
-    """Scores of the tokens that the model drew, [K] float32: log-probability, and the distribution's entropy (without
-    gradient)."""
+    """Scores of the tokens that the model drew, [K], in float32 at least: log-probability, and the distribution's
+    entropy (without gradient)."""
 
     logprobs: Tensor
     entropy: Tensor
@@ -26,7 +26,7 @@ def token_scores(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: f
     """
     rows = max(1, logits_at_once // weight.shape[0])
     if len(hidden) <= rows:
-        logprobs = torch.log_softmax(F.linear(hidden, weight).float() / temperature, dim=-1)
+        logprobs = torch.log_softmax(_logits(hidden, weight) / temperature, dim=-1)
         with torch.no_grad():
             entropy = -(logprobs.exp() * logprobs).sum(-1)
         # A copy, since FSDP puts its hook on the result, which must not be a view.
@@ -41,10 +41,10 @@ class _PiecewiseScores(torch.autograd.Function):
     def forward(  # noqa: PLR0917 - autograd passes all by position
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, rows: int
     ) -> tuple[Tensor, Tensor]:
-        log_z = torch.empty(len(hidden), device=hidden.device)
+        log_z = torch.empty(len(hidden), dtype=_wide(hidden.dtype), device=hidden.device)
         logprobs, entropy = torch.empty_like(log_z), torch.empty_like(log_z)
         for piece in _pieces(len(hidden), rows):
-            logits = F.linear(hidden[piece], weight).float().div_(temperature)
+            logits = _logits(hidden[piece], weight).div_(temperature)
             log_z[piece] = torch.logsumexp(logits, -1)
             logits.sub_(log_z[piece].unsqueeze(-1))
             logprobs[piece] = logits.gather(-1, targets[piece].unsqueeze(-1)).squeeze(-1)
@@ -60,15 +60,24 @@ class _PiecewiseScores(torch.autograd.Function):
         hidden, weight, targets, log_z = ctx.saved_tensors
         scaled = (gradients[0] / ctx.temperature).unsqueeze(-1)
         of_hidden = torch.empty_like(hidden)
-        of_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        of_weight = torch.zeros(weight.shape, dtype=_wide(weight.dtype), device=weight.device)
         for piece in _pieces(len(hidden), ctx.rows):
-            of_logits = F.linear(hidden[piece], weight).float().div_(ctx.temperature)
+            of_logits = _logits(hidden[piece], weight).div_(ctx.temperature)
             of_logits.sub_(log_z[piece].unsqueeze(-1)).exp_().mul_(-scaled[piece])
             of_logits.scatter_add_(-1, targets[piece].unsqueeze(-1), scaled[piece])
             rounded = of_logits.to(hidden.dtype)
             of_hidden[piece] = rounded @ weight
             of_weight += rounded.t() @ hidden[piece]
         return of_hidden, of_weight.to(weight.dtype), None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    return F.linear(hidden, weight).to(_wide(hidden.dtype))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Returns float32, or float64 for a model that computes in it."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _pieces(count: int, rows: int) -> list[slice]:

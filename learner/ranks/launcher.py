@@ -110,7 +110,9 @@ def end_with_launcher() -> None:
     """Ends this process when the launcher, which holds the other end of its standard input, is gone."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Without a buffer, whose lock this thread would hold at the end of the process.
+        while os.read(sys.stdin.fileno(), 1):
+            pass
         os._exit(AGAIN)
 
     threading.Thread(target=watch, name="launcher watch", daemon=True).start()

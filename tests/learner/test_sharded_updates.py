@@ -1,0 +1,218 @@
+"""Several ranks train what one process trains: the same losses, gradient norms, parameters, moments and weights."""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError
+from echo_queue.records import Group
+from learner.model.loading import load_policy, load_reference
+from learner.model.loading import prepare as for_scorer
+from learner.model.policy import MASTER, RNG, Policy
+from learner.model.scorer import Scorer
+from learner.ranks.team import RankLostError, Team
+from learner.recovery.state_files import Piece
+from learner.update import UpdateResult, learn
+from tests.learner.ranks import DEADLINE_S, RankProcesses, run_ranks
+from tests.learner.states import put_together, restore
+from tests.learner.synthetic import group, tiny_model
+
+CPU = torch.device("cpu")
+RAGGED = [group(number, 2 + 3 * number, (4, 9, 1 + number), (1, 0, number % 2)) for number in range(5)]
+TWO_SAMPLES = [group(7, 6, (3, 5), (1, 0))]
+"""Of three ranks, one has nothing to train."""
+NO_VARIANCE = [group(8, rewards=(1, 1, 1)), group(9, rewards=(0, 0, 0))]
+BATCHES = (RAGGED, TWO_SAMPLES, NO_VARIANCE, [*RAGGED[:2], *NO_VARIANCE])
+TEMPERATURE = 0.9
+HANG_S = 5.0
+
+
+class Case(NamedTuple):
+    """A model and how it is trained. `tolerance`: of a number, or of a tensor's norm."""
+
+    masters: torch.dtype = torch.float64
+    compute: torch.dtype = torch.float64
+    tied: bool = True
+    learner: Mapping[str, Any] = {}
+    tolerance: float = 1e-6
+    batches: Sequence[list[Group]] = BATCHES
+
+    def config(self, folder: Path) -> Config:
+        values = {
+            "run": {"name": "test", "dir": folder / "run"},
+            "model": {"base": str(base(folder, self.tied)), "dtype": "float32"},
+            "learner": {"lr": 1e-3, "micro_tokens": 60, "weight_decay": 0.1, **self.learner},
+        }
+        if self.compute == torch.bfloat16:
+            values["model"]["dtype"] = "bfloat16"
+        return Config.model_validate(values)
+
+
+AGAIN = {"activation_checkpointing": "full"}
+SINGLE = Case(torch.float32, torch.float32, tolerance=1e-4)
+CASES = {
+    "tied": Case(),
+    "untied, reference, activations computed again": Case(tied=False, learner={"kl": 0.5} | AGAIN),
+    "float32, reference": SINGLE._replace(learner={"kl": 0.5}),
+    "float32, untied": SINGLE._replace(tied=False),
+    # One update, since bfloat16 rounds otherwise where samples lie otherwise in micro-batches, and that adds up.
+    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, {"kl": 0.5} | AGAIN, 2e-2, BATCHES[:1]),
+}
+
+
+class Trained(NamedTuple):
+    """What one rank knows after some updates."""
+
+    results: list[UpdateResult]
+    pieces: list[Piece]
+    snapshot: dict[str, Tensor] | None
+
+
+def base(folder: Path, tied: bool) -> Path:
+    return folder / ("tied" if tied else "untied")
+
+
+def opened(team: Team, case: Case, folder: Path) -> tuple[Policy, Scorer | None]:
+    """The learner loads float32 masters from files; float64 is for these tests."""
+    config = case.config(folder)
+    if case.masters == torch.float32:
+        return load_policy(config, CPU, team), load_reference(config, CPU, team) if config.learner.kl else None
+    reference = Scorer(for_scorer(tiny_model(tie_word_embeddings=case.tied).double().requires_grad_(False)))
+    model = for_scorer(tiny_model(tie_word_embeddings=case.tied).double())
+    return Policy(model, config.learner, case.compute, team), reference if config.learner.kl else None
+
+
+def trained(
+    team: Team, case: Case, folder: Path, batches: Sequence[list[Group]], state: Mapping[str, Tensor] | None = None
+) -> Trained:
+    policy, reference = opened(team, case, folder)
+    if state is not None:
+        restore(policy, state)
+    settings = case.config(folder).learner
+    results = [
+        learn(policy, team, groups, number, settings, TEMPERATURE, reference=reference)
+        for number, groups in enumerate(batches, 1)
+    ]
+    return Trained(results, policy.pieces(), policy.snapshot())
+
+
+def all_trained(team: Team, folder: Path) -> dict[str, Trained]:
+    return {name: trained(team, case, folder, case.batches) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bases")
+    for tied in (True, False):
+        tiny_model(tie_word_embeddings=tied).save_pretrained(base(folder, tied))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, Trained]:
+    return all_trained(Team.alone(), folder)
+
+
+@pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 4))])
+def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dict[str, Trained]) -> None:
+    """Three ranks hold rows unevenly, and one of them has nothing to train in the second update."""
+    ranks: list[dict[str, Trained]] = run_ranks(size, all_trained, folder)
+    for name, case in CASES.items():
+        first, expected = ranks[0][name], alone[name]
+        assert all(rank[name].results == first.results for rank in ranks), "every rank gets the same figures"
+        for found, one in zip(first.results, expected.results, strict=True):
+            assert numbers(found) == pytest.approx(numbers(one), rel=case.tolerance, abs=case.tolerance / 100), name
+        state = put_together(piece for rank in ranks for piece in rank[name].pieces)
+        assert far(state, put_together(expected.pieces), case.tolerance) == [], name
+        assert [rank[name].snapshot for rank in ranks[1:]] == [None] * (size - 1)
+        for key, weight in (first.snapshot or {}).items():
+            assert torch.equal(weight, state[f"master/{key}"].to(case.compute)), (name, key)
+        assert first.snapshot is not None
+        assert expected.snapshot is not None
+        assert first.snapshot.keys() == expected.snapshot.keys()
+
+
+def numbers(result: UpdateResult) -> list[float]:
+    return [result.grad_norm, result.lr, result.zero_variance_groups, *vars(result.sums).values()]
+
+
+def far(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float) -> list[str]:
+    """Names the parameters that differ by more than this share of their norm, and moments by ten times as much."""
+    assert found.keys() == expected.keys()
+    found_far = []
+    for name, tensor in expected.items():
+        distance = (found[name].double() - tensor.double()).norm() / tensor.double().norm().clamp(min=1e-30)
+        if name != RNG and distance > tolerance * (1 if name.startswith(MASTER) else 10):
+            found_far.append(f"{name}: {distance:.1e}")
+    return found_far
+
+
+def with_and_without_training(
+    team: Team, case: Case, folder: Path, batches: Sequence[list[Group]], state: Mapping[str, Tensor] | None
+) -> list[list[Piece]]:
+    """Returns this rank's pieces of the state as it was restored, and as it is after some updates."""
+    return [trained(team, case, folder, some, state).pieces for some in ([], batches)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CASES["tied"], SINGLE])
+def test_training_continues_on_fewer_ranks(case: Case, folder: Path) -> None:
+    """On four ranks, then on two, then on one; and then on four again."""
+    state: dict[str, Tensor] | None = None
+    for size in (4, 2, 1, 4):
+        if size == 1:
+            ranks = [with_and_without_training(Team.alone(), case, folder, BATCHES[:2], state)]
+        else:
+            ranks = run_ranks(size, with_and_without_training, case, folder, BATCHES[:2], state)
+        if state is not None:
+            restored = put_together(piece for rank in ranks for piece in rank[0])
+            assert restored.keys() == state.keys()
+            assert all(torch.equal(restored[name], tensor) for name, tensor in state.items())
+        state = put_together(piece for rank in ranks for piece in rank[1])
+    expected = put_together(trained(Team.alone(), case, folder, BATCHES[:2] * 4).pieces)
+    assert state is not None
+    assert far(state, expected, case.tolerance) == []
+
+
+def test_the_state_of_another_model_is_refused(folder: Path) -> None:
+    state = put_together(trained(Team.alone(), SINGLE, folder, []).pieces)
+    policy, _ = opened(Team.alone(), CASES["float32, untied"], folder)
+    with pytest.raises(ConfigError, match="the run's checkpoint belongs to another model"):
+        restore(policy, state)
+
+
+def lost(team: Team, folder: Path, signal_: int, who: int) -> str:
+    """Trains two updates; `who` gets the signal in the middle of the second. Returns what another rank then raises."""
+    policy, _ = opened(team, SINGLE, folder)
+    settings = SINGLE.config(folder).learner
+    learn(policy, team, RAGGED, 1, settings, TEMPERATURE)
+    if team.rank == who:
+        policy.score = lambda *_: os.kill(os.getpid(), signal_)  # type: ignore[method-assign, assignment]
+    with pytest.raises(RankLostError) as error:
+        learn(policy, team, RAGGED, 2, settings, TEMPERATURE)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_dies_in_an_update_ends_the_others_at_once(who: int, folder: Path) -> None:
+    with RankProcesses(3, lost, folder, signal.SIGKILL, who, deadline_s=2 * DEADLINE_S) as ranks:
+        for rank in {0, 1, 2} - {who}:
+            told = ranks.outcome(rank, deadline_s=DEADLINE_S)
+            assert isinstance(told, str), told
+            assert told.startswith(f"learner rank {who}: "), told
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_hangs_in_an_update_ends_the_others_at_the_deadline(who: int, folder: Path) -> None:
+    with RankProcesses(3, lost, folder, signal.SIGSTOP, who, deadline_s=HANG_S) as ranks:
+        for rank in {0, 1, 2} - {who}:
+            told = ranks.outcome(rank)
+            assert isinstance(told, str), told
+            assert told.startswith(f"learner rank {who}: "), told
