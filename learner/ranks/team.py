@@ -10,8 +10,10 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import TypeVar
 
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import HashStore, Store
@@ -28,6 +30,7 @@ ANSWER_S = 5.0
 """Time that the ranks have to say that they live, once a collective has failed."""
 SHORTEST_S = 0.001
 """A shorter wait is none: torch rounds it to 0 ms, which it takes for no timeout at all."""
+T = TypeVar("T")
 ALIVE = "alive"
 """Key of the counter that rank 0 raises as a sign of life."""
 
@@ -47,7 +50,8 @@ class Team:
     def __init__(self, rank: int, size: int, store: Store, *, deadline_s: float, silence_s: float) -> None:
         self.rank, self.size, self.deadline_s, self._silence_s = rank, size, deadline_s, silence_s
         self._store = store
-        self._clients = threading.local()
+        self._connections = threading.local()
+        self._connection().open()
         self._decisions = 0
         """Number of decisions sent or received so far."""
 
@@ -145,56 +149,73 @@ class Team:
 
     # The store --------------------------------------------------------------------------------------------------------
 
-    @property
-    def _client(self) -> Store:
-        """This thread's connection: a wait holds up every other call on the same one."""
-        if not hasattr(self._clients, "store"):
-            self._clients.store = self._store.clone()  # type: ignore[attr-defined]
-        store: Store = self._clients.store
-        return store
-
     def _arrive(self, keys: Sequence[str], deadline_s: float) -> bool:
         """Waits for all keys. Returns whether they came in time."""
-        with self._reaching_rank_0():
-            if self._client.check(list(keys)):
-                return True
-            if deadline_s < SHORTEST_S:
-                return False
-            try:
-                self._client.wait(list(keys), timedelta(seconds=deadline_s))
-            except DistError:
-                return bool(self._client.check(list(keys)))
-            return True
+
+        def look(store: Store) -> bool:
+            if deadline_s >= SHORTEST_S and not store.check(list(keys)):
+                with suppress(DistError):
+                    store.wait(list(keys), timedelta(seconds=deadline_s))
+            return bool(store.check(list(keys)))
+
+        return self._ask(look, max(0.0, deadline_s))
 
     def _write(self, key: str, message: bytes) -> None:
         """Stores the pieces first and their number last, so that a message that is there is whole."""
         starts = range(0, len(message), MESSAGE_BYTES)
-        with self._reaching_rank_0():
+
+        def write(store: Store) -> None:
             for number, start in enumerate(starts):
-                self._client.set(f"{key}/{number}", message[start : start + MESSAGE_BYTES])  # type: ignore[arg-type]
-            self._client.set(key, str(len(starts)))
+                store.set(f"{key}/{number}", message[start : start + MESSAGE_BYTES])  # type: ignore[arg-type]
+            store.set(key, str(len(starts)))
+
+        self._ask(write)
 
     def _read(self, key: str) -> bytes:
-        with self._reaching_rank_0():
-            pieces = int(self._client.get(key))
-            return b"".join(self._client.get(f"{key}/{number}") for number in range(pieces))
+        return self._ask(lambda store: b"".join(store.get(f"{key}/{n}") for n in range(int(store.get(key)))))
 
     def _delete(self, key: str) -> None:
-        with self._reaching_rank_0():
-            for number in range(int(self._client.get(key))):
-                self._client.delete_key(f"{key}/{number}")
-            self._client.delete_key(key)
+        def delete(store: Store) -> None:
+            for number in range(int(store.get(key))):
+                store.delete_key(f"{key}/{number}")
+            store.delete_key(key)
+
+        self._ask(delete)
 
     def _add(self, key: str, amount: int) -> int:
-        with self._reaching_rank_0():
-            return int(self._client.add(key, amount))
+        return self._ask(lambda store: int(store.add(key, amount)))
 
-    @contextmanager
-    def _reaching_rank_0(self) -> Iterator[None]:
+    def _ask(self, call: Callable[[Store], T], patience_s: float = 0.0) -> T:
+        """Returns the result of a call on this thread's connection, which may wait `patience_s` for other ranks.
+
+        Raises `RankLostError` if rank 0 has ended, or hangs: torch itself waits for its answers without a deadline, so
+        another thread makes the call.
+        """
+        connection, result = self._connection(), Future[T]()
+
+        def run() -> None:
+            try:
+                result.set_result(call(connection.open()))
+            except BaseException as error:
+                result.set_exception(error)
+
+        if self.first:
+            run()
+        else:
+            threading.Thread(target=run, name="call to rank 0", daemon=True).start()
         try:
-            yield
+            return result.result(patience_s + self.deadline_s)
+        except TimeoutError:
+            raise self._lost([0], "answer", self.deadline_s) from None
         except DistError as error:
             raise RankLostError(Problem("learner rank 0", "cannot be reached any more", AGAIN)) from error
+
+    def _connection(self) -> "_Connection":
+        """Returns this thread's connection: a wait holds up every other call on the same one."""
+        if not hasattr(self._connections, "own"):
+            self._connections.own = _Connection(self._store)
+        own: _Connection = self._connections.own
+        return own
 
     def _lost(self, ranks: Collection[int], what: str, deadline_s: float) -> RankLostError:
         """Returns the error for ranks that did not do `what` in time; for none, all are there and a link failed."""
@@ -202,6 +223,20 @@ class Team:
         where = f"learner rank {who}" if ranks else f"the learner's {self.size} ranks"
         problem = f"did not {what} within {deadline_s:g} s" if ranks else f"lost a connection while they had to {what}"
         return RankLostError(Problem(where, problem, AGAIN))
+
+
+class _Connection:
+    """A connection to the store, opened when it is needed first."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._own: Store | None = None
+
+    def open(self) -> Store:
+        """Returns the connection. This takes a while if rank 0 cannot be reached."""
+        if self._own is None:
+            self._own = self._store.clone()  # type: ignore[attr-defined]
+        return self._own
 
 
 AGAIN = "all ranks are started again at the newest checkpoint; see each rank's last lines if it happens again"
