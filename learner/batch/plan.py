@@ -78,7 +78,7 @@ class Costs:
         loads: Loads = self.per_token * tokens + self.per_target * drawn + self.per_pair * pairs
         return loads
 
-    def load(self, batch: Pieces) -> float:
+    def total(self, batch: Pieces) -> float:
         """Returns what a micro-batch costs."""
         return sum((self.prompt(piece) + float(np.cumsum(self.rows(piece))[-1]) for piece in batch), 0.0)
 
@@ -99,7 +99,7 @@ def plan(update: Update, ranks: int, micro_tokens: int, packing: type[Packing], 
     def batches_of(sets: int) -> list[Loaded]:
         """Assigns the samples to sets and cuts each set by itself, so that a micro-batch has similar lengths."""
         cuts = (batch for own in assign(parts, sets) for batch in cut(own, micro_tokens, packing))
-        return _filled_up([(costs.load(batch), batch) for batch in cuts], ranks, costs)
+        return _filled_up([(costs.total(batch), batch) for batch in cuts], ranks, costs)
 
     batches, even = batches_of(ranks), sum(part.load for part in parts) / ranks
     steps = len(batches) // ranks
@@ -119,7 +119,7 @@ def _filled_up(batches: Iterable[Loaded], ranks: int, costs: Costs) -> list[Load
     while len(filled) % ranks:
         place = next((place for place, (_, batch) in enumerate(filled) if _samples(batch) > 1), None)
         added = [FILLER] if place is None else _halves(filled.pop(place)[1], costs)
-        filled = _largest_first([*filled, *((costs.load(batch), batch) for batch in added)])
+        filled = _largest_first([*filled, *((costs.total(batch), batch) for batch in added)])
     return filled
 
 

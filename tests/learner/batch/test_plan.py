@@ -74,12 +74,12 @@ def size(batch: Pieces, packing: type[Packing]) -> int:
 
 def time(shares: Sequence[Share], costs: Costs) -> float:
     """What the update costs if every step takes as long as its largest micro-batch."""
-    return sum(max(map(costs.load, step)) for step in zip(*shares, strict=True))
+    return sum(max(map(costs.total, step)) for step in zip(*shares, strict=True))
 
 
 def alone(update: Update, costs: Costs) -> list[float]:
     """What each sample costs with a prompt of its own."""
-    return [costs.load((PromptSamples(g.prompt, (row,)),)) for g in update.groups for row in g.rows]
+    return [costs.total((PromptSamples(g.prompt, (row,)),)) for g in update.groups for row in g.rows]
 
 
 # Any update --------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_with_micro_tokens_it_takes_no_longer_than_the_mean_and_the_largest_micr
 ) -> None:
     update = made_up(shapes)
     shares = plan(update, ranks, micro_tokens, packing, costs)
-    loads = [costs.load(batch) for share in shares for batch in share]
+    loads = [costs.total(batch) for share in shares for batch in share]
     assert time(shares, costs) <= (sum(loads) / ranks + max(loads)) * (1 + 1e-9)
 
 
@@ -204,7 +204,7 @@ def test_groups_of_one_sample_take_at_most_four_thirds_of_the_shortest_time(leng
     update = made_up([(1, [length]) for length in lengths])
     ways = product(range(ranks), repeat=len(lengths))
     best = min(max(sum(n for n, at in zip(lengths, way, strict=True) if at == r) for r in range(ranks)) for way in ways)
-    filler = LINEAR.load(FILLER)
+    filler = LINEAR.total(FILLER)
     assert time(plan(update, ranks, NO_LIMIT, VariableLength, LINEAR), LINEAR) <= max(4 / 3 * best, filler)
 
 
@@ -225,7 +225,7 @@ def test_ragged_updates_are_balanced_within_five_percent(median: float, longest:
     shares = plan(update, ranks, 65_536, VariableLength, LARGE)
     loads = [sum(map(LARGE.load, share)) for share in shares]
     assert max(loads) <= 1.05 * sum(loads) / ranks
-    assert time(shares, LARGE) <= 1.07 * LARGE.load(update.groups) / ranks
+    assert time(shares, LARGE) <= 1.07 * LARGE.total(update.groups) / ranks
 
 
 def test_loads_are_balanced_not_tokens() -> None:
@@ -349,4 +349,4 @@ def test_a_prompt_counts_once_in_each_micro_batch() -> None:
     costs = Costs(per_token=1.0, per_pair=100.0, per_target=10_000.0)
     piece = made_up([(4, [2, 1])]).groups[0]
     pairs = (1 + 2 + 3) + (4 + 5) + 4
-    assert costs.load((piece,)) == (3 + 2 + 1) + 100 * pairs + 10_000 * 3
+    assert costs.total((piece,)) == (3 + 2 + 1) + 100 * pairs + 10_000 * 3
