@@ -223,7 +223,7 @@ def mix(prompts: int, samples: int, median: float, longest: int) -> Update:
 def test_ragged_updates_are_balanced_within_five_percent(median: float, longest: int, ranks: int) -> None:
     update = mix(64, 16, median, longest)
     shares = plan(update, ranks, 65_536, VariableLength, LARGE)
-    loads = [sum(map(LARGE.load, share)) for share in shares]
+    loads = [sum(map(LARGE.total, share)) for share in shares]
     assert max(loads) <= 1.05 * sum(loads) / ranks
     assert time(shares, LARGE) <= 1.07 * LARGE.total(update.groups) / ranks
 
