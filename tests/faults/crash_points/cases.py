@@ -111,9 +111,10 @@ class LearnerCase(Case):
             self.store.put(newest.keys[0], b"damaged")
 
     def run_role(self, crash_at: str = "", record: Path | None = None) -> int:
-        """Runs the learner with a store in which the point can be reached."""
+        """Runs the learner with a store, and so many ranks, that the point can be reached."""
         s3 = crash_at.startswith("put once ") and "probe" not in crash_at
-        return self._begin("learner of S3" if s3 else "learner", self.config, crash_at, record)
+        role = "learner of ranks" if crash_at.startswith("send decision") else "learner of S3" if s3 else "learner"
+        return self._begin(role, self.config, crash_at, record)
 
     def _begin(self, role: str, about: object, crash_at: str, record: Path | None) -> int:
         return self.harness.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
@@ -451,6 +452,12 @@ class SupervisorCase(Case):
     def _started(self) -> list[int]:
         noted = self.directory / "pids"
         return [int(line) for line in noted.read_text().split()] if noted.exists() else []
+
+
+class LauncherCase(SupervisorCase):
+    """A launcher that dies takes its ranks along, as a supervisor takes its roles."""
+
+    role = "launcher"
 
 
 class BaseModelCase(Case):

@@ -49,7 +49,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
             f"learner/recovery/{name}.py"
             for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
         ),
-        *(f"learner/ranks/{name}.py" for name in ("team", "launcher")),
+        "learner/ranks/team.py",
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
         *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
         "echo_queue/reporting/metrics.py",
@@ -64,6 +64,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "echo_queue/reporting/results.py:reopen",
         CONNECT,
     ),
+    "launcher": ("learner/ranks/launcher.py",),
     "base model": ("learner/base_model/*.py",),
     "services": (
         "echo_queue/services/*.py",

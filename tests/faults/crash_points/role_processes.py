@@ -26,6 +26,8 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
 from learner.base_model import make
+from learner.ranks import launcher as ranks_launcher
+from learner.ranks.place import ALONE, Place
 from learner.recovery import rewind
 from learner.training_loop import train
 from tests.faults.crash_points.forked_process import Forked
@@ -94,17 +96,43 @@ def worker(config: Config, name: str = "w1") -> None:
         scorer.close()
 
 
-def learner(config: Config) -> None:
+def learner(config: Config, place: Place = ALONE) -> None:
     torch.set_num_threads(1)
     stop = threading.Event()
     set_on_signals(stop)
-    train(config, stop)
+    train(config, stop, place)
 
 
 def learner_of_s3(config: Config) -> None:
     """A learner whose store claims to heed `If-None-Match`, as S3 does; rclone accepts the header and ignores it."""
     ObjectStore.puts_once = property(lambda _: True)  # type: ignore[assignment,method-assign]
     learner(config)
+
+
+def learner_of_ranks(config: Config) -> None:
+    """Rank 0 of two; the other one is a fork of it, which never dies at a crash point."""
+    config = config.model_copy(update={"learner": config.learner.model_copy(update={"ranks": 2})})
+    with socket.create_server((ranks_launcher.LOOPBACK, 0)) as listener:
+        pid = os.fork()
+        rank = 0 if pid else 1
+        os.environ.update(ranks_launcher.variables(rank, 2, listener, os.environ))
+        if rank == 0:
+            learner(config, Place(0, 2, 0))
+            assert os.waitpid(pid, 0) == (pid, 0), "rank 1 failed"
+            return
+        failpoints.observer, code = None, 1
+        try:
+            learner(config, Place(1, 2, 1))
+            code = 0
+        finally:
+            os._exit(code)
+
+
+def launcher(directory: Path) -> None:
+    """Rank 0 ends at once; the other one ends with the launcher, as each rank does, or is killed by it."""
+    ranks_launcher.CLOSE_S = 0.2
+    rank = f'echo $$ >> {directory}/pids; if [ "$RANK" = 0 ]; then touch {directory}/over; else exec cat; fi'
+    raise SystemExit(ranks_launcher.launch(["/bin/sh", "-c", rank], 2))
 
 
 def operator(about: tuple[Config, str]) -> None:
@@ -168,6 +196,8 @@ ROLES = {
     "second worker": partial(worker, name="w2"),
     "learner": learner,
     "learner of S3": learner_of_s3,
+    "learner of ranks": learner_of_ranks,
+    "launcher": launcher,
     "operator": operator,
     "operator of S3": operator_of_s3,
     "services": services,

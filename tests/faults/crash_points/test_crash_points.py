@@ -19,6 +19,7 @@ from tests.faults.crash_points import points, unguarded_io
 from tests.faults.crash_points.cases import (
     BaseModelCase,
     Case,
+    LauncherCase,
     LearnerCase,
     Places,
     RewindCase,
@@ -39,6 +40,7 @@ SIMPLE = {
     "worker": WorkerCase,
     "services": ServicesCase,
     "supervisor": SupervisorCase,
+    "launcher": LauncherCase,
     "base model": BaseModelCase,
 }
 UNREACHED = {

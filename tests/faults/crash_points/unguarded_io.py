@@ -63,6 +63,7 @@ ALLOWED: Mapping[str, str] = {
     "learner/model/head.py:_PiecewiseScores.forward": "tensors in memory",
     "learner/model/policy.py:Policy.save_pretrained": "called at the failpoint `write model`",
     "learner/leader.py:export": "removes an old temporary folder, which no program reads",
+    "learner/ranks/launcher.py:end_with_launcher": "waits for the launcher's end, and reads nothing",
     "learner/ranks/launcher.py:start": "a listener, which ends with the process",
     "learner/ranks/order.py:send": "a message between ranks, at the failpoint `send decision`",
     "learner/ranks/team.py:Team": "messages between ranks, which end with them; what lasts of them is counted in steps",
