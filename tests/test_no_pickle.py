@@ -2,13 +2,13 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.source_code import files, nodes_of, tree_of
+
 PACKAGES = ("echo_queue", "workers", "learner", "benchmarks")
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SOURCES = files(PACKAGES)
 
 UNPICKLERS = {
     "pickle",
@@ -25,7 +25,7 @@ UNPICKLERS = {
 """Modules that make objects, or run code, from bytes."""
 PROCESSES = {"multiprocessing", "concurrent.futures.process"}
 """Their pipes and queues unpickle what the other side sends."""
-ALONE = {ROOT / "benchmarks/fleet/fleet.py", ROOT / "benchmarks/fleet/machine.py"}
+ALONE = {"benchmarks/fleet/fleet.py", "benchmarks/fleet/machine.py"}
 """A benchmark's own processes, forked on its machine: no other process speaks to them."""
 SAFE_LOADS = {"safetensors.torch", "orjson", "json", "tomllib", "configuration", "library", "self.engine"}
 """The owners of a `load` or `loads` that gives plain values or tensors, or takes them."""
@@ -36,10 +36,10 @@ def test_there_is_something_to_look_at() -> None:
     assert len(SOURCES) > 80
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_of_ours_cannot_unpickle(path: Path) -> None:
-    found = wrongs(ast.parse(path.read_text()))
-    assert [wrong for wrong in found if not (path in ALONE and "multiprocessing" in wrong)] == []
+@pytest.mark.parametrize("file", SOURCES)
+def test_a_module_of_ours_cannot_unpickle(file: str) -> None:
+    found = wrongs(tree_of(file))
+    assert [wrong for wrong in found if not (file in ALONE and "multiprocessing" in wrong)] == []
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_this_test_sees_one_that_could(text: str) -> None:
 
 def wrongs(tree: ast.Module) -> Iterator[str]:
     """Yields the places of a module that may make objects, or run code, from bytes."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Import(names=names):
                 yield from (f"imports {name.name}" for name in names if _unpickles(name.name))

@@ -11,8 +11,8 @@ import redis
 
 from echo_queue import queue
 from echo_queue.queue.caller import Caller, Client
+from tests.source_code import ROOT, files, nodes_of, parents_of, tree_of
 
-ROOT = Path(__file__).parent.parent
 FLOORS = (
     ("errors", "failpoints"),
     ("atomic_file",),
@@ -35,12 +35,16 @@ HANDLES = (*(client.__name__ for client in CLIENTS), "Caller", "Payloads")
 
 
 def modules(package: str) -> Iterator[Path]:
-    return (ROOT / package).rglob("*.py")
+    return (ROOT / file for file in files((package,)))
+
+
+def parsed(module: Path) -> ast.Module:
+    return tree_of(module.relative_to(ROOT).as_posix())
 
 
 def imports(module: Path) -> Iterator[str]:
     """Dotted names that the module imports, wherever in it; of `from a import b` both `a` and `a.b`."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in nodes_of(parsed(module)):
         match node:
             case ast.Import(names=names):
                 yield from (name.name for name in names)
@@ -145,7 +149,7 @@ def test_nobody_sets_an_attribute_of_a_client_or_reaches_through_one(package: st
         f"{module.relative_to(ROOT)}:{line}": what
         for module in modules(package)
         if not module.is_relative_to(ROOT / "echo_queue" / "queue")
-        for line, what in intrusions(ast.parse(module.read_text(encoding="utf-8")))
+        for line, what in intrusions(parsed(module))
     }
     assert not guilty
 
@@ -190,8 +194,8 @@ again = made
 
 def intrusions(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yields the places that set an attribute of a client, reach through one, or use what is private."""
-    names, parents = handles(tree), {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
+    names, parents = handles(tree), parents_of(tree)
+    for node in nodes_of(tree):
         match node:
             case ast.Call(func=ast.Name(id="setattr"), args=[held, *_]) if last(held) in names:
                 yield node.lineno, ast.unparse(node)
@@ -205,11 +209,11 @@ def handles(tree: ast.Module) -> set[str]:
     """Names under which clients go in this code: by annotation, by construction, and by being given another name."""
     names = {
         last(node.target) if isinstance(node, ast.AnnAssign) else node.arg
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None
         if set(re.findall(r"\w+", ast.unparse(node.annotation))) & set(HANDLES)
     }
-    pairs = [pair for node in ast.walk(tree) if isinstance(node, ast.Assign) for pair in assigned(node)]
+    pairs = [pair for node in nodes_of(tree) if isinstance(node, ast.Assign) for pair in assigned(node)]
     while more := {last(name) for name, value in pairs if made(value) or last(value) in names} - names - {""}:
         names |= more
     return names - {""}

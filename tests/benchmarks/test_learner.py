@@ -18,6 +18,7 @@ def test_all_of_it_runs_with_tiny_shapes() -> None:
     assert len({mix for mix, _ in ways}) == 2
 
 
+@pytest.mark.slow
 def test_without_a_gpu_real_shapes_are_refused() -> None:
     command = [sys.executable, "-m", "benchmarks.learner"]
     done = subprocess.run(

@@ -60,16 +60,26 @@ def test_a_model_that_is_not_here_is_one_clear_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("config", "check"), ("run",), ("learner",)])
-def test_a_large_model_on_a_cpu_is_refused_before_anything_starts(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+@pytest.fixture
+def large(tmp_path: Path) -> str:
+    """The text of a configuration with a model of four billion parameters."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_bytes((MODELS / "qwen3-4b.json").read_bytes())
-    text = RUN.replace("Qwen/Qwen3-8B", "model")
-    done = echo_queue(tmp_path, *arguments, "run.toml", text=text)
+    return RUN.replace("Qwen/Qwen3-8B", "model")
+
+
+@pytest.mark.parametrize("arguments", [("config", "check"), ("run",), ("learner",)])
+def test_a_large_model_on_a_cpu_is_refused_before_anything_starts(
+    large: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = echo_queue(tmp_path, *arguments, "run.toml", text=large)
     assert done.returncode == 2
     assert "learner.device: the model has 4.0 billion parameters" in done.stderr
     assert not (tmp_path / "out" / "logs").exists(), "nothing was started"
-    checked = echo_queue(tmp_path, "config", "check", "run.toml", text=text + "[learner]\nallow_cpu = true\n")
+
+
+def test_a_large_model_on_a_cpu_is_taken_where_that_is_allowed(large: str, tmp_path: Path) -> None:
+    checked = echo_queue(tmp_path, "config", "check", "run.toml", text=large + "[learner]\nallow_cpu = true\n")
     assert checked.returncode == 0, checked.stderr
 
 

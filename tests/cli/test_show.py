@@ -86,6 +86,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_trained_group_is_shown_when_the_run_is_over(run: Path) -> None:
     done = echo_queue("show", "run.toml", "set/0/1", cwd=run)
     assert done.returncode == 0, done.stderr

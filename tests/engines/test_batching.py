@@ -15,7 +15,7 @@ from tests.engines.models import LONGEST, open_model
 from workers.engines import SampleKey, SampleRequest, Sampling
 from workers.engines.transformers import TransformersEngine
 
-UNTIED = (1, 5, 7)
+UNTIED = (pytest.param(1, marks=pytest.mark.slow), 5, pytest.param(7, marks=pytest.mark.slow))
 """Seeds with which no random number is within 10⁻⁶ of the border between two tokens, where rounding would decide."""
 
 DRAWN_HERE = pytest.mark.parametrize("opener", IN_PROCESS, indirect=True)

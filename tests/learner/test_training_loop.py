@@ -162,6 +162,7 @@ def test_max_updates_ends_a_run_in_the_middle_of_its_backlog(harness: LearnerHar
     assert harness.queue(config).audit().ok
 
 
+@pytest.mark.slow
 def test_bfloat16_runs_end_too(harness: LearnerHarness) -> None:
     config = harness.config(model={"dtype": "bfloat16"}, learner={"kl": 0.1}, staleness={"kappa": "auto"})
     harness.submit(config, PROMPTS)

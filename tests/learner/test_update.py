@@ -74,6 +74,7 @@ def test_a_tiny_model_learns_a_trivial_task_in_a_few_updates() -> None:
     assert np.mean(rewards[-3:]) > 0.8
 
 
+@pytest.mark.slow
 def test_data_four_updates_old_still_teaches() -> None:
     rewards = train(make_policy(), updates=60, age=4)
     assert np.mean(rewards[-3:]) > 0.8

@@ -2,6 +2,7 @@
 
 import random
 import re
+from itertools import product
 from statistics import fmean
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from echo_queue.errors import PromptError
 from echo_queue.submission.sources.poker import GAMES, OPPONENTS, Deal, Hand, deal_of
 
-EVERY = [(game, opponent) for game in GAMES for opponent in OPPONENTS]
+SOLVED = ("leduc", "equilibrium")
+"""Solving Leduc for its equilibrium takes seconds."""
+EVERY = [pytest.param(*both, marks=pytest.mark.slow if both == SOLVED else ()) for both in product(GAMES, OPPONENTS)]
 MOST = {"kuhn": 2, "leduc": 13}
 
 

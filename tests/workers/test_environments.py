@@ -38,6 +38,7 @@ def answers(completions: list[str], prompt: Any = "q", **columns: Any) -> Scorin
     return ScoringRequest(prompt, completions, [[1] * len(completion) for completion in completions], columns)
 
 
+@pytest.mark.slow
 def test_reasoning_gym_scores_with_its_datasets_own_scorer() -> None:
     import reasoning_gym
 

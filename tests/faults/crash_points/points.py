@@ -11,11 +11,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("echo_queue", "workers", "learner")
+from tests.source_code import ROOT, files, nodes_of, tree_of
+
 QUEUE, STORE = "echo_queue/queue/", "echo_queue/storage/object_store.py"
 CALLER, PAYLOADS = "echo_queue/queue/caller.py", "echo_queue/queue/payloads.py"
 QUEUE_CLIENTS = ("queue", "monitor", "operator", "admin", "directory")
@@ -131,17 +130,6 @@ class Failpoint:
 
 
 @cache
-def tree_of(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
-
-
-@cache
-def files() -> tuple[str, ...]:
-    found = (path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    return tuple(sorted(found))
-
-
-@cache
 def points(role: str) -> tuple[str, ...]:
     """Names of all steps of a role, sorted."""
     return tuple(sorted({step for file, tree in _units(role) for step in _steps_of(file, tree)}))
@@ -193,7 +181,7 @@ def _units(role: str) -> Iterator[tuple[str, ast.AST]]:
 def _steps_of(file: str, tree: ast.AST) -> Iterator[str]:
     """Yields the steps of code that is not the queue's or the store's own."""
     yield from (failpoint.step for failpoint in _failpoints(file, tree))
-    for attribute in (node for node in ast.walk(tree) if isinstance(node, ast.Attribute)):
+    for attribute in (node for node in nodes_of(tree) if isinstance(node, ast.Attribute)):
         match receiver(attribute):
             case name if name in QUEUE_CLIENTS:
                 yield from _queue_steps(attribute.attr)
@@ -210,7 +198,7 @@ def _queue_steps(method: str) -> frozenset[str]:
     steps: set[str] = set()
     for file, body in (found for owner in clients() for found in _methods_of(owner, method)):
         steps |= {failpoint.step for failpoint in _failpoints(file, body)}
-        for attribute in (node for node in ast.walk(body) if isinstance(node, ast.Attribute)):
+        for attribute in (node for node in nodes_of(body) if isinstance(node, ast.Attribute)):
             if receiver(attribute) == "payloads":
                 steps |= set(_payload_steps(attribute.attr))
     return frozenset(steps)
@@ -223,7 +211,7 @@ def _methods_of(owner: tuple[str, str], method: str) -> Iterator[tuple[str, ast.
 def _payload_steps(method: str) -> Iterator[str]:
     """Steps of a method of `Payloads`."""
     for inner in _methods(PAYLOADS, "Payloads", method):
-        for attribute in (node for node in ast.walk(inner) if isinstance(node, ast.Attribute)):
+        for attribute in (node for node in nodes_of(inner) if isinstance(node, ast.Attribute)):
             if receiver(attribute) == "store":
                 yield from _filled(attribute.attr, (PAYLOAD_KINDS[method],))
 
@@ -235,7 +223,7 @@ def clients() -> tuple[tuple[str, str], ...]:
         node.name: (file, node)
         for file in files()
         if file.startswith(QUEUE)
-        for node in ast.walk(tree_of(file))
+        for node in nodes_of(tree_of(file))
         if isinstance(node, ast.ClassDef)
     }
 
@@ -282,7 +270,7 @@ def _methods(file: str, owner: str, method: str, once: bool = True) -> Iterator[
         if not once and found.name == "put":
             found = ast.FunctionDef("put", found.args, found.body[:2], [], lineno=0)
         yield found
-        used = {node.attr for node in ast.walk(found) if isinstance(node, ast.Attribute) and receiver(node) == "self"}
+        used = {node.attr for node in nodes_of(found) if isinstance(node, ast.Attribute) and receiver(node) == "self"}
         waiting += sorted(used - seen)
         seen |= used
 
@@ -314,7 +302,7 @@ def _templates(file: str, call: ast.Call, known: Mapping[tuple[str, str], frozen
 
 
 def _forwarders_in(file: str, known: Mapping[tuple[str, str], frozenset[Template]]) -> Iterator[tuple[str, Template]]:
-    for function in (node for node in ast.walk(tree_of(file)) if isinstance(node, ast.FunctionDef)):
+    for function in (node for node in nodes_of(tree_of(file)) if isinstance(node, ast.FunctionDef)):
         parameters = [argument.arg for argument in function.args.args if argument.arg != "self"]
         places = {name: place for place, name in enumerate(parameters)}
         for call in _calls(function):
@@ -353,8 +341,8 @@ def _parts(expression: ast.expr, places: Mapping[str, int]) -> Template | None:
 
 
 def _definition(file: str, name: str) -> ast.AST:
-    return next(node for node in ast.walk(tree_of(file)) if getattr(node, "name", None) == name)
+    return next(node for node in nodes_of(tree_of(file)) if getattr(node, "name", None) == name)
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return (node for node in nodes_of(tree) if isinstance(node, ast.Call))

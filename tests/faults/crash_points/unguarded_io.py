@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tests.faults.crash_points.points import PACKAGES, files, receiver, tree_of
+from tests.faults.crash_points.points import receiver
+from tests.source_code import PRODUCT, files, nodes_of, parents_of, tree_of
 
 ALLOWED: Mapping[str, str] = {
     "echo_queue/queue/library/__init__.py:load": "called at the failpoint `install`, and inside the retry loop",
@@ -145,9 +146,9 @@ def _io_calls(file: str) -> Iterator[IoCall]:
 
 def io_calls_of(tree: ast.Module) -> Iterator[IoCall]:
     """Yields the I/O calls of one file that pass no failpoint; their places lack the file's name."""
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    parents = parents_of(tree)
     behind, imported = _functions_behind_doors(tree, parents), _imported(tree)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and _is_act(node, imported) and not _behind(node, parents, behind):
             yield IoCall(qualified(node, parents), node.lineno, ast.unparse(node.func))
 
@@ -155,7 +156,7 @@ def io_calls_of(tree: ast.Module) -> Iterator[IoCall]:
 def _imported(tree: ast.Module) -> Mapping[str, str]:
     """Name in this file → what it stands for, by its full name."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Import(names=modules):
                 names |= {(one.asname or one.name).partition(".")[0]: one.name for one in modules if one.asname}
@@ -167,9 +168,9 @@ def _imported(tree: ast.Module) -> Mapping[str, str]:
 
 def _functions_behind_doors(tree: ast.Module, parents: Mapping[ast.AST, ast.AST]) -> frozenset[str]:
     """Names of functions that are used in this file, and only behind failpoints."""
-    defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    defined = {node.name for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)}
     uses: dict[str, list[ast.AST]] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if name in defined:
             uses.setdefault(name, []).append(node)
@@ -200,7 +201,7 @@ def _is_act(call: ast.Call, imported: Mapping[str, str]) -> bool:
     """Returns whether the call changes anything outside the process."""
     full, owner, name = _full_name(call.func, imported), receiver(call.func), _last(call.func)
     module, _, name = full.rpartition(".") if full else ("", "", name)
-    if module.partition(".")[0] in PACKAGES:
+    if module.partition(".")[0] in PRODUCT:
         return False
     if module in MODULES:
         return name not in MODULES[module]

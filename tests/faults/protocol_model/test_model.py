@@ -44,7 +44,7 @@ def test_no_interleaving_with_one_fault_breaks_a_promise(protocol: Protocol) -> 
     assert verdict.states > 10_000
 
 
-DEEP = {"checkpoint_on_resume", "forks_know_parents"}
+DEEP = {"check_abandoned", "checkpoint_on_resume", "forks_know_parents"}
 """The shortest way to break a promise without one of these is long."""
 
 

@@ -97,6 +97,7 @@ def test_a_snapshot_does_not_change_with_the_next_step() -> None:
     assert any(not torch.equal(policy.snapshot()[name], weight) for name, weight in kept.items())
 
 
+@pytest.mark.slow
 def test_compiled_layers_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend runs the graphs that `torch.compile` traces without its code generator, which takes a CPU minutes."""
     monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="aot_eager"))

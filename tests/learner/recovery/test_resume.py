@@ -46,6 +46,7 @@ def manifests(harness: LearnerHarness, config: Config) -> list[CheckpointManifes
     return list(checkpoint.history(harness.store(config)))
 
 
+@pytest.mark.slow
 def test_a_rewind_trains_again_what_was_trained_after_it_and_nothing_else(harness: LearnerHarness) -> None:
     config = a_run_that_ended(harness)
     store, queue = harness.store(config), harness.queue(config)
