@@ -152,11 +152,11 @@ class Team:
     def _arrive(self, keys: Sequence[str], deadline_s: float) -> bool:
         """Waits for all keys. Returns whether they came in time."""
 
-        def look(store: Store) -> bool:
-            if deadline_s >= SHORTEST_S and not store.check(list(keys)):
+        def look(client: Store) -> bool:
+            if deadline_s >= SHORTEST_S and not client.check(list(keys)):
                 with suppress(DistError):
-                    store.wait(list(keys), timedelta(seconds=deadline_s))
-            return bool(store.check(list(keys)))
+                    client.wait(list(keys), timedelta(seconds=deadline_s))
+            return bool(client.check(list(keys)))
 
         return self._ask(look, max(0.0, deadline_s))
 
@@ -164,26 +164,26 @@ class Team:
         """Stores the pieces first and their number last, so that a message that is there is whole."""
         starts = range(0, len(message), MESSAGE_BYTES)
 
-        def write(store: Store) -> None:
+        def write(client: Store) -> None:
             for number, start in enumerate(starts):
-                store.set(f"{key}/{number}", message[start : start + MESSAGE_BYTES])  # type: ignore[arg-type]
-            store.set(key, str(len(starts)))
+                client.set(f"{key}/{number}", message[start : start + MESSAGE_BYTES])  # type: ignore[arg-type]
+            client.set(key, str(len(starts)))
 
         self._ask(write)
 
     def _read(self, key: str) -> bytes:
-        return self._ask(lambda store: b"".join(store.get(f"{key}/{n}") for n in range(int(store.get(key)))))
+        return self._ask(lambda client: b"".join(client.get(f"{key}/{n}") for n in range(int(client.get(key)))))
 
     def _delete(self, key: str) -> None:
-        def delete(store: Store) -> None:
-            for number in range(int(store.get(key))):
-                store.delete_key(f"{key}/{number}")
-            store.delete_key(key)
+        def delete(client: Store) -> None:
+            for number in range(int(client.get(key))):
+                client.delete_key(f"{key}/{number}")
+            client.delete_key(key)
 
         self._ask(delete)
 
     def _add(self, key: str, amount: int) -> int:
-        return self._ask(lambda store: int(store.add(key, amount)))
+        return self._ask(lambda client: int(client.add(key, amount)))
 
     def _ask(self, call: Callable[[Store], T], patience_s: float = 0.0) -> T:
         """Returns the result of a call on this thread's connection, which may wait `patience_s` for other ranks.
