@@ -28,7 +28,10 @@ def main() -> int:
         config, place = load(arguments.config), Place.of(os.environ)
         _log_as(place)
         if place is None and config.learner.ranks > 1:
-            return launcher.launch([sys.executable, "-m", "learner", str(arguments.config)], config.learner.ranks)
+            backoff = launcher.backoff_for(config.learner.rank_deadline_s + config.queue.stall_deadline_s)
+            return launcher.launch(
+                [sys.executable, "-m", "learner", str(arguments.config)], config.learner.ranks, backoff
+            )
         return _train(config, place or ALONE)
     except EchoQueueError as error:
         print_problems(error.problems)
@@ -43,6 +46,7 @@ def _train(config: Config, place: Place) -> int:
     set_on_signals(stop)
     if place.launched:
         launcher.end_with_launcher()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it logs each wait for a message that runs out
     # Imported only now: torch takes seconds.
     from transformers.utils.logging import disable_progress_bar
 

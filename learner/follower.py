@@ -30,7 +30,7 @@ class Follower:
         while order := receive(self._team):
             yield order
 
-    def advance(self, order: Order) -> None:
+    def advance(self, order: Order, trained_s: float) -> None:
         """Rank 0 advances the queue."""
 
     def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> None:

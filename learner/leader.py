@@ -183,9 +183,12 @@ class Leader:
 
     # What was done ----------------------------------------------------------------------------------------------------
 
-    def advance(self, order: Order) -> None:
-        """Advances the queue to the version just trained; sets the window by how long the update waited for groups."""
-        self._clock = self._clock._replace(trained=time.monotonic())
+    def advance(self, order: Order, trained_s: float) -> None:
+        """Advances the queue to the version just trained; sets the window by how long the update waited for groups.
+
+        `trained_s`: when it was trained (monotonic clock).
+        """
+        self._clock = self._clock._replace(trained=trained_s)
         t_train_s, batch = self._clock.trained - self._clock.gathered, self._batch
         self._version = order.version
         self._trained += [group.task for group in batch.groups]

@@ -10,6 +10,7 @@ Deliberate simplifications: one optimizer step per batch; the oldest groups firs
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,11 +57,13 @@ def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
     store.deadline_s = config.queue.stall_deadline_s
     team = join(config, place, device.choose(config.learner.device, place.local))
     if team.share(lambda: _begin(config, store)) == FINISHED:
+        team.settle()
         return
     loop = open_loop(config, store, team, place)
     loop.leader.start()
     try:
         loop.run(stop)
+        team.settle()
     finally:
         loop.saver.close()
         loop.leader.close()
@@ -86,9 +89,11 @@ class TrainingLoop:
         """Carries out rank 0's orders until the last one."""
         for order in self.leader.orders(stop):
             result = self._learn(order)
-            if result:
-                self.leader.advance(order)
+            trained_s = time.monotonic()
+            # Before rank 0 waits for Redis: the others wait for it only as long as for a collective.
             weights = self._snapshot(order) if order.publish or order.export else {}
+            if result:
+                self.leader.advance(order, trained_s)
             if order.publish:
                 self.leader.hand_over(order.version, weights)
             if result:
@@ -154,7 +159,6 @@ def _open_leader(
     def check() -> None:
         broadcast.check()
         saver.check()
-        team.beat()
 
     return Leader(
         config,

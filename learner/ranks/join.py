@@ -18,8 +18,17 @@ from echo_queue.errors import ConfigError, Problem
 from learner.ranks.place import LISTENER, Place
 from learner.ranks.team import RankLostError, Team
 
-SECTIONS = ("model", "learner", "rollout", "staleness")
-"""The sections of the configuration on which the ranks' results depend."""
+SECTIONS: dict[str, Any] = {
+    "run": {"name", "seed"},
+    "store": {"bucket", "region"},
+    "model": True,
+    "rollout": True,
+    "staleness": True,
+    "learner": True,
+}
+"""The part of the configuration on which the ranks' results depend."""
+OWN = {"learner.threads", "learner.device"}
+"""Keys that each machine may set as it needs."""
 SAME = "start all ranks with the same configuration and the same packages"
 
 
@@ -30,11 +39,17 @@ def join(config: Config, place: Place | None, device: torch.device) -> Team:
     """
     if place is None or place.size == 1:
         return Team.alone()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        what = "is True: torchrun would keep messages of earlier starts, which ranks would take for new ones"
+        fix = "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun on all machines"
+        raise ConfigError(Problem("TORCHELASTIC_USE_AGENT_STORE", what, fix))
     deadline_s = config.learner.rank_deadline_s
     store = _store(deadline_s)
     team = Team(
         place.rank, place.size, store, deadline_s=deadline_s, silence_s=deadline_s + config.queue.stall_deadline_s
     )
+    if team.first:
+        team.keep_alive()
     _compare(team, config)
     backend, timeout = "nccl" if device.type == "cuda" else "gloo", timedelta(seconds=deadline_s)
     collectives = PrefixStore("collectives", store)
@@ -45,17 +60,15 @@ def join(config: Config, place: Place | None, device: torch.device) -> Team:
     return team
 
 
-def _store(deadline_s: float) -> TCPStore | PrefixStore:
+def _store(deadline_s: float) -> TCPStore:
     """Connects to the store of rank 0, which this process opens if it is rank 0."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    # torchrun may hold the store itself, and uses it again after a restart.
-    opens = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     listener = os.environ.get(LISTENER)
     try:
         store = TCPStore(
             host,
             port,
-            is_master=opens,
+            is_master=os.environ["RANK"] == "0",
             timeout=timedelta(seconds=deadline_s),
             wait_for_workers=False,
             master_listen_fd=int(listener) if listener else None,
@@ -64,7 +77,7 @@ def _store(deadline_s: float) -> TCPStore | PrefixStore:
         what = f"cannot be reached at {host}:{port}: {str(error).splitlines()[0]}"
         fix = "check MASTER_ADDR and MASTER_PORT, that rank 0 runs, and that its port is free and reachable"
         raise RankLostError(Problem("learner rank 0", what, fix)) from error
-    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return store
 
 
 def _compare(team: Team, config: Config) -> None:
@@ -78,8 +91,9 @@ def _compare(team: Team, config: Config) -> None:
 def _identity(config: Config) -> dict[str, Any]:
     """Returns what must be the same on all ranks, by name, and the machine's name."""
     programs = {name: version(name) for name in ("echo-queue", "torch", "transformers")}
-    sections = config.model_dump(mode="json", include=set(SECTIONS))
+    sections = config.model_dump(mode="json", include=SECTIONS)
     keys = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
+    keys = {key: value for key, value in keys.items() if key not in OWN}
     return {"host": socket.gethostname(), "same": programs | keys}
 
 

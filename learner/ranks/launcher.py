@@ -30,21 +30,25 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.05
-LAST_WORDS_S = 1.0
-"""Time in which ranks may print why they end, once one of them has died."""
-CLOSE_S = 60.0
-"""Time that the other ranks have to end after rank 0 has finished."""
+KILLED_S, LAST_WORDS_S, VERDICT_S, CLOSE_S = 1.0, 6.0, 30.0, 60.0
+"""Time that the ranks that are left have to end: after one was killed; after rank 0 has ended with an error, to say why
+they end, too; after another rank has, since rank 0 may know that a person must act; after rank 0 is done."""
 GONE_S = 30.0
 DONE, AGAIN, REFUSED = 0, 1, 2
 """Exit codes of a rank: it is done; all ranks are to be started again; a person must act."""
-BACKOFF = RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=60.0, most_ends=5)
 
 
 class RanksError(EchoQueueError):
     """The ranks died too often."""
 
 
-def launch(command: Sequence[str], size: int, backoff: RestartBackoff = BACKOFF) -> int:
+def backoff_for(longest_wait_s: float) -> RestartBackoff:
+    """Returns when ranks that keep ending are given up; a life that ended with the longest wait counts as well."""
+    settled_s = 60.0 + 2 * longest_wait_s
+    return RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=settled_s, most_ends=5)
+
+
+def launch(command: Sequence[str], size: int, backoff: RestartBackoff) -> int:
     """Runs `command` as `size` ranks until they are done, and returns the learner's exit code. Raises `RanksError`.
 
     Call it in the main thread.
@@ -72,7 +76,7 @@ def launch(command: Sequence[str], size: int, backoff: RestartBackoff = BACKOFF)
             fix = "read the lines above; a restart continues from the newest checkpoint"
             raise RanksError(Problem("learner", f"{cause}; its ranks ended {ends} times in a row", fix))
         if stop.wait(backoff.pause_s(ends)):
-            return DONE
+            return AGAIN
         log.warning("%s: all %d ranks start again, from the newest checkpoint", cause, size)
 
 
@@ -83,27 +87,24 @@ def start(command: Sequence[str], size: int) -> list["subprocess.Popen[bytes]"]:
 
 
 def wait(ranks: Sequence["subprocess.Popen[bytes]"]) -> tuple[int, str]:
-    """Waits until rank 0 is done or any rank has died, then until all have ended.
+    """Waits until rank 0 is done or any other rank has ended, then until all have ended.
 
-    Returns the learner's exit code, and what ended it.
+    Returns the learner's exit code, and what ended it. Rank 0 alone can say that the run is done.
     """
-    dead: dict[int, int] = {}
-    while not dead and ranks[0].poll() is None:
+    while not (first := _ended(ranks)):
         time.sleep(POLL_S)
-        dead = _dead(ranks)
-    give_up = time.monotonic() + (LAST_WORDS_S if dead else CLOSE_S)
-    while time.monotonic() < give_up and any(rank.poll() is None for rank in ranks):
+    began = time.monotonic()
+    while len(codes := _ended(ranks)) < len(ranks) and time.monotonic() < began + _patience_s(codes):
         time.sleep(POLL_S)
-    first = dead or _dead(ranks)
-    dead = _dead(ranks)
     for number, rank in enumerate(ranks):
-        if rank.poll() is None:
+        if number not in codes:
+            log.warning("learner rank %d is killed, since the others have ended", number)
             _signal(rank, signal.SIGKILL)
         reap(rank, GONE_S, f"learner rank {number}")
     cause = ", ".join(f"learner rank {rank} {_ending(code)}" for rank, code in first.items())
-    if REFUSED in dead.values():
+    if REFUSED in codes.values():
         return REFUSED, cause
-    return (AGAIN if dead else DONE), cause
+    return (DONE if codes.get(0) == DONE else AGAIN), cause
 
 
 def end_with_launcher() -> None:
@@ -122,8 +123,7 @@ def variables(rank: int, size: int, listener: socket.socket, environ: Mapping[st
     """Returns the environment of a rank: torchrun's variables and what torch needs on one machine."""
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     master = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(listener.getsockname()[1])}
-    # gloo looks its address up by the machine's name otherwise; torch logs each wait that runs out.
-    defaults = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    defaults = {"GLOO_SOCKET_IFNAME": "lo"}  # gloo looks its address up by the machine's name otherwise
     found = {**defaults, **environ, **place, **master, LAUNCHED: "1"}
     if rank == 0:
         found[LISTENER] = str(listener.fileno())
@@ -142,10 +142,17 @@ def _start(command: Sequence[str], rank: int, size: int, listener: socket.socket
     return failpoints.step("start rank", spawn, rank)
 
 
-def _dead(ranks: Sequence["subprocess.Popen[bytes]"]) -> dict[int, int]:
-    """Returns the exit codes of ranks that have failed, by rank."""
+def _patience_s(codes: Mapping[int, int]) -> float:
+    """Returns how long the ranks that are left have to end, after those with these exit codes."""
+    if any(code < 0 for code in codes.values()):
+        return KILLED_S
+    return VERDICT_S if 0 not in codes else CLOSE_S if codes[0] == DONE else LAST_WORDS_S
+
+
+def _ended(ranks: Sequence["subprocess.Popen[bytes]"]) -> dict[int, int]:
+    """Returns the exit codes of the ranks that have ended, by rank."""
     codes = {number: rank.poll() for number, rank in enumerate(ranks)}
-    return {number: code for number, code in codes.items() if code}
+    return {number: code for number, code in codes.items() if code is not None}
 
 
 def _signal(rank: "subprocess.Popen[bytes]", number: signal.Signals) -> None:

@@ -25,9 +25,12 @@ class Place:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self | None:
-        """Reads the place from torchrun's variables; None if none is set. Raises `ConfigError` if only some are."""
+        """Reads the place from torchrun's variables; None if there are none, or for one process.
+
+        Raises `ConfigError` if only some are set.
+        """
         given = [name for name in VARIABLES[:2] if name in environ]
-        if not given:
+        if not given or environ.get("WORLD_SIZE") == "1":
             return None
         missing = [name for name in VARIABLES if name not in environ]
         if missing:

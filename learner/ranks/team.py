@@ -7,6 +7,7 @@
 - Every wait ends at a deadline with an error that names the ranks that did not answer.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -28,11 +29,18 @@ LISTEN_S = 5.0
 """Longest wait for a decision between two looks at rank 0's sign of life."""
 ANSWER_S = 5.0
 """Time that the ranks have to say that they live, once a collective has failed."""
+BEAT_S = 1.0
+"""Time between two signs of life of rank 0."""
+SETTLE_S, POLL_S = 30.0, 0.01
 SHORTEST_S = 0.001
 """A shorter wait is none: torch rounds it to 0 ms, which it takes for no timeout at all."""
-T = TypeVar("T")
 ALIVE = "alive"
 """Key of the counter that rank 0 raises as a sign of life."""
+
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class RankLostError(EchoQueueError):
@@ -78,7 +86,6 @@ class Team:
         """Rank 0: sends the next decision to every other rank."""
         if self.size == 1:
             return
-        self.beat()
         failpoints.step("send decision", lambda: self._write(f"decision/{self._decisions}", decision))
         self._decisions += 1
 
@@ -94,12 +101,32 @@ class Team:
                 raise self._lost([0], "decide what to do next", self._silence_s)
         decision = self._read(key)
         if self._add(f"{key}/read", 1) == self.size - 1:
+            self._ask(lambda client: client.delete_key(f"{key}/read"))
             self._delete(key)
         return decision
 
+    def settle(self) -> None:
+        """Rank 0: waits until every rank has read the last decision, since the messages end with this process."""
+        give_up = time.monotonic() + min(SETTLE_S, self.deadline_s)
+        while self.first and self._decisions and self._arrive([f"decision/{self._decisions - 1}"], 0.0):
+            if time.monotonic() > give_up:
+                log.warning("not all ranks have read that the run has ended")
+                return
+            time.sleep(POLL_S)
+
     def beat(self) -> None:
-        """Rank 0: gives a sign of life, now and then while the others wait for a decision."""
+        """Rank 0: gives a sign of life."""
         self._add(ALIVE, 1)
+
+    def keep_alive(self) -> None:
+        """Rank 0: begins to give signs of life, for as long as this process lives: each wait of its own ends at a
+        deadline, and the others wait as long as it does."""
+        threading.Thread(target=self._beat_for_ever, name="sign of life", daemon=True).start()
+
+    def _beat_for_ever(self) -> None:
+        while True:
+            self.beat()
+            time.sleep(BEAT_S)
 
     # Results of every rank --------------------------------------------------------------------------------------------
 
@@ -115,7 +142,6 @@ class Team:
             if time.monotonic() >= give_up:
                 missing = [rank for rank, key in enumerate(keys) if not self._arrive([key], 0.0)]
                 raise self._lost(missing, f"report on {name}", deadline_s)
-            self.beat()  # ranks that have reported may wait for what rank 0 decides then
         results = [self._read(key) for key in keys]
         for key in keys:
             self._delete(key)

@@ -156,6 +156,8 @@ class BackgroundSaver:
         for thread in (self._pruning, self._saving):
             if thread is not None:
                 thread.join(max(0.0, give_up - time.monotonic()))
+        if self._pruning is not None and self._pruning.failure is not None:
+            log.warning("the files of older checkpoints are still there: %s", self._pruning.failure)
         if self._saving is not None and self._saving.is_alive():
             log.warning("a checkpoint is left half saved; it does not count")
 

@@ -14,11 +14,12 @@ from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 LAUNCH = """
-import sys
+import os, sys
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from learner.ranks import launcher
-launcher.CLOSE_S = 0.5
+if patience := float(os.environ["PATIENCE_S"]):
+    launcher.LAST_WORDS_S = launcher.VERDICT_S = launcher.CLOSE_S = patience
 try:
     sys.exit(launcher.launch([sys.executable, "-c", sys.argv[1]], 3, RestartBackoff(0.01, 0.01, 1e9, 3)))
 except EchoQueueError as error:
@@ -41,13 +42,16 @@ def others_are_there():
 
 
 class Launched:
-    """A launcher whose ranks run `program`, and the folder in which they leave their notes."""
+    """A launcher whose ranks run `program`, and the folder in which they leave their notes.
 
-    def __init__(self, folder: Path, program: str) -> None:
+    `patience_s`: how long it waits for ranks that are left; 0: as long as it does for a user.
+    """
+
+    def __init__(self, folder: Path, program: str, patience_s: float) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, RANK + program],
-            env=os.environ | {"FOLDER": str(folder)},
+            env=os.environ | {"FOLDER": str(folder), "PATIENCE_S": str(patience_s)},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -79,8 +83,8 @@ def launched(tmp_path: Path) -> Iterator[list[Launched]]:
         one.process.wait(DEADLINE_S)
 
 
-def launch(launched: list[Launched], folder: Path, program: str) -> Launched:
-    launched.append(Launched(folder, program))
+def launch(launched: list[Launched], folder: Path, program: str, patience_s: float = 0.0) -> Launched:
+    launched.append(Launched(folder, program, patience_s))
     return launched[-1]
 
 
@@ -130,21 +134,21 @@ wait()
 
 
 def test_a_rank_that_says_that_a_person_must_act_ends_the_learner(launched: list[Launched], tmp_path: Path) -> None:
-    one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: sys.exit(2)\nwait()")
+    one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: sys.exit(2)\nwait()", 0.5)
     assert one.end()[0] == 2
     assert one.starts() == [1, 1, 1]
     assert not any(map(lives, one.pids()))
 
 
 def test_ranks_that_keep_dying_end_the_learner_with_the_cause(launched: list[Launched], tmp_path: Path) -> None:
-    one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: sys.exit(7)\nwait()")
+    one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: sys.exit(7)\nwait()", 0.5)
     code, printed = one.end()
     assert code == 1 and one.starts() == [3, 3, 3]
     assert "learner rank 1 ended with exit code 7; its ranks ended 3 times in a row" in printed
 
 
 def test_a_rank_that_hangs_after_the_end_is_killed(launched: list[Launched], tmp_path: Path) -> None:
-    one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: wait()")
+    one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: wait()", 0.5)
     assert one.end()[0] == 0
     assert not any(map(lives, one.pids()))
 
@@ -171,3 +175,19 @@ def test_ranks_end_with_a_launcher_that_was_killed(launched: list[Launched], tmp
     one.are_started()
     one.process.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(map(lives, one.pids())), "the end of all ranks")
+
+
+def test_rank_0_may_say_that_a_person_must_act_after_another_has_ended(
+    launched: list[Launched], tmp_path: Path
+) -> None:
+    program = """
+others_are_there()
+if rank == 1:
+    (folder / "gone").touch()
+    sys.exit(1)
+while not (folder / "gone").exists(): time.sleep(0.01)
+sys.exit(2 if rank == 0 else 1)
+"""
+    one = launch(launched, tmp_path, program)
+    assert one.end()[0] == 2
+    assert one.starts() == [1, 1, 1]

@@ -9,6 +9,7 @@ GIVEN = {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "10.
 def test_torchruns_variables_give_the_place() -> None:
     assert Place.of(GIVEN) == Place(9, 16, 1, launched=False)
     assert Place.of(GIVEN | {LAUNCHED: "1"}) == Place(9, 16, 1, launched=True)
+    assert Place.of({"RANK": "0", "WORLD_SIZE": "1"}) is None
     assert Place.of({"MASTER_ADDR": "10.0.0.1", "PATH": "/bin"}) is None
 
 
