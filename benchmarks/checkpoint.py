@@ -32,7 +32,7 @@ from learner.recovery.state_files import FILE_BYTES, THREADS
 MB, GB = 1e6, 1e9
 RUN, BLOB = "benchmark", "one-object"
 SLACK_BYTES = 64 << 20
-"""What interpreter, client and threads take besides the files under way."""
+"""The memory that interpreter, client and threads may take besides the files under way."""
 ROW = 4096
 DEADLINE_S = 600.0
 
@@ -49,7 +49,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Part:
-    """What one process measures: an action of `ACTIONS`, with a state of that size, on that server."""
+    """One process's measurement: an action of `ACTIONS`, with a state of `gigabytes`, on the server at `url`."""
 
     action: str
     gigabytes: float

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import redis
 
-from benchmarks.queue import group
+from benchmarks.queue import group, task_of
 from benchmarks.verdict import print_verdict
 from echo_queue.errors import ServiceError
 from echo_queue.queue import (
@@ -121,7 +121,7 @@ def run_round(
         LearnerQueue(caller).publish(Published(Version(0, 0), "manifest", "digest"))
         SubmitterQueue(caller).declare(PromptSet("set", "benchmark"), [Chunk(0, 0, PROMPTS)])
         SubmitterQueue(caller).submit("set", 0, PromptShard("shard", 0, PROMPTS))
-        stopping, template = threading.Event(), group(_task(), np.random.default_rng(0))
+        stopping, template = threading.Event(), group(task_of(0), np.random.default_rng(0))
         threads = [
             Worker(WorkerQueue(Caller(pair.master.client(), "run", DEADLINE_S, replicas)), *rest)
             for rest in ((f"w{number}", template, stopping) for number in range(workers))
@@ -180,10 +180,6 @@ def measure(program: Path | None, rounds: int, workers: int, well_s: float, stal
         wait_at_risk=sum(each.at_risk for each in taken[True]),
         identity=all(each.identity for played in taken.values() for each in played),
     )
-
-
-def _task() -> Task:
-    return Task("set/0/0", "set", 0, 0, PromptShard("shard", 0, 1), 0, 0, 0, 0, 0, "tasks", "0-0")
 
 
 def main() -> int:

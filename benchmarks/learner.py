@@ -299,7 +299,7 @@ def shown(row: Row) -> Row:
 
 
 def targets(rows: Sequence[Row]) -> dict[str, bool]:
-    """What `docs/gpu.md` promises of one H200; nothing of other devices."""
+    """Checks the promises that `docs/gpu.md` makes of one H200; other devices have no figures that are judged."""
     ours = [row for row in rows if row.way == "ours"]
     judged = [row for row in ours if row.mfu is not None]
     promises = {"every mix was trained": all(row.seconds for row in ours) and bool(ours)}

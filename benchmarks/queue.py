@@ -140,7 +140,7 @@ def measure(server: RedisServer, groups: int, batch: int, lease: int, rounds: in
     with server.client() as client:
         library.load(client)
         version = client.info("server")
-        templates = [group(_task(index), rng) for index in range(groups)]
+        templates = [group(task_of(index), rng) for index in range(groups)]
         payloads = [encode(template) for template in templates]
         times: dict[str, list[float]] = {"ours": [], "ceiling": []}
         sent = 0
@@ -162,7 +162,8 @@ def measure(server: RedisServer, groups: int, batch: int, lease: int, rounds: in
     )
 
 
-def _task(index: int) -> Task:
+def task_of(index: int) -> Task:
+    """Returns the task of a set's `index`-th prompt."""
     return Task(f"set/0/{index}", "set", 0, index, PromptShard("shard", 0, 1), 0, 0, 0, 0, 0, "tasks", "0-0")
 
 

@@ -28,7 +28,7 @@ PROCESSES = {"multiprocessing", "concurrent.futures.process"}
 ALONE = {"benchmarks/fleet/fleet.py", "benchmarks/fleet/machine.py"}
 """A benchmark's own processes, forked on its machine: no other process speaks to them."""
 SAFE_LOADS = {"safetensors.torch", "orjson", "json", "tomllib", "configuration", "library", "self.engine"}
-"""Whose `load` or `loads` gives plain values or tensors, or takes them."""
+"""The owners of a `load` or `loads` that gives plain values or tensors, or takes them."""
 CODE = {"eval", "exec", "compile", "__import__"}
 
 

@@ -15,7 +15,7 @@ from echo_queue.estimate.learner_memory import LearnerMemory
 from echo_queue.estimate.worker_memory import WorkerMemory
 
 Row = tuple[str, str, str]
-"""What, how much, and how it is reckoned."""
+"""A row of the table: what it counts, how much, and how that is reckoned."""
 
 LEAST_WIDTH = 110
 """Columns of the table, in a terminal that has fewer as well."""

@@ -61,8 +61,8 @@ class Store(Section):
     region: str = "us-east-1"
     """Region of an external server, where the server checks it."""
     checksums: Literal["when_required", "when_supported"] = "when_required"
-    """When boto3 adds its own checksums, which some servers refuse. Echo Queue's own digests are checked in either
-    case."""
+    """The requests to which boto3 adds checksums of its own. Some servers refuse them. Echo Queue's own digests are
+    checked in either case."""
 
 
 class ModelInit(Section):
@@ -196,9 +196,9 @@ class Rollout(Section):
     engine: Literal["transformers", "vllm", "http"] = "transformers"
     """Engine that generates. `vllm` needs the extra of that name, `http` needs a server (docs/engines.md)."""
     mode: Literal["in-flight", "push-pull", "pull", "sync"] = "in-flight"
-    """When a worker takes new weights: between two tokens (`in-flight`), once the running samples have ended
-    (`push-pull`), or before every generation, at S = 0 (`pull`). `sync` is `pull` with one worker that takes turns with
-    the learner."""
+    """The moment at which a worker takes new weights: between two tokens (`in-flight`), once the running samples have
+    ended (`push-pull`), or before every generation, at S = 0 (`pull`). `sync` is `pull` with one worker that takes
+    turns with the learner."""
     group_size: Positive = 16
     """G, the number of samples per prompt."""
     concurrent_groups: Positive = 8
@@ -301,8 +301,9 @@ class Learner(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the learner. `auto` takes a GPU if there is one."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """What each layer computes again for the gradient, to save memory: nothing, all but the results of matrix products
-    and attention, or everything."""
+    """Saves memory: each layer computes results of its forward pass again for the gradient instead of keeping them.
+    `full` does so for all results, `selective` for all but those of matrix products and attention, `none` for no
+    result."""
     compile: bool = False
     """Compiles each layer with `torch.compile`; the first updates take minutes longer."""
     allow_cpu: bool = False
@@ -334,8 +335,8 @@ class Weights(Section):
     public_key: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Worker: the only key whose signatures it accepts. Default: the key that Redis names when the worker joins."""
     transport: Literal["peers", "folder"] = "peers"
-    """How workers share what one of them has fetched. With `peers` they pass it on to one another; with `folder` they
-    keep it in a folder that all of them see."""
+    """The way in which workers share fetched weights. With `peers` they pass them on to one another; with `folder` they
+    keep them in a folder that all of them see."""
     peers: bool = True
     """Workers pass chunks on to one another, so that the store is read once per region."""
     region: Name = "default"
@@ -382,7 +383,7 @@ class Telemetry(Section):
     keep_groups: int = Field(default=256, ge=0)
     """Number of groups, those trained last, that the learner keeps at least for `echo-queue show`. 0 keeps none."""
     tensorboard: bool = False
-    """Also writes TensorBoard event files to `run.dir/tensorboard`, which needs the extra `tensorboard`."""
+    """The learner also writes TensorBoard event files to `run.dir/tensorboard`, which needs the extra `tensorboard`."""
     heartbeat_s: Seconds = 1.0
     """Seconds between a worker's heartbeats."""
 

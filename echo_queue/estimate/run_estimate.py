@@ -65,9 +65,9 @@ class RunEstimate:
     generation_s: float
     broadcast: Broadcast
     lag: Lag
-    """With a learner that never waits: one update each T_train."""
+    """The lag with a learner that never waits: one update each T_train."""
     lag_of_these_workers: Lag
-    """With one update each T_train, or each time that the workers have made a batch, if that takes longer."""
+    """The lag with one update each T_train, or each time that the workers have made a batch, if that takes longer."""
 
 
 def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = None) -> RunEstimate:

@@ -17,7 +17,7 @@ from echo_queue.records import Version
 SILENT_MS = 5_000
 """A role is silent after this time: workers and the learner's housekeeper report about once a second."""
 NAMED = 8
-"""At most this many chunks or workers are named in a sentence."""
+"""The largest number of chunks or workers that a sentence names."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, get_args
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import orjson
 
 from echo_queue.errors import EchoQueueError, Problem
-from echo_queue.records import Finish, Group, Logprobs, Observed, Sample, Span, Tokens
+from echo_queue.records import Finish, Group, Logprobs, Observed, PartialSample, Sample, Span, Tokens
 
 FORMAT = 2
 PREFIX = struct.Struct("<BI")
@@ -67,29 +67,18 @@ def encode(group: Group) -> bytes:
             ],
         }
     )
-    parts = [PREFIX.pack(FORMAT, len(header)), header, packed(group.prompt, INT32)]
     for sample in group.samples:
         if not math.isfinite(sample.reward):
             refuse(f"the reward {sample.reward} is not finite")
-        if len(sample.tokens) != len(sample.logprobs):
-            refuse(f"a sample of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
-        observed_of([list(part) for part in sample.observed], sample.logprobs)
-        parts += [packed(sample.tokens, INT32), packed(sample.logprobs, FLOAT32)]
-    return b"".join(parts)
+    return b"".join([PREFIX.pack(FORMAT, len(header)), header, _packed(group.prompt, INT32), *arrays_of(group.samples)])
 
 
 def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> Group:
     """Unpacks a group whose arrays are read-only views of `data`. Raises `CodecError`."""
     header, start = header_of(data, FORMAT, ORDER, max_bytes)
     _check(header)
-    lengths = [length for length, *_ in header["samples"]]
-    expected = start + 4 * header["prompt"] + 8 * sum(lengths)
-    if len(data) != expected:
-        refuse(f"{len(data)} bytes where the header announces {expected}")
-    prompt, *parts = arrays(data, start, header["prompt"], lengths)
-    samples = tuple(
-        _sample(parts[2 * number], parts[2 * number + 1], words) for number, words in enumerate(header["samples"])
-    )
+    prompt, pairs = arrays(data, start, header["prompt"], [length for length, *_ in header["samples"]])
+    samples = tuple(_sample(*pair, words) for pair, words in zip(pairs, header["samples"], strict=True))
     names = {name: header[name] for name in NAMES + NUMBERS if name != "prompt"}
     return Group(prompt=ids(prompt), samples=samples, **names)
 
@@ -113,7 +102,17 @@ def header_of(data: bytes, form: int, order: tuple[str, ...], max_bytes: int) ->
     return _parsed(data[PREFIX.size : start], order), start
 
 
-def packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
+def arrays_of(samples: Iterable[Sample | PartialSample]) -> Iterator[bytes]:
+    """Yields the bytes of each sample's tokens and log-probabilities. Raises `CodecError`."""
+    for sample in samples:
+        if len(sample.tokens) != len(sample.logprobs):
+            refuse(f"a sample of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
+        observed_of([list(part) for part in sample.observed], sample.logprobs)
+        yield _packed(sample.tokens, INT32)
+        yield _packed(sample.logprobs, FLOAT32)
+
+
+def _packed(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> bytes:
     """Returns the bytes of a one-dimensional array as `dtype`. Raises `CodecError`."""
     if values.ndim != 1:
         refuse(f"an array has {values.ndim} dimensions")
@@ -149,14 +148,19 @@ def _check(header: dict[str, Any]) -> None:
         count(words[0], "a sample's length")
 
 
-def arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> Iterator[npt.NDArray[Any]]:
-    """Yields views of `data` from `start` on: the prompt's tokens, then tokens and log-probabilities of each sample."""
-    yield np.frombuffer(data, INT32, prompt, start)
-    start += 4 * prompt
+def arrays(data: bytes, start: int, prompt: int, lengths: list[int]) -> tuple[Tokens, list[tuple[Tokens, Logprobs]]]:
+    """Returns views of `data` from `start` on: the prompt's tokens, and tokens and log-probabilities of each sample.
+
+    Raises `CodecError` unless `data` ends with the last of them.
+    """
+    expected = start + 4 * prompt + 8 * sum(lengths)
+    if len(data) != expected:
+        refuse(f"{len(data)} bytes where the header announces {expected}")
+    at, pairs = start + 4 * prompt, []
     for length in lengths:
-        yield np.frombuffer(data, INT32, length, start)
-        yield np.frombuffer(data, FLOAT32, length, start + 4 * length)
-        start += 8 * length
+        pairs.append((np.frombuffer(data, INT32, length, at), np.frombuffer(data, FLOAT32, length, at + 4 * length)))
+        at += 8 * length
+    return np.frombuffer(data, INT32, prompt, start), pairs
 
 
 def _sample(tokens: Tokens, logprobs: Logprobs, words: list[Any]) -> Sample:

@@ -15,17 +15,15 @@ import orjson
 from echo_queue.records import Logprobs, PartialGroup, PartialSample, Span, Tokens
 from echo_queue.records.group_codec import (
     FINISHES,
-    FLOAT32,
     GROUP_MAX_BYTES,
-    INT32,
     PREFIX,
     SAMPLES_MAX,
     arrays,
+    arrays_of,
     count,
     header_of,
     ids,
     observed_of,
-    packed,
     refuse,
     spans_of,
 )
@@ -46,27 +44,15 @@ def encode(partials: PartialGroup) -> bytes:
         for sample in partials.samples
     ]
     header = orjson.dumps({"task": partials.task, "lineage": partials.lineage, "samples": samples})
-    parts = [PREFIX.pack(FORMAT, len(header)), header]
-    for sample in partials.samples:
-        if len(sample.tokens) != len(sample.logprobs):
-            refuse(f"a partial rollout of {len(sample.tokens)} tokens has {len(sample.logprobs)} log-probabilities")
-        observed_of([list(part) for part in sample.observed], sample.logprobs)
-        parts += [packed(sample.tokens, INT32), packed(sample.logprobs, FLOAT32)]
-    return b"".join(parts)
+    return b"".join([PREFIX.pack(FORMAT, len(header)), header, *arrays_of(partials.samples)])
 
 
 def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> PartialGroup:
     """Unpacks partial rollouts whose arrays are read-only views of `data`. Raises `CodecError`."""
     header, start = header_of(data, FORMAT, ORDER, max_bytes)
     _check_header(header)
-    lengths = [length for length, *_ in header["samples"]]
-    expected = start + 8 * sum(lengths)
-    if len(data) != expected:
-        refuse(f"{len(data)} bytes where the header announces {expected}")
-    _, *parts = arrays(data, start, 0, lengths)
-    samples = tuple(
-        _partial(parts[2 * number], parts[2 * number + 1], *words[1:]) for number, words in enumerate(header["samples"])
-    )
+    _, pairs = arrays(data, start, 0, [length for length, *_ in header["samples"]])
+    samples = tuple(_partial(*pair, *words[1:]) for pair, words in zip(pairs, header["samples"], strict=True))
     return PartialGroup(header["task"], header["lineage"], samples)
 
 

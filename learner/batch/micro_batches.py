@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from learner.batch.packing import Lengths, Packing, moved
+from learner.batch.packing import Lengths, Packing, moved_tensors
 from learner.batch.prepare import PromptSamples, Update
 
 
@@ -43,11 +43,7 @@ class MicroBatch:
         """Copies the micro-batch to `device`; returns itself if it is there."""
         if self.tokens.device == device:
             return self
-        tensors = {name: moved(getattr(self, name), device) for name in TENSORS}
-        return replace(self, packing=self.packing.to(device), **tensors)
-
-
-TENSORS = ("tokens", "positions", "outputs", "targets", "behaviour", "advantages")
+        return replace(self, packing=self.packing.to(device), **moved_tensors(self, device))
 
 
 def micro_batches(update: Update, micro_tokens: int, packing: type[Packing]) -> Iterator[MicroBatch]:

@@ -1,11 +1,15 @@
-"""What attention must know of a micro-batch, whose tokens lie packed, without padding, in one sequence."""
+"""The tokens of a micro-batch lie packed in one sequence, without padding; attention knows the prompt of each."""
 
-from typing import NamedTuple, Protocol, Self
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Counts = npt.NDArray[np.int64]
 
@@ -45,6 +49,14 @@ class Packing(Protocol):
         """Returns what each query attended to, [L, H, D]; query [L, H, D], key and value [L, H_kv, D]."""
 
 
-def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """Returns the tensor on `device`; from pinned memory, so that the copy to a GPU does not wait for its kernels."""
+def moved_tensors(instance: "DataclassInstance", device: torch.device) -> dict[str, Any]:
+    """Returns copies on `device` of the fields of a dataclass that are tensors, by name.
+
+    The copies are made from pinned memory, so that those to a GPU do not wait for its kernels.
+    """
+    values = {field.name: getattr(instance, field.name) for field in fields(instance)}
+    return {name: _moved(value, device) for name, value in values.items() if isinstance(value, Tensor)}
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

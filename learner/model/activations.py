@@ -17,7 +17,7 @@ EXPENSIVE = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.torch_attn._varlen_attn.default,
 }
-"""What "selective" keeps: the results of matrix products and of attention. All else is cheap to compute again."""
+"""The operations whose results "selective" keeps: matrix products and attention. All else is cheap to compute again."""
 
 
 def checkpoint_layers(layers: torch.nn.ModuleList, kind: Kept) -> None:

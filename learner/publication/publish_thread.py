@@ -47,7 +47,7 @@ class Snapshot(NamedTuple):
     weights: Mapping[str, Tensor]
     updated_s: float
     ready: "torch.cuda.Event | None" = None
-    """When the weights on a GPU may be read"""
+    """The event after which the weights on a GPU may be read."""
 
 
 class PublishThread(threading.Thread):

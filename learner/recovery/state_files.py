@@ -91,7 +91,7 @@ class StateFile:
 
 @dataclass(frozen=True)
 class Slice:
-    """What goes into a file: `rows` rows of `piece`, from row `first` of the whole tensor on."""
+    """The rows of a piece that go into one file: `rows` rows, from row `first` of the whole tensor on."""
 
     piece: Piece
     first: int

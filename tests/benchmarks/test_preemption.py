@@ -101,7 +101,7 @@ def test_rounds_are_added_up_before_shares_are_taken() -> None:
 
 @pytest.mark.proof
 def test_a_short_run_prints_its_verdict() -> None:
-    """So few kills promise nothing about shares; that a notice loses nothing, and the identity, hold for any number."""
+    """A notice loses nothing and the identity holds however few the kills are; shares need more kills than these."""
     few = ("--groups", "16", "--notice-groups", "16", "--workers", "2", "--every", "6", "--boot", "1", "--lease", "3")
     fast = ("--longest", "300", "--steps-per-s", "50", "--json")
     words = (sys.executable, "-m", "benchmarks.preemption", *few, *fast)

@@ -6,13 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from tests.engines.models import LONGEST
+from tests.waiting import wait_until
 
 START_S = 180.0
 STOP_S = 10.0
@@ -63,12 +63,12 @@ class VllmServer:
             self._process = self._spawn(log)
 
     def wait_ready(self) -> "VllmServer":
-        give_up = time.monotonic() + START_S
-        while not self.answers():
-            assert self._process is not None and self._process.poll() is None, self._log.read_text()[-3000:]
-            assert time.monotonic() < give_up, f"{self.url} is not ready after {START_S} s"
-            time.sleep(0.1)
+        wait_until(self._ready, f"{self.url} to be ready", START_S)
         return self
+
+    def _ready(self) -> bool:
+        assert self._process is not None and self._process.poll() is None, self._log.read_text()[-3000:]
+        return self.answers()
 
     def answers(self) -> bool:
         try:

@@ -76,7 +76,7 @@ def test_weights_that_made_no_token_are_named_by_no_span(opener: Opener, endless
 
 
 def test_what_comes_after_a_swap_reads_nothing_of_the_old_weights(opener: Opener, endless: Path, newer: Path) -> None:
-    """Not even the cache of a prompt that a sample under way has before it."""
+    """The cache of a prompt is not read either, even if a sample under way still attends to it."""
     engine, tokens = opener(endless), prompt(100, 1)
     run(engine, ask("before", tokens, 4, samples=2))
     engine.add(ask("under way", tokens, LONG))

@@ -1,4 +1,4 @@
-"""What autograd keeps and what a checkpoint holds is reckoned to the byte; the learner's peak within a tenth."""
+"""The estimate knows the bytes that autograd keeps and that a checkpoint holds exactly, and the peak within a tenth."""
 
 import json
 import os
@@ -139,7 +139,8 @@ def test_a_reference_model_counts_only_if_there_is_one() -> None:
 
 @pytest.mark.slow
 def test_the_peak_of_a_learner_on_a_cpu_is_within_a_tenth(tmp_path: Path) -> None:
-    """In a process whose heap gives freed blocks back; glibc otherwise keeps them, a quarter more at worst."""
+    """The peak is measured in a process whose heap gives freed blocks back. By default glibc keeps them, which takes a
+    quarter more at worst."""
     settings: dict[str, Any] = {
         "run": {"name": "t", "dir": str(tmp_path)},
         "model": {"max_prompt_tokens": 64, "max_new_tokens": 128},

@@ -10,7 +10,7 @@ from tests.estimate import MODELS, config
 
 
 def refused(directory: Path, name: str = "", **sections: dict[str, Any]) -> list[str]:
-    """Where the problems of a run are. `name`: its model, a public one, whose config.json is in `directory`."""
+    """Returns where a run has problems. `name`: its model, a public one, whose config.json goes into `directory`."""
     if name:
         (directory / "config.json").write_bytes((MODELS / f"{name}.json").read_bytes())
         sections["model"] = sections.get("model", {}) | {"base": str(directory)}

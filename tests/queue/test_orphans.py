@@ -13,11 +13,6 @@ from tests.queue.queue_harness import QueueHarness, group_of, partial_of
 
 
 @pytest.fixture
-def spilling(queue: Clients, object_store: ObjectStore) -> Clients:
-    return Clients(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
-
-
-@pytest.fixture
 def harness(spilling: Clients) -> QueueHarness:
     return QueueHarness(spilling)
 

@@ -13,12 +13,6 @@ from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES, QueueHarness, group_of
 
 
-@pytest.fixture
-def spilling(queue: Clients, object_store: ObjectStore) -> Clients:
-    """The queue of a fresh run in which every group is too large for the stream."""
-    return Clients(queue.client, queue.run, object_store, inline_max_bytes=100, deadline_s=10.0)
-
-
 def stored(store: ObjectStore) -> list[str]:
     return [found.key for found in store.list("replay/")]
 

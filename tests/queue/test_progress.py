@@ -322,12 +322,6 @@ def test_a_partial_over_the_size_cap_is_an_error_at_its_worker(queue: Clients) -
 # Large ones -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def spilling(queue: Clients, object_store: ObjectStore) -> Clients:
-    """The queue of a fresh run in which every partial rollout is too large for Redis."""
-    return Clients(queue.client, queue.run, object_store, inline_max_bytes=10, deadline_s=10.0)
-
-
 def stored(store: ObjectStore) -> list[str]:
     return [found.key for found in store.list("partials/")]
 

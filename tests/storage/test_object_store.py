@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +14,7 @@ from echo_queue.storage import object_store as object_store_module
 from echo_queue.storage.object_store import INDEX, MissingObject, ObjectStore, ShortObject, Unreachable
 from tests.servers.s3 import BUCKET, Server
 from tests.servers.swift import Swift
+from tests.waiting import wait_until
 
 
 def test_what_is_put_comes_back_whole_and_in_ranges(object_store: ObjectStore) -> None:
@@ -46,7 +46,7 @@ def test_a_range_beyond_the_end_is_never_a_short_answer(object_store: ObjectStor
 
 
 def test_of_eight_writers_at_once_what_stands_is_of_one_that_was_told_so(object_store: ObjectStore) -> None:
-    """That exactly one is told so holds only where the server elects one: of those we can start, none does."""
+    """Exactly one writer is told so only where the server elects one, and no server that the tests can start does."""
     start = threading.Barrier(8)
 
     def write(number: int) -> bool:
@@ -181,14 +181,14 @@ def test_everything_acknowledged_is_there_after_the_server_was_killed(
 
     with ThreadPoolExecutor(3) as pool:
         writers = [pool.submit(write, writer) for writer in range(3)]
-        while len(acknowledged) < 12 and not any(writer.done() for writer in writers):
-            time.sleep(0.02)
-        s3_server.kill()
-        before = len(acknowledged)
-        s3_server.start()  # the writers meanwhile try again: they notice nothing
-        while len(acknowledged) < before + 6 and not any(writer.done() for writer in writers):
-            time.sleep(0.02)
-        going.clear()
+        try:
+            wait_until(lambda: len(acknowledged) >= 12 or any(writer.done() for writer in writers), "the first objects")
+            s3_server.kill()
+            enough = len(acknowledged) + 6
+            s3_server.start()  # the writers meanwhile try again: they notice nothing
+            wait_until(lambda: len(acknowledged) >= enough or any(writer.done() for writer in writers), "more objects")
+        finally:
+            going.clear()
         for writer in writers:
             writer.result()
     listed = {stored.key: stored.size for stored in object_store.list("kill/")}

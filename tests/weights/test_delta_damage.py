@@ -53,7 +53,7 @@ def survives(data: bytes) -> None:
 
 
 def is_refused(data: bytes) -> None:
-    """And what was to be changed in place is as it was, or already as it should be."""
+    """Asserts that the delta is refused, and that a state changed in place is as it was or already as it should be."""
     state = {name: tensor.clone() for name, tensor in BASE.items()}
     for made in ({name: torch.zeros_like(tensor) for name, tensor in BASE.items()}, state):
         with pytest.raises(BadDelta):

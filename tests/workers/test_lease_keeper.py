@@ -48,7 +48,7 @@ def test_a_lease_lasts_as_long_as_the_heart_beats(harness: Begin, folder: Path) 
 
     def begun_anew() -> bool:
         (lease,) = queue.client.xpending_range(queue.keys.tasks, "workers", "-", "+", 1)
-        ages_ms.append(lease["time_since_delivered"])
+        ages_ms.append(int(lease["time_since_delivered"]))
         return sum(later < earlier for earlier, later in pairwise(ages_ms)) >= 5
 
     run.until(begun_anew, "five renewals")

@@ -54,7 +54,7 @@ class WorkerHarness:
 
     # The other roles --------------------------------------------------------------------------------------------------
 
-    def begin(self, prompts: list[str | list[Message]], tensors: dict[str, Tensor] | None, **columns: Any) -> None:
+    def begin(self, prompts: Sequence[str | list[Message]], tensors: dict[str, Tensor] | None, **columns: Any) -> None:
         """Submits `prompts`, and begins a lineage that publishes `tensors`, if given, as version 0."""
         self.configure()
         self.submit(prompts, **columns)

@@ -20,7 +20,8 @@ from typing import BinaryIO
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part
 from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
-from workers.weights.cache.part_cache import PartCache, PartFile
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import BadSource, RouteSources, Source, SourceFailed, StoreSource
 from workers.weights.transport import Site
 

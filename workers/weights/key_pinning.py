@@ -4,16 +4,15 @@ If the run's key changes later, the worker ends with an error that says what to 
 keys, or another process than the learner writes to Redis.
 """
 
-import random
 import threading
-import time
 from dataclasses import dataclass
 
 from echo_queue.config import Config
-from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import TrustedWeights
 from echo_queue.queue.types import RunKeys
 from echo_queue.weights.signatures import SignatureVerifier
+from workers.polling import poll
 
 LONGEST_PAUSE_S = 0.5
 
@@ -47,19 +46,14 @@ def pin(config: Config, queue: TrustedWeights, shutdown: threading.Event) -> Pin
     Raises `DeadlineError` after `queue.stall_deadline_s`, or `KeyChanged` if the key is not `weights.public_key`.
     """
     deadline_s = config.queue.stall_deadline_s
-    give_up = time.monotonic() + deadline_s
-    while not shutdown.is_set():
-        keys = queue.run_keys()
-        if keys is not None:
-            expected = config.weights.public_key or keys.public_key
-            if keys.public_key != expected:
-                raise _changed(keys.public_key, expected, "weights.public_key")
-            return PinnedKey(SignatureVerifier(expected), keys, queue)
-        if time.monotonic() > give_up:
-            what = f"the learner named no key within {deadline_s:.0f} s"
-            raise DeadlineError(Problem("key of the weights", what, "start the learner"))
-        shutdown.wait(LONGEST_PAUSE_S * random.uniform(0.5, 1.0))
-    return None
+    late = Problem("key of the weights", f"the learner named no key within {deadline_s:.0f} s", "start the learner")
+    keys = poll(queue.run_keys, shutdown, deadline_s=deadline_s, longest_pause_s=LONGEST_PAUSE_S, late=late)
+    if keys is None:
+        return None
+    expected = config.weights.public_key or keys.public_key
+    if keys.public_key != expected:
+        raise _changed(keys.public_key, expected, "weights.public_key")
+    return PinnedKey(SignatureVerifier(expected), keys, queue)
 
 
 def _changed(now: str, expected: str, how: str) -> KeyChanged:

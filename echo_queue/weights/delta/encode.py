@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DENSE = 0.3
-"""At this share of changed elements and above, differences of all elements are smaller than positions."""
+"""The share of changed elements from which on differences of all elements are smaller than positions."""
 DOUBTFUL = 0.5
 """A difference of more than this share of the plain size is compared with storing the piece in full."""
 

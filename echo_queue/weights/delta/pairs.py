@@ -85,7 +85,7 @@ class DevicePair:
         return on_host(self._new - self._base)
 
     def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
-        """As in `Pair.base`; lanes beyond the end repeat the last code."""
+        """Does what `Pair.base` does; lanes beyond the end repeat the last code."""
         import torch
 
         first = torch.from_numpy(groups.astype(np.int64)).to(self._base.device).view(-1, 1) * ranked.EIGHT

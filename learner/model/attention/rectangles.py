@@ -4,7 +4,7 @@ Only attention needs rectangles; the indices cut them out of the packed tokens a
 at token 0 and is masked.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from learner.batch.packing import Counts, Lengths, moved
+from learner.batch.packing import Counts, Lengths, moved_tensors
 
 Mask = npt.NDArray[np.bool_]
 
@@ -60,7 +60,7 @@ class Rectangles:
         )
 
     def to(self, device: torch.device) -> Self:
-        return type(self)(**{field.name: moved(getattr(self, field.name), device) for field in fields(self)})
+        return replace(self, **moved_tensors(self, device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         def attend(queries: Tensor, keys: Tensor, positions: Tensor, **mask: Any) -> Tensor:

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from learner.batch.packing import Counts, Lengths, moved
+from learner.batch.packing import Counts, Lengths, moved_tensors
 
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
-"""Before torch 2.12 there is no such switch: fewer key heads than query heads are taken as they are."""
+"""The option that allows fewer key heads than query heads. Torch before 2.12 has no option and always allows it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +67,7 @@ class VariableLength:
         )
 
     def to(self, device: torch.device) -> Self:
-        tensors: dict[str, Any] = {name: moved(getattr(self, name), device) for name in TENSORS}
-        return replace(self, **tensors)
+        return replace(self, **moved_tensors(self, device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         own = query[self.shared :], key.index_select(0, self.keys), value.index_select(0, self.keys)
@@ -79,9 +78,6 @@ class VariableLength:
         above = query[: self.shared], key[: self.shared], value[: self.shared]
         bounds = self.prompt_bounds, self.prompt_bounds, self.longest_prompt, self.longest_prompt
         return torch.cat([_causal(above, bounds, scale), samples])
-
-
-TENSORS = ("prompt_bounds", "query_bounds", "key_bounds", "keys")
 
 
 def _causal(

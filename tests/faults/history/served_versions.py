@@ -72,7 +72,7 @@ def _fetch(
 ) -> FetchedRoute:
     fetched = fetch(self, route, deadline_s)
     if fetched.store_bytes or fetched.peer_bytes:
-        _note(file, f"{fetched.route} {fetched.store_bytes} {fetched.peer_bytes}")
+        _note(file, f"{route.name} {fetched.store_bytes} {fetched.peer_bytes}")
     return fetched
 
 

@@ -530,8 +530,8 @@ MUTATIONS = (
         "a pinned key is replaced by Redis",
         "anyone who can write to Redis gives the workers weights",
         "workers/weights/key_pinning.py",
-        "            if keys.public_key != expected:\n",
-        "            if False:\n",
+        "    if keys.public_key != expected:\n",
+        "    if False:\n",
         (
             "tests/workers/weights/test_weight_watcher.py::test_a_pinned_key_in_the_configuration_is_not_replaced_by_redis",
         ),

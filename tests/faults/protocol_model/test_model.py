@@ -31,7 +31,7 @@ BREAKS = {
     "partials_end_with_their_task": (OUTLIVES, ("worker 1 keeps how far it is with a", "worker 1 completes a")),
     "progress_of_holders": (OUTLIVES, ("worker 1 completes a", "worker 2 keeps how far it is with a")),
 }
-"""By the rule that is left out: the promise that breaks, and the events on the shortest way there."""
+"""The promise that breaks and the shortest events that lead there, by the rule that is left out."""
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from tests.servers.s3 import BUCKET, Server
 SILENCE_S, REDIS_SILENCE_S = 0.3, 0.1
 """The deadlines of these tests' clients for an answer of the store and of Redis."""
 NEVER_CALLED = {"confirm"}
-"""Only when moves wait for replicas: `test_replicas`."""
+"""The functions that are called only if moves wait for replicas. `test_replicas` calls them."""
 
 
 @pytest.fixture(autouse=True)

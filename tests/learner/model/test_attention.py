@@ -53,8 +53,8 @@ def by_definition(case: Lengths, query: Tensor, key: Tensor, value: Tensor) -> T
 def documented(
     query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor, *longest: int, **options: Any
 ) -> Tensor:
-    """What torch documents of `varlen_attn` with window (−1, 0): the causal mask of each pair of sequences is aligned
-    at their last tokens. Flash attention itself needs a GPU (`test_gpu.py`)."""
+    """Computes what torch's documentation says of `varlen_attn` with window (−1, 0): the causal mask of each pair of
+    sequences is aligned at their last tokens. Flash attention itself needs a GPU (`test_gpu.py`)."""
     assert options["window_size"] == (-1, 0)
     assert longest == (int(query_bounds.diff().max()), int(key_bounds.diff().max()))
     assert query_bounds.dtype == key_bounds.dtype == torch.int32

@@ -1,4 +1,4 @@
-"""What only a GPU can show of the model: flash attention, and a policy whose results are those of a CPU."""
+"""On a GPU flash attention gives the results of rectangles, and a policy gives those of a CPU."""
 
 import pytest
 import torch

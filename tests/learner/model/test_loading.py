@@ -1,4 +1,4 @@
-"""Which architectures the learner takes, found without their weights."""
+"""The learner finds out without a model's weights whether it takes the model's architecture."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a policy computes: precision, memory and compilation change nothing but rounding."""
+"""A policy's settings of precision, memory and compilation change nothing but rounding."""
 
 from functools import partialmethod
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_a_snapshot_does_not_change_with_the_next_step() -> None:
 
 @pytest.mark.slow
 def test_compiled_layers_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `torch.compile` traces is run without its code generator, which takes minutes of a CPU."""
+    """The backend runs the graphs that `torch.compile` traces without its code generator, which takes a CPU minutes."""
     monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend="aot_eager"))
     expected = gradients(Policy(for_scorer(tiny_model()), Learner()))
     found = gradients(Policy(for_scorer(tiny_model()), Learner(compile=True)))

@@ -7,7 +7,6 @@ source; then serves until its input ends.
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Route
 from tests.queue.clients import Clients
+from tests.waiting import wait_until
 from tests.workers.weights.peer_harness import Member, PeerHarness, slow_down
 
 
@@ -43,9 +43,12 @@ def main() -> None:
 def watch(member: Member, route: Route) -> None:
     """Thread: reports how far the route is."""
     for words, chunks in (("begun", 1), ("half", sum(len(part.chunks) for part in route.parts) / 2)):
-        while sum(file.next for part in route.parts if (file := member.part_cache.find(part.key))) < chunks:
-            time.sleep(0.01)
+        wait_until(lambda least=chunks: landed(member, route) >= least, words)  # type: ignore[misc]
         say(words)
+
+
+def landed(member: Member, route: Route) -> int:
+    return sum(file.next for part in route.parts if (file := member.part_cache.find(part.key)))
 
 
 def say(line: str) -> None:

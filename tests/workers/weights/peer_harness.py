@@ -18,6 +18,7 @@ from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.manifest import Part, Route, part_key
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import RULES
+from tests.waiting import wait_until
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.folder import FolderTransport, SharedFolder
 from workers.weights.peers.exchange import PeerExchange
@@ -102,12 +103,18 @@ class PeerHarness:
         self.queue.join(Peer(name, "default", liar.address), route.name)
         return liar
 
+    def await_joined(self, name: str, route: Route) -> None:
+        chain = f"{self.queue.keys.prefix}chain:default:{route.name}"
+        wait_until(lambda: name.encode() in self.queue.client.lrange(chain, 0, -1), f"{name} in the chain")
+
     def heartbeat(self, name: str) -> None:
         self.queue.heartbeat(name, Heartbeat("engine", VERSION, "idle"), 60.0)
 
     def close(self) -> None:
-        for one in (*self._members, *self._liars):
-            one.close()
+        for member in self._members:
+            member.close()
+        for liar in self._liars:
+            liar.close()
 
 
 def slow_down(store: ObjectStore, pause_s: float) -> None:
@@ -119,7 +126,7 @@ def slow_down(store: ObjectStore, pause_s: float) -> None:
             time.sleep(pause_s)
             yield piece
 
-    store.stream = slowly  # type: ignore[method-assign]
+    store.stream = slowly  # type: ignore[method-assign, assignment]
 
 
 Conversation = Callable[[socket.socket, bytes], None]
@@ -136,10 +143,13 @@ class Liar:
         self._open: list[socket.socket] = []
         self._closed = False
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
+        """Ends all conversations; afterwards no connection to the address can be made."""
         self._closed = True
+        self._thread.join(DEADLINE_S)
         for connection in self._open:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

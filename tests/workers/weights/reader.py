@@ -4,19 +4,19 @@ it ends.
 """
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import orjson
 import redis
 
-from echo_queue.queue import RunKeys
+from echo_queue.queue import Announced, RunKeys
 from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import SignatureVerifier
 from tests.queue.clients import Clients
+from tests.waiting import wait_until
 from tests.workers.weights.peer_harness import DEADLINE_S, SECRET, Member, PeerHarness
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey
@@ -37,12 +37,19 @@ class Reader:
         pinned = PinnedKey(SignatureVerifier(key), RunKeys(key, SECRET, bytes(32)), queue)
         fetcher = VersionFetcher(store, pinned, self.stage, self.exchange, DEADLINE_S)
         self.prefetcher = Prefetcher(queue, pinned.verifier, self.stage, self.exchange, prefetch_s)
-        self.watcher = WeightWatcher(queue, fetcher, None, self.prefetcher.update)
+        self.looks = 0
+        """The number of times that the watcher has read the announcement from the queue and acted on it."""
+        self.watcher = WeightWatcher(queue, fetcher, None, self._update)
         self.watcher.start()
 
     @property
     def version(self) -> Version | None:
         return self.stage.have[0] if self.stage.have else None
+
+    def _update(self, announced: Announced | None) -> None:
+        """Watcher's thread: does what the product's watcher does, and counts it."""
+        self.prefetcher.update(announced)
+        self.looks += 1
 
     def close(self) -> None:
         self.watcher.close()
@@ -56,12 +63,10 @@ def main() -> None:
     queue = Clients(redis.Redis(port=spec["redis_port"]), spec["run"], deadline_s=10.0)
     member = Member(PeerHarness(queue, store, Path(spec["folder"]), configure=False), spec["name"], **spec["settings"])
     reader = Reader(member, queue, store, spec["public_key"])
-    while reader.version is None:
-        time.sleep(0.01)
+    wait_until(lambda: reader.version is not None, "the first version")
     before = sum(member.exchange.fetched.values())
     print("follows", flush=True)
-    while sum(member.exchange.fetched.values()) < before + spec["enough"]:
-        time.sleep(0.005)
+    wait_until(lambda: sum(member.exchange.fetched.values()) >= before + spec["enough"], "the prefetched bytes")
     print("prefetched", flush=True)
     sys.stdin.read()
 

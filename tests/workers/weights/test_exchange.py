@@ -24,7 +24,7 @@ from workers.weights.peers.route_sources import PeerRouteSources
 REPORTED = b"bad"
 
 
-def together(route: Route, members: Sequence[Member]) -> dict[str, tuple[int, int]]:
+def together(peer_harness: PeerHarness, route: Route, members: Sequence[Member]) -> dict[str, tuple[int, int]]:
     """Lets all members fetch at once, joining in this order; returns bytes from store and peers by name."""
     took: dict[str, tuple[int, int]] = {}
 
@@ -32,9 +32,9 @@ def together(route: Route, members: Sequence[Member]) -> dict[str, tuple[int, in
         took[member.name] = member.fetch(route)
 
     threads = [threading.Thread(target=go, args=(member,)) for member in members]
-    for thread in threads:
+    for thread, member in zip(threads, members, strict=True):
         thread.start()
-        time.sleep(0.02)
+        peer_harness.await_joined(member.name, route)
     for thread in threads:
         thread.join(timeout=60)
     assert len(took) == len(members)
@@ -45,7 +45,7 @@ def test_a_region_reads_the_store_once(peer_harness: PeerHarness) -> None:
     datas = random_parts(64, parts=5)
     route = peer_harness.publish(*datas)
     members = [peer_harness.member(name) for name in "abcd"]
-    took = together(route, members)
+    took = together(peer_harness, route, members)
     assert sum(store for store, _ in took.values()) == route.size
     assert all(sum(both) == route.size for both in took.values())
     assert all(member.holds(route, datas) for member in members)
@@ -77,9 +77,7 @@ def test_a_route_without_parts_and_an_empty_part_are_no_trouble(peer_harness: Pe
 
 
 @pytest.mark.parametrize("settings", [{"peers": False}, {"reachable": False}, {"upload_usd_per_gb": 0.1}])
-def test_nobody_is_fed_from_who_does_not_want_to_or_cannot(
-    peer_harness: PeerHarness, settings: dict[str, object]
-) -> None:
+def test_nobody_is_fed_from_who_does_not_want_to_or_cannot(peer_harness: PeerHarness, settings: dict[str, Any]) -> None:
     route = peer_harness.publish(*random_parts(8))
     first, second = peer_harness.member("a", **settings), peer_harness.member("b")
     assert first.fetch(route) == (route.size, 0)
@@ -91,9 +89,9 @@ def test_a_leaf_waits_a_moment_for_a_head_instead_of_reading_the_store(peer_harn
     datas = random_parts(32)
     before, route = peer_harness.publish(*random_parts(2)), peer_harness.publish(*datas)
     head, leaf = peer_harness.member("head"), peer_harness.member("leaf", reachable=False)
-    together(before, [head, leaf])
+    together(peer_harness, before, [head, leaf])
     route = Route("run", route.version._replace(number=8), None, route.root, None, route.parts)
-    took = together(route, [leaf, head])
+    took = together(peer_harness, route, [leaf, head])
     assert took == {"leaf": (0, route.size), "head": (route.size, 0)}
 
 
@@ -290,7 +288,7 @@ def test_a_bad_chunk_is_neither_kept_nor_passed_on_and_its_server_never_asked_ag
     route = peer_harness.publish(*datas)
     liar = peer_harness.liar("liar", route, says(whole(route, corrupted(datas[0], 5))))
     member, after = peer_harness.member("b"), peer_harness.member("c")
-    took = together(route, [member, after])
+    took = together(peer_harness, route, [member, after])
     assert member.holds(route, datas) and after.holds(route, datas)
     store, peer = took["b"]
     assert (store, peer) == (route.size - 5 * CHUNK, 5 * CHUNK)
@@ -369,7 +367,6 @@ def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(peer_harness: Pee
     route = peer_harness.publish(*random_parts(4))
     liar = peer_harness.liar("liar", route, silent)
     liar.close()
-    time.sleep(0.5)
     member = peer_harness.member("b")
     assert member.fetch(route) == (route.size, 0)
     assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:liar") == [b"unreachable b"]

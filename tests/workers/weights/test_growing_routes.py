@@ -14,7 +14,7 @@ from workers.weights.peers.server import ANNOUNCED_WAIT_S
 
 def prefetched(member: Member, route: Route, parts: int) -> RouteDownload:
     """Returns the first `parts` parts of a route."""
-    download = member.exchange.prefetch(route.name, route.parts[:parts], DEADLINE_S)
+    download: RouteDownload | None = member.exchange.prefetch(route.name, route.parts[:parts], DEADLINE_S)
     assert download is not None
     return download
 

@@ -66,11 +66,6 @@ class Node:
 Start = Callable[..., Node]
 
 
-def await_joined(peer_harness: PeerHarness, name: str, route: Route) -> None:
-    chain = f"{peer_harness.queue.keys.prefix}chain:default:{route.name}"
-    wait_until(lambda: name.encode() in peer_harness.queue.client.lrange(chain, 0, -1), f"{name} in the chain")
-
-
 @pytest.fixture
 def start(servers: Servers, peer_harness: PeerHarness) -> Iterator[Start]:
     with ExitStack() as stack:
@@ -78,7 +73,7 @@ def start(servers: Servers, peer_harness: PeerHarness) -> Iterator[Start]:
         def begin(name: str, route: Route, **settings: Any) -> Node:
             node = Node(servers, peer_harness, name, route, **settings)
             stack.callback(node.close)
-            await_joined(peer_harness, name, route)
+            peer_harness.await_joined(name, route)
             return node
 
         yield begin
@@ -108,13 +103,13 @@ def test_a_relay_that_dies_or_freezes_halfway_costs_one_deadline(
     caplog.set_level(logging.INFO, route_sources.__name__)
     datas = random_parts(CHUNKS, PARTS)
     route = peer_harness.publish(*datas)
-    settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
+    settings: dict[str, Any] = {"chunk_deadline_s": CHUNK_DEADLINE_S}
     head = peer_harness.member("a", upload_mbit=RATE_MBIT, **settings)
     head.fetch(route)
     relay = start("b", route)
     third, last = peer_harness.member("c", **settings), peer_harness.member("d", **settings)
     fetching = [Fetching(third, route)]
-    await_joined(peer_harness, "c", route)
+    peer_harness.await_joined("c", route)
     fetching.append(Fetching(last, route))
     relay.says("half")
     relay.process.send_signal(how)
@@ -132,10 +127,10 @@ def test_when_the_head_dies_its_follower_goes_on_with_the_store_and_stays_the_on
     datas = random_parts(CHUNKS, PARTS)
     route = peer_harness.publish(*datas)
     head = start("a", route, upload_mbit=RATE_MBIT)
-    settings = {"chunk_deadline_s": CHUNK_DEADLINE_S}
+    settings: dict[str, Any] = {"chunk_deadline_s": CHUNK_DEADLINE_S}
     second, third = peer_harness.member("b", **settings), peer_harness.member("c", **settings)
     fetching = [Fetching(second, route)]
-    await_joined(peer_harness, "b", route)
+    peer_harness.await_joined("b", route)
     fetching.append(Fetching(third, route))
     head.says("half")
     wait_until(lambda: second.exchange.fetched["peer"] >= route.size / 4, "a quarter of the route")

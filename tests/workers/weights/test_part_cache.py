@@ -15,7 +15,9 @@ from echo_queue.records import Version
 from echo_queue.weights.manifest import Part, Route
 from tests.services.conftest import small_disk  # noqa: F401
 from tests.workers.weights.peer_harness import CHUNK, part_of, random_parts
-from workers.weights.cache.part_cache import LOCK, PartCache, PartFile
+from workers.weights.cache.cache_folder import LOCK
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.cache.part_file import PartFile
 
 MB = 1 << 20
 

@@ -6,10 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import torch
 
 from echo_queue import failpoints
 from echo_queue.records import Published, Version
+from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement, Manifest, Route, WeightPublisher, read_manifest
 from tests.servers.s3 import BUCKET
@@ -29,6 +28,7 @@ from tests.workers.publications import holds
 from tests.workers.weights.conftest import Servers
 from tests.workers.weights.peer_harness import PeerHarness, part_of, random_parts
 from tests.workers.weights.reader import Reader
+from workers.weights import weight_watcher
 from workers.weights.cache import caching_transport
 
 WAIT_S = 20.0
@@ -38,10 +38,12 @@ ROOT = Path(__file__).parents[3]
 class HeldStore(ObjectStore):
     """The store as a learner sees it, in which some objects are held up before they are stored."""
 
-    waits: Callable[[str], bool]
-    held: threading.Event
-    """Set while an object is held up."""
-    open: threading.Event
+    def __init__(self, endpoint: StoreEndpoint, run: str) -> None:
+        super().__init__(endpoint, run)
+        self.waits: Callable[[str], bool] = lambda key: False
+        self.held = threading.Event()
+        """Set while an object is held up."""
+        self.open = threading.Event()
 
     def put(self, key: str, data: Any, once: bool = False) -> bool:
         if self.waits(key):
@@ -56,10 +58,7 @@ class Learner:
     def __init__(self, peer_harness: PeerHarness, **settings: Any) -> None:
         self.queue, self.store = peer_harness.queue, peer_harness.store
         self.lineage = peer_harness.queue.resume().lineage
-        self.held_store = copy(peer_harness.store)
-        self.held_store.__class__ = HeldStore
-        self.held_store.open, self.held_store.held = threading.Event(), threading.Event()
-        self.held_store.waits = lambda key: False
+        self.held_store = HeldStore(peer_harness.store.endpoint, peer_harness.queue.run)
         self.weight_publisher: WeightPublisher = weight_publisher(self.held_store, announce=self._announce, **settings)
         self._threads: list[threading.Thread] = []
 
@@ -150,7 +149,8 @@ class PrefetchHarness:
 
 
 @pytest.fixture
-def harness(peer_harness: PeerHarness) -> Iterator[PrefetchHarness]:
+def harness(peer_harness: PeerHarness, monkeypatch: pytest.MonkeyPatch) -> Iterator[PrefetchHarness]:
+    monkeypatch.setattr(weight_watcher, "LISTEN_S", 0.1)
     with ExitStack() as ends:
         yield PrefetchHarness(peer_harness, ends)
 
@@ -161,6 +161,12 @@ def has(reader: Reader, route: Route) -> bool:
 
 def fetched(reader: Reader) -> int:
     return sum(reader.exchange.fetched.values())
+
+
+def looked_again(reader: Reader) -> None:
+    """Returns once the reader has acted on what is announced now: of two looks, the second begins after this call."""
+    before = reader.looks
+    wait_until(lambda: reader.looks >= before + 2, "two looks at the announcement")
 
 
 def test_parts_are_here_before_their_version_stands_and_are_not_applied_before(harness: PrefetchHarness) -> None:
@@ -263,10 +269,10 @@ def test_a_lie_is_ignored_with_one_warning(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             LIES[lie](harness, told)
-            time.sleep(0.1)
+            looked_again(reader)
         wait_until(lambda: any("is not prefetched" in record.message for record in caplog.records), "a warning")
         harness.peer_harness.queue.client.hset(harness.peer_harness.queue.keys.coming, "last", 0)
-        time.sleep(0.3)
+        looked_again(reader)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
     assert fetched(reader) == before and reader.part_cache.find(told.part.key) is None
     harness.learner.publish(1, harness.versions[1])
@@ -279,8 +285,8 @@ def test_what_is_not_for_this_worker_is_neither_read_nor_a_lie(
     (reader,) = harness.begin("a")
     before, told = fetched(reader), forged_part(harness)
     harness.announce(replace(told, version=Version(1, 3), base=Version(1, 2)))
-    time.sleep(0.5)
-    assert fetched(reader) == before and not caplog.records
+    looked_again(reader)
+    assert fetched(reader) == before and reader.part_cache.find(told.part.key) is None and not caplog.records
 
 
 def test_what_is_announced_no_further_leaves_the_cache(harness: PrefetchHarness) -> None:
@@ -293,8 +299,8 @@ def test_what_is_announced_no_further_leaves_the_cache(harness: PrefetchHarness)
     wait_until(lambda: has(reader, route_with(told)), "what was announced")
     wait_until(lambda: reader.part_cache.find(told.part.key) is None, "its end")
     took = fetched(reader)
-    time.sleep(0.5)
-    assert fetched(reader) == took, "it is not begun again"
+    looked_again(reader)
+    assert fetched(reader) == took and reader.part_cache.find(told.part.key) is None, "it is not begun again"
 
 
 def test_who_ends_while_it_waits_for_more_ends_at_once(

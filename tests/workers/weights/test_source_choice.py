@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from workers.weights.cache.sources import THE_STORE
 from workers.weights.peers.source_choice import (
     BUSY_PAUSE_S,
     BUSY_TRIES,
@@ -11,7 +12,6 @@ from workers.weights.peers.source_choice import (
     LAG_S,
     LOOK_S,
     PROBE_CHUNKS,
-    STORE,
     STRANGE_S,
     Answers,
     Ask,
@@ -52,7 +52,7 @@ VIEW = SourceView(
 """A view that reads from the first of three peers, at the usual rate, and checks it for the first time."""
 SLOW = round(USUAL * LOOK_S / 2) - 1
 ALONE = replace(VIEW, others=(), peers=1)
-AT_STORE = replace(VIEW, source=STORE, others=(), peers=0)
+AT_STORE = replace(VIEW, source=THE_STORE, others=(), peers=0)
 LATE = NOW_S - STRANGE_S
 
 
@@ -130,15 +130,17 @@ def test_a_slow_peer_is_left_for_one_that_is_really_further(told: Answers, expec
 @pytest.mark.parametrize(
     ("view", "expected"),
     [
-        pytest.param(replace(ALONE, began_s=LATE, answers=answers(QUICK, a=110)), Probe(STORE), id="after a while"),
+        pytest.param(replace(ALONE, began_s=LATE, answers=answers(QUICK, a=110)), Probe(THE_STORE), id="after a while"),
         pytest.param(replace(ALONE, answers=answers(QUICK, a=110)), Stay(), id="of the usual rate, but too early"),
-        pytest.param(replace(ALONE, answers=answers(CRAWL, a=110)), Probe(STORE), id="slower than usual"),
+        pytest.param(replace(ALONE, answers=answers(CRAWL, a=110)), Probe(THE_STORE), id="slower than usual"),
         pytest.param(replace(ALONE, usual=0.0, answers=answers(CRAWL, a=110)), Stay(), id="nothing known, too early"),
         pytest.param(
-            replace(ALONE, began_s=LATE, usual=0.0, answers=answers(CRAWL, a=110)), Probe(STORE), id="unknown, late"
+            replace(ALONE, began_s=LATE, usual=0.0, answers=answers(CRAWL, a=110)), Probe(THE_STORE), id="unknown, late"
         ),
         pytest.param(
-            replace(ALONE, answers=answers(CRAWL, a=110), probed=frozenset({STORE})), Stay(), id="it was probed before"
+            replace(ALONE, answers=answers(CRAWL, a=110), probed=frozenset({THE_STORE})),
+            Stay(),
+            id="it was probed before",
         ),
         pytest.param(
             replace(ALONE, answers=answers(CRAWL, a=110), next=1000 - PROBE_CHUNKS), Stay(), id="the end of the part"

@@ -1,7 +1,6 @@
 """The watcher between a real queue and a real store: it stages published versions, and only whole ones."""
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from echo_queue.weights import Route, Signer, read_manifest
 from echo_queue.weights.reader import fetch_parts as parts_of
 from learner.publication import signing_key
 from tests.queue.clients import Clients
+from tests.waiting import wait_until
 from tests.workers.publications import holds
 from tests.workers.worker_harness import WorkerHarness, tensors_of
 from workers.weights.cache.caching_transport import CachingTransport, FetchedRoute
@@ -28,6 +28,8 @@ from workers.weights.weight_watcher import Staged, WeightWatcher
 
 torch.set_num_threads(1)
 Begin = Callable[..., WorkerHarness]
+Follow = Callable[..., "Following"]
+Tensors = dict[str, Tensor]
 DEADLINE_S = 20.0
 NO_SHUTDOWN = threading.Event()
 
@@ -48,17 +50,19 @@ class FromStore(CachingTransport):
             file = self.part_cache.open(part)
             for index in range(len(part.chunks)):
                 assert file.write(index, data[part.start(index) : part.start(index) + part.length(index)])
-        return FetchedRoute(route.name, {"store": route.size}, 0.0)
+        return FetchedRoute({"store": route.size})
 
     def _sources(self, route: str, deadline_s: float, restart: bool) -> RouteSources:
         raise AssertionError("it reads the store at once")
 
 
 class Following:
-    """A watcher with the store as its only source."""
+    """A watcher of `run`, with the store as its only source. `tensors` are those of version 0."""
 
-    def __init__(self, run: WorkerHarness, directory: Path, base: "Callable[[str], Tensor] | None" = None) -> None:
-        self.run, self.store = run, run.store
+    def __init__(
+        self, run: WorkerHarness, directory: Path, tensors: Tensors, base: Callable[[str], Tensor] | None = None
+    ) -> None:
+        self.run, self.tensors = run, tensors
         self.part_cache = PartCache(directory / "part_cache" / "w1", 1 << 30)
         self.transport = FromStore(run.store, self.part_cache)
         self.copy = HostCopy()
@@ -67,6 +71,13 @@ class Following:
         assert pinned is not None
         self.fetcher = VersionFetcher(run.store, pinned, self.copy, self.transport, DEADLINE_S, base=base)
         self.watcher = WeightWatcher(queue, self.fetcher, Version(0, 0))
+
+    def publish(self, number: int) -> Published:
+        """Publishes the tensors, of which some elements have drifted by 0.01 with each version."""
+        drifted = {
+            name: torch.where(tensor > 0.3, tensor + 0.01 * number, tensor) for name, tensor in self.tensors.items()
+        }
+        return self.run.publish(number, drifted)
 
     def __enter__(self) -> WeightWatcher:
         self.watcher.start()
@@ -79,12 +90,20 @@ class Following:
         self.part_cache.close()
 
 
-def changed(tensors: dict[str, Tensor], number: int) -> dict[str, Tensor]:
-    return {name: tensor + 0.01 * number * (tensor > 0.3) for name, tensor in tensors.items()}
+@pytest.fixture
+def follow(harness: Begin, folder: Path, tmp_path: Path) -> Follow:
+    """Begins a run whose learner has published the model in `folder` as version 0, and makes a watcher of it."""
+
+    def begin(base: Tensors | None = None, **settings: object) -> Following:
+        run, tensors = harness(**settings), tensors_of(folder)
+        run.begin(["1"], tensors)
+        return Following(run, tmp_path, tensors, base.__getitem__ if base is not None else None)
+
+    return begin
 
 
 class RecordingLock:
-    """Returns the seconds of a `take` without weights, the shortest of a few, because the machine may pause."""
+    """A lock that keeps the timeouts of all calls of `acquire`, by thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -97,6 +116,13 @@ class RecordingLock:
     def release(self) -> None:
         self._lock.release()
 
+    def await_waiting(self, thread: threading.Thread) -> None:
+        """Returns once `thread` has asked for the lock twice from now on: the first time it did not get it."""
+        assert thread.ident is not None
+        asked = self.timeouts.setdefault(thread.ident, [])
+        before = len(asked)
+        wait_until(lambda: len(asked) >= before + 2, f"{thread.name} to wait for its turn")
+
 
 def awaited(watcher: WeightWatcher, version: Version) -> Staged:
     staged = watcher.wait_for(version, DEADLINE_S, NO_SHUTDOWN)
@@ -104,54 +130,45 @@ def awaited(watcher: WeightWatcher, version: Version) -> Staged:
     return staged
 
 
-def test_a_wait_for_weights_ends_with_what_it_waited_for_and_why(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run = harness()
-    run.begin(["1"], tensors_of(folder))
-
+def test_a_wait_for_weights_ends_with_what_it_waited_for_and_why(follow: Follow) -> None:
     def away(route: Route) -> None:
         raise OSError("no route to the store")
 
-    following = Following(run, tmp_path)
+    following = follow()
     following.transport.before = away
     with following as watcher, pytest.raises(DeadlineError, match=r"version 1\.0 or newer .*no route to the store"):
         watcher.wait_for(Version(1, 0), deadline_s=1.0, shutdown=NO_SHUTDOWN)
 
 
-def test_a_restarted_learners_weights_end_a_wait_for_its_forerunners(
-    harness: Begin, folder: Path, tmp_path: Path
-) -> None:
-    run = harness()
-    run.begin(["1"], tensors_of(folder))
-    with Following(run, tmp_path) as watcher:
-        run.learner_begins()
-        run.publish(0, tensors_of(folder))
+def test_a_restarted_learners_weights_end_a_wait_for_its_forerunners(follow: Follow) -> None:
+    following = follow()
+    with following as watcher:
+        following.run.learner_begins()
+        following.publish(0)
         with awaited(watcher, Version(1, 5)) as staged:
-            assert staged.version == Version(run.lineage, 0)
+            assert staged.version == Version(following.run.lineage, 0)
 
 
-def test_each_version_costs_the_difference_to_the_one_before(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_each_version_costs_the_difference_to_the_one_before(follow: Follow) -> None:
+    following = follow()
     with following as watcher:
         with awaited(watcher, Version(1, 0)) as staged:
             assert [route.base for route in following.transport.asked] == [None]
-        published = run.publish(1, changed(tensors, 1))
+        published = following.publish(1)
         with awaited(watcher, Version(1, 1)) as staged:
             assert [route.base for route in following.transport.asked[1:]] == [Version(1, 0)]
             assert holds(dict(staged.tensors), staged.manifest)
             assert staged.published == published
 
 
-def test_a_worker_that_missed_versions_takes_the_cheapest_path(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(weights={"anchor_every": 8, "skips": [2, 4]}), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_a_worker_that_missed_versions_takes_the_cheapest_path(follow: Follow) -> None:
+    following = follow(weights={"anchor_every": 8, "skips": [2, 4]})
+    tensors = following.tensors
     with following as watcher:
         with awaited(watcher, Version(1, 0)):
             for number in range(1, 6):
                 tensors = {name: tensor + 1e-3 * (tensor > 1.5) for name, tensor in tensors.items()}
-                run.publish(number, tensors)
+                following.run.publish(number, tensors)
         with awaited(watcher, Version(1, 5)) as staged:
             assert holds(dict(staged.tensors), staged.manifest)
     anchor, *deltas = following.transport.asked
@@ -160,47 +177,36 @@ def test_a_worker_that_missed_versions_takes_the_cheapest_path(harness: Begin, f
     assert sum(route.size for route in deltas) < anchor.size
 
 
-def test_the_own_base_model_spares_the_first_anchor(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    run.publish(1, changed(tensors, 1))
-    following = Following(run, tmp_path, base=tensors.__getitem__)
+def test_the_own_base_model_spares_the_first_anchor(follow: Follow, folder: Path) -> None:
+    following = follow(base=tensors_of(folder))
+    following.publish(1)
     with following as watcher, awaited(watcher, Version(1, 1)) as staged:
         assert [route.base for route in following.transport.asked] == [Version(1, 0)]
         assert holds(dict(staged.tensors), staged.manifest)
 
 
-def test_another_base_model_spares_nothing(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    run.publish(1, changed(tensors, 1))
-    other = {name: tensor * 2 for name, tensor in tensors.items()}
-    following = Following(run, tmp_path, base=other.__getitem__)
+def test_another_base_model_spares_nothing(follow: Follow, folder: Path) -> None:
+    following = follow(base={name: tensor * 2 for name, tensor in tensors_of(folder).items()})
+    following.publish(1)
     with following as watcher, awaited(watcher, Version(1, 1)) as staged:
         assert [route.base for route in following.transport.asked] == [None, Version(1, 0)]
         assert holds(dict(staged.tensors), staged.manifest)
 
 
-def test_a_learner_that_begins_again_where_it_was_costs_no_bytes(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_a_learner_that_begins_again_where_it_was_costs_no_bytes(follow: Follow) -> None:
+    following = follow()
     with following as watcher:
         with awaited(watcher, Version(1, 0)):
             pass
-        run.learner_begins()
-        run.publish(0, tensors)
-        with awaited(watcher, Version(run.lineage, 0)) as staged:
+        following.run.learner_begins()
+        following.publish(0)
+        with awaited(watcher, Version(following.run.lineage, 0)) as staged:
             assert len(following.transport.asked) == 1
             assert holds(dict(staged.tensors), staged.manifest)
 
 
-def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(
-    harness: Begin, folder: Path, tmp_path: Path
-) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(follow: Follow) -> None:
+    following = follow()
     go, applying = threading.Event(), threading.Event()
     apply = following.copy.apply
 
@@ -209,16 +215,23 @@ def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(
         assert go.wait(DEADLINE_S)
         apply(*what)  # type: ignore[arg-type]
 
-    following.copy.apply = slow  # type: ignore[method-assign]
+    following.copy.apply = slow  # type: ignore[method-assign, assignment]
     following.copy._turn = turn = RecordingLock()  # type: ignore[assignment]
+    must_stay, stays = following.watcher._must_stay, list[bool]()
+
+    def recorded() -> bool:
+        stays.append(must_stay())
+        return stays[-1]
+
+    following.watcher._must_stay = recorded  # type: ignore[method-assign]
     with following as watcher:
         assert applying.wait(DEADLINE_S)
         assert watcher.take() is None
         assert turn.timeouts[threading.get_ident()] == [0]
-        run.publish(1, changed(tensors, 1))
+        following.publish(1)
         go.set()
-        run.until(lambda: len(following.transport.asked) == 2, "the next version")
-        time.sleep(0.5)  # it has arrived, and what was missed stays
+        wait_until(lambda: stays.count(True) >= 2, "the next version, which waits until what was missed is taken")
+        assert len(following.transport.asked) == 2
         staged = watcher.take()
         assert staged is not None and staged.version == Version(1, 0)
         with staged:
@@ -227,28 +240,23 @@ def test_a_take_never_waits_for_what_is_being_staged_and_is_not_missed_twice(
             assert holds(dict(newer.tensors), newer.manifest)
 
 
-def test_what_is_taken_stays_as_it_is_until_it_is_released(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_what_is_taken_stays_as_it_is_until_it_is_released(follow: Follow) -> None:
+    following = follow()
+    following.copy._turn = turn = RecordingLock()  # type: ignore[assignment]
     with following as watcher:
         with awaited(watcher, Version(1, 0)) as staged:
-            run.publish(1, changed(tensors, 1))
-            run.until(lambda: len(following.transport.asked) == 2, "the next version")
-            time.sleep(0.3)
+            following.publish(1)
+            turn.await_waiting(watcher)
+            assert len(following.transport.asked) == 2, "the next version has arrived"
             assert holds(dict(staged.tensors), staged.manifest)
         with awaited(watcher, Version(1, 1)) as newer:
             assert holds(dict(newer.tensors), newer.manifest)
 
 
-def test_a_path_that_does_not_fit_into_the_cache_at_once_comes_route_by_route(
-    harness: Begin, folder: Path, tmp_path: Path
-) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
-    published = run.publish(1, changed(tensors, 1))
-    routes = following.fetcher._path(read_manifest(run.store, published, following.fetcher._pinned.verifier))
+def test_a_path_that_does_not_fit_into_the_cache_at_once_comes_route_by_route(follow: Follow) -> None:
+    following = follow()
+    published = following.publish(1)
+    routes = following.fetcher._path(read_manifest(following.run.store, published, following.fetcher._pinned.verifier))
     assert len(routes) == 2
     following.part_cache.most_bytes = sum(route.size for route in routes) - 1
     with following as watcher, awaited(watcher, Version(1, 1)) as staged:
@@ -256,23 +264,19 @@ def test_a_path_that_does_not_fit_into_the_cache_at_once_comes_route_by_route(
     assert following.transport.asked == list(routes), "each of them once"
 
 
-def test_a_copy_that_was_damaged_comes_anew_from_an_anchor(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_a_copy_that_was_damaged_comes_anew_from_an_anchor(follow: Follow) -> None:
+    following = follow()
     with following as watcher:
         with awaited(watcher, Version(1, 0)) as staged:
             next(iter(staged.tensors.values())).view(-1)[0] += 1
-        run.publish(1, changed(tensors, 1))
+        following.publish(1)
         with awaited(watcher, Version(1, 1)) as staged:
             assert holds(dict(staged.tensors), staged.manifest)
     assert [route.base for route in following.transport.asked] == [None, Version(1, 0), None, Version(1, 0)]
 
 
-def test_a_rebuild_forgets_what_is_here(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path, base=tensors.__getitem__)
+def test_a_rebuild_forgets_what_is_here(follow: Follow, folder: Path) -> None:
+    following = follow(base=tensors_of(folder))
     with following as watcher:
         with awaited(watcher, Version(1, 0)):
             assert following.transport.asked == []
@@ -283,10 +287,8 @@ def test_a_rebuild_forgets_what_is_here(harness: Begin, folder: Path, tmp_path: 
             assert holds(dict(anew.tensors), anew.manifest)
 
 
-def test_a_rebuild_does_not_wait_for_ever_for_its_turn(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_a_rebuild_does_not_wait_for_ever_for_its_turn(follow: Follow) -> None:
+    following = follow()
     with following as watcher, awaited(watcher, Version(1, 0)):
         with pytest.raises(DeadlineError, match=r"version 1\.0 or newer did not arrive within 0 s"):
             watcher.rebuild(Version(1, 0), 0.3, NO_SHUTDOWN)
@@ -295,18 +297,14 @@ def test_a_rebuild_does_not_wait_for_ever_for_its_turn(harness: Begin, folder: P
         assert watcher.rebuild(Version(1, 0), DEADLINE_S, shutdown) is None
 
 
-def test_weights_signed_by_another_key_are_never_staged_and_end_the_worker(
-    harness: Begin, folder: Path, tmp_path: Path
-) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    following = Following(run, tmp_path)
+def test_weights_signed_by_another_key_are_never_staged_and_end_the_worker(follow: Follow) -> None:
+    following = follow()
     with following as watcher:
         with awaited(watcher, Version(1, 0)):
             pass
-        run.signer = Signer.generate()
-        run.learner_begins()
-        run.publish(1, changed(tensors, 1))
+        following.run.signer = Signer.generate()
+        following.run.learner_begins()
+        following.publish(1)
         with pytest.raises(KeyChanged, match="start the worker again"):
             watcher.wait_for(Version(2, 1), DEADLINE_S, NO_SHUTDOWN)
         with pytest.raises(KeyChanged):
@@ -333,11 +331,9 @@ def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(harness: Begin) ->
         pin(run.config, Clients.connected_as(run.config, "worker"), NO_SHUTDOWN)
 
 
-def test_what_another_version_points_to_is_not_staged(harness: Begin, folder: Path, tmp_path: Path) -> None:
-    run, tensors = harness(), tensors_of(folder)
-    run.begin(["1"], tensors)
-    first = run.publish(1, changed(tensors, 1))
-    following = Following(run, tmp_path)
+def test_what_another_version_points_to_is_not_staged(follow: Follow) -> None:
+    following = follow()
+    run, first = following.run, following.publish(1)
     verifier = following.fetcher._pinned.verifier
     assert read_manifest(run.store, first, verifier).version == Version(1, 1)
     run.queue.publish(run.lineage, Published(Version(run.lineage, 2), first.manifest, first.digest))
@@ -347,13 +343,14 @@ def test_what_another_version_points_to_is_not_staged(harness: Begin, folder: Pa
 
 def test_who_holds_the_stage_waits_for_nobody_and_keeps_applies_out() -> None:
     stage = HostCopy()
+    stage._turn = turn = RecordingLock()  # type: ignore[assignment]
     assert stage.hold() and not stage.hold()
     turns: list[bool] = []
     applying = threading.Thread(target=lambda: turns.append(stage.wait_turn(lambda: True)))
     applying.start()
-    applying.join(timeout=0.5)
+    turn.await_waiting(applying)
     assert applying.is_alive() and not turns
     stage.release()
-    applying.join(timeout=5)
+    applying.join(timeout=DEADLINE_S)
     assert turns == [True] and not stage.hold()
     assert not stage.wait_turn(lambda: False), "what is not wanted any more does not wait"

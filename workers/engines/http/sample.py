@@ -3,63 +3,49 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from blake3 import blake3
 
-from echo_queue.records import Finish, PartialSample, Span
 from workers.engines.protocol import SampleRequest, Sampling
+from workers.engines.running_sample import RunningSample
 
 
-class HttpSample:
-    """A running sample. `stream`: the name of its stream, empty while it has none. `finish`: set once it has ended."""
+class HttpSample(RunningSample):
+    """A running sample. `stream`: the name of its stream, empty while it has none."""
 
     def __init__(self, request: SampleRequest) -> None:
-        self.request = request
+        super().__init__(request)
         self.stream = ""
-        self.finish: Finish | None = None
-        self._tokens: list[int] = request.partial_sample.tokens.tolist()
-        self._logprobs: list[float] = request.partial_sample.logprobs.tolist()
-        self._spans: list[Span] = list(request.partial_sample.spans)
-        self._confirmed = len(self._tokens)
+        self._pending: list[tuple[int, float]] = []
+        """The tokens that do not count yet, with their log-probabilities."""
 
     @property
     def pending(self) -> bool:
         """True while there are tokens that do not count yet."""
-        return len(self._tokens) > self._confirmed
+        return bool(self._pending)
 
     def append(self, tokens: list[int], logprobs: list[float]) -> None:
         """Appends tokens that arrived; they do not count until `confirm`."""
-        self._tokens += tokens
-        self._logprobs += logprobs
+        self._pending += zip(tokens, logprobs, strict=True)
 
     def confirm(self, version: int) -> None:
         """Makes the pending tokens count as drawn by `version`."""
-        if not self.pending:
-            return
-        if not self._spans or self._spans[-1].version != version:
-            self._spans.append(Span(self._confirmed, version))
-        self._confirmed = len(self._tokens)
+        self.extend([token for token, _ in self._pending], [logprob for _, logprob in self._pending], version)
+        self._pending.clear()
 
     def drop(self) -> None:
         """Drops the pending tokens, because the weights that drew them are unknown."""
-        del self._tokens[self._confirmed :], self._logprobs[self._confirmed :]
-
-    def partial_sample(self) -> PartialSample:
-        """Returns the tokens that count, as a partial rollout."""
-        tokens = np.array(self._tokens[: self._confirmed], np.int32)
-        logprobs = np.array(self._logprobs[: self._confirmed], np.float32)
-        return PartialSample(tokens, logprobs, tuple(self._spans), self.request.partial_sample.observed, self.finish)
+        self._pending.clear()
 
     def server_request(self, sampling: Sampling, stop_tokens: list[int], label: str) -> Mapping[str, Any]:
         """Returns the server's request for the rest of the sample."""
         return {
-            "token_ids": [*self.request.prompt.tolist(), *self._tokens[: self._confirmed]],
+            "token_ids": [*self.request.prompt.tolist(), *self.tokens],
             "cache_salt": label,
             "sampling_params": {
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "seed": seed_at(self.request.seed, self._confirmed),
-                "max_tokens": self.request.limit - self._confirmed,
+                "seed": seed_at(self.request.seed, len(self.tokens)),
+                "max_tokens": self.request.limit - len(self.tokens),
                 "stop_token_ids": stop_tokens,
                 "ignore_eos": True,  # the stop tokens that matter are listed above
                 "logprobs": 0,  # only that of the token drawn

@@ -4,16 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor
 
 from echo_queue.errors import ConfigError
-from echo_queue.records import Finish, PartialSample, Span, Version
+from echo_queue.records import Finish, PartialSample, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
 from workers.engines.draw import uniforms
 from workers.engines.model_folder import misfits, open_model, stop_tokens, too_short
 from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
+from workers.engines.running_sample import RunningSample
 from workers.engines.vllm.layout import renew, views
 from workers.engines.vllm.metrics import MetricsEndpoint
 from workers.engines.vllm.setup import Capacity, open_vllm
@@ -78,7 +78,8 @@ class VllmEngine:
         for output in self._vllm.step() if self._by_key else ():
             sample = self._by_number[output.request_id]
             self._forget(sample)
-            ended[sample.request.key] = sample.partial_sample(FINISHES[output.outputs[0].finish_reason])
+            sample.finish = FINISHES[output.outputs[0].finish_reason]
+            ended[sample.request.key] = sample.partial_sample()
         return ended
 
     def partials(self, tasks: Collection[str] | None = None) -> Mapping[SampleKey, PartialSample]:
@@ -134,33 +135,21 @@ class VllmEngine:
         return self._by_id[own].uniform()
 
     def _take(self, own: str, token: int, logprob: float) -> None:
-        self._by_id[own].append(token, logprob, self.version.number)
+        self._by_id[own].extend([token], [logprob], self.version.number)
         self.sampled += 1
 
     def _forget(self, sample: "_VllmSample") -> None:
         del self._by_key[sample.request.key], self._by_number[sample.number], self._by_id[sample.id]
 
 
-class _VllmSample:
+class _VllmSample(RunningSample):
     """A running sample. `number` is the name that we gave it, `id` the name that vLLM derived from it."""
 
     def __init__(self, request: SampleRequest, number: str, own: str) -> None:
-        self.request, self.number, self.id = request, number, own
-        self._tokens: list[int] = request.partial_sample.tokens.tolist()
-        self._logprobs: list[float] = request.partial_sample.logprobs.tolist()
-        self._spans: list[Span] = list(request.partial_sample.spans)
+        super().__init__(request)
+        self.number, self.id = number, own
         self._uniforms = uniforms(request.seed, request.limit)
 
     def uniform(self) -> float:
         """Returns the random number of the next token."""
-        return float(self._uniforms[len(self._tokens)])
-
-    def append(self, token: int, logprob: float, version: int) -> None:
-        if not self._spans or self._spans[-1].version != version:
-            self._spans.append(Span(len(self._tokens), version))
-        self._tokens.append(token)
-        self._logprobs.append(logprob)
-
-    def partial_sample(self, finish: Finish | None = None) -> PartialSample:
-        tokens, logprobs = np.array(self._tokens, np.int32), np.array(self._logprobs, np.float32)
-        return PartialSample(tokens, logprobs, tuple(self._spans), self.request.partial_sample.observed, finish)
+        return float(self._uniforms[len(self.tokens)])

@@ -24,7 +24,7 @@ reporting usage."""
 CPU_BLOCK = 32
 """Tokens per block of the cache on a CPU, where with vLLM's default, 128, no short prompt would be shared."""
 CPU_CACHE_BYTES = 4 << 30
-"""On a CPU, the key-value cache takes the size that all samples need, at most this (unless VLLM_CPU_KVCACHE_SPACE)."""
+"""The largest key-value cache on a CPU, where it has the size that all samples need (unless VLLM_CPU_KVCACHE_SPACE)."""
 
 
 @dataclass(frozen=True)

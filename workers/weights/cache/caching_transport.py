@@ -29,11 +29,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FetchedRoute:
-    """The cost of one route: bytes by source, prefetched ones included, and seconds since `fetch_route` was called."""
+    """The bytes that were fetched of one route, by source, prefetched ones included."""
 
-    route: str
     fetched: Mapping[str, int]
-    seconds: float
 
     @property
     def store_bytes(self) -> int:
@@ -95,7 +93,7 @@ class CachingTransport(ABC):
         finally:
             with self._lock:
                 self._fetching -= 1
-        return FetchedRoute(route.name, fetched, time.monotonic() - began)
+        return FetchedRoute(fetched)
 
     def prefetch(self, route: str, parts: Sequence[Part], deadline_s: float) -> RouteDownload | None:
         with self._lock:

@@ -15,7 +15,8 @@ from contextlib import ExitStack, closing
 from typing import Any, Self
 
 from echo_queue.weights.manifest import Part
-from workers.weights.cache.part_cache import PartCache, PartFile, route_of
+from workers.weights.cache.part_cache import PartCache, route_of
+from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import RouteSources, SourceFailed
 
 LANES = 2

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.manifest import Route
-from workers.weights.cache.part_cache import PartCache, PartFile
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.cache.part_file import PartFile
 
 FetchRoute = Callable[[Route, float], object]
 """Fetches a route within the given seconds; afterwards all its parts are whole in the part cache, and verified."""

@@ -1,158 +1,25 @@
 """Keeps parts of routes on this worker's disk, for decoding and for serving to peers. Only verified chunks count.
 
-- `write` compares a chunk with the part's digest before a byte of it is kept: a chunk that differs is never stored.
 - Room is reserved before the first byte, so a full disk is one clear error; no file is zeroed only to be overwritten.
-- A part that does not fit into `most_bytes`, or on the disk, evicts the routes used longest ago that are not held;
-  code that refers to an evicted part can go on reading it, as its file ends with its last user.
-- A part that is not being read or written costs no descriptor: there may be more parts than files may be open.
-- A cache lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept. It
-  never removes foreign files: a folder counts as a cache by its lock alone, and a file as a part by its name in one.
+- A part that does not fit into `most_bytes`, or on the disk, evicts the routes used longest ago that are not held.
+- A cache lives as long as its process: wiped at the start, removed at the end; those of dead workers are swept.
 """
 
 import errno
-import fcntl
-import mmap
 import os
-import re
 import shutil
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from blake3 import blake3
-
 from echo_queue import failpoints
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.manifest import Part, Route
-
-LOCK = ".echo-queue-part-cache"
-"""A file name that no other program uses: a folder with such a file is a part cache."""
-PART = "{number:06}.part"
-OURS = re.compile(r"[0-9]{6,}\.part")
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class PartFile:
-    """The chunks of one part that have arrived. Many threads may wait for them; one at a time may fill the part."""
-
-    def __init__(self, path: Path, part: Part) -> None:
-        self.part = part
-        self.filling = threading.Lock()
-        """Held by the thread that fetches the part."""
-        self._path = path
-        self._landed = bytearray(len(part.chunks))
-        self._next = 0
-        self._missing_bytes = part.size
-        self._expected = 0
-        self._changed = threading.Condition()
-        self._kept: int | None = None
-        """The open file from which users read the part once it has been removed from the cache."""
-        self._moving = threading.Lock()
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(file, part.size)
-        finally:
-            os.close(file)
-
-    @property
-    def whole(self) -> bool:
-        return self._next == len(self._landed)
-
-    @property
-    def next(self) -> int:
-        """The first chunk that is missing."""
-        return self._next
-
-    @property
-    def missing_bytes(self) -> int:
-        return self._missing_bytes
-
-    @property
-    def expected(self) -> bool:
-        """True while a download is fetching the missing chunks."""
-        return self._expected > 0
-
-    def expect(self, wanted: bool) -> None:
-        """Counts a download that begins (`wanted`) or stops fetching this part."""
-        with self._changed:
-            self._expected += 1 if wanted else -1
-            self._changed.notify_all()
-
-    def landed(self, index: int) -> int:
-        """Returns the first chunk from `index` on that is missing."""
-        end = self._landed.find(0, index)
-        return len(self._landed) if end < 0 else end
-
-    @property
-    def there(self) -> bool:
-        """True while the part's file exists where it was made."""
-        return self._path.exists()
-
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Opens the part's file for positioned reads and writes, until the end of the block. Raises `ServiceError`."""
-        try:
-            with self._moving:
-                file = os.dup(self._kept) if self._kept is not None else os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            what = f"{self._path} cannot be opened: {error.strerror}"
-            fix = "see that nothing else removes files there, and that enough files may be open (ulimit -n)"
-            raise ServiceError(Problem("weights.cache_dir", what, fix)) from None
-        try:
-            yield file
-        finally:
-            os.close(file)
-
-    def write(self, index: int, data: bytes | memoryview) -> bool:
-        """Keeps `data` if it is chunk `index`, and returns whether it is. Raises `ServiceError` if there is no room."""
-        if len(data) != self.part.length(index) or blake3(data).hexdigest() != self.part.chunks[index]:
-            return False
-        view, start = memoryview(data), self.part.start(index)
-        with self.opened() as file:
-            try:
-                while view:
-                    written = os.pwrite(file, view, start)
-                    view, start = view[written:], start + written
-            except OSError as error:
-                raise _no_room(self._path.parent, len(view), error) from None
-        with self._changed:
-            self._missing_bytes -= 0 if self._landed[index] else len(data)
-            self._landed[index] = 1
-            self._next = self.landed(self._next)
-            self._changed.notify_all()
-        return True
-
-    def wait(self, index: int, deadline_s: float) -> int:
-        """Returns the first chunk from `index` on that is missing; waits while that is `index` itself and a download
-        fetches it, for `deadline_s` at most."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.landed(index) > index or not self._expected, deadline_s)
-            return self.landed(index)
-
-    def memory(self) -> memoryview:
-        """Maps the whole part for reading; the memory stays valid while it is referred to.
-
-        Raises `ServiceError` if a chunk is missing: only a whole part has been verified completely.
-        """
-        if not self.whole:
-            missing = f"{self.part.key}: chunk {self._next} of {len(self._landed)} is missing"
-            raise ServiceError(Problem("weights", missing, "fetch the route before it is used"))
-        if not self.part.size:
-            return memoryview(b"")
-        with self.opened() as file:
-            return memoryview(mmap.mmap(file, self.part.size, access=mmap.ACCESS_READ))
-
-    def remove(self) -> None:
-        """Removes the part's file; code that still refers to this part can go on reading it."""
-        with self._moving, suppress(FileNotFoundError):
-            with suppress(OSError):
-                self._kept = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-                weakref.finalize(self, os.close, self._kept)
-            self._path.unlink()
+from workers.weights.cache import cache_folder
+from workers.weights.cache.part_file import PartFile, no_room
 
 
 class PartCache:
@@ -247,7 +114,7 @@ class PartCache:
             for key in tuple(self._parts):
                 self._drop(key)
             with suppress(OSError):
-                _remove(self.folder)
+                cache_folder.remove(self.folder)
             os.close(self._guard)
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -257,7 +124,7 @@ class PartCache:
         if self.folder.name in ("", ".", ".."):
             raise ServiceError(Problem("--name", f"{self.folder.name!r} cannot name a folder", "choose another name"))
         try:
-            guard = _lock(self.folder, make=True)
+            guard = cache_folder.lock(self.folder, make=True)
         except OSError as error:
             what = f"{self.folder} cannot be made: {error.strerror}"
             raise ServiceError(Problem("weights.cache_dir", what, "name a folder that this worker may write")) from None
@@ -265,14 +132,14 @@ class PartCache:
             what = f"{self.folder} belongs to another process that is running"
             raise ServiceError(Problem("weights.cache_dir", what, "give each worker a name of its own"))
         self._guard = guard
-        _wipe(self.folder)
+        cache_folder.wipe(self.folder)
 
     def _sweep(self) -> None:
         """Removes part caches beside this one whose process is gone."""
-        for lock in self.folder.parent.glob(f"*/{LOCK}"):
+        for lock in self.folder.parent.glob(f"*/{cache_folder.LOCK}"):
             if lock.parent.name != self.folder.name:
                 with suppress(OSError):
-                    _remove_dead(lock.parent)
+                    cache_folder.remove_dead(lock.parent)
 
     def _make_room(self, part: Part, more: int) -> None:
         """Makes room for `more` bytes of this part, and for the missing bytes of all allocated parts.
@@ -300,9 +167,9 @@ class PartCache:
         try:
             if promised <= shutil.disk_usage(self.folder).free:
                 return None
-            return _no_room(self.folder, part.size, OSError(errno.ENOSPC, "No space left on device"))
+            return no_room(self.folder, part.size, OSError(errno.ENOSPC, "No space left on device"))
         except OSError as error:
-            return _no_room(self.folder, part.size, error)
+            return no_room(self.folder, part.size, error)
 
     def _evict(self, route: str) -> None:
         keys = [key for key, file in self._parts.items() if route_of(key) == route and not file.expected]
@@ -316,82 +183,18 @@ class PartCache:
 
     def _allocate(self, part: Part) -> PartFile:
         self._made += 1
-        path = self.folder / PART.format(number=self._made)
+        path = self.folder / cache_folder.PART.format(number=self._made)
         try:
             file = PartFile(path, part)
         except OSError as error:
             with suppress(OSError):
                 path.unlink()
-            raise _no_room(self.folder, part.size, error) from None
+            raise no_room(self.folder, part.size, error) from None
         self._parts[part.key] = file
         self._more.notify_all()
         return file
 
 
-def _no_room(folder: Path, count: int, error: OSError) -> ServiceError:
-    fix = "free space there, or name another folder, or lower weights.cache_max_bytes"
-    if error.errno not in NO_ROOM:
-        fix = "check the disk"
-    return ServiceError(Problem("weights.cache_dir", f"{folder}: no room for {count} bytes ({error.strerror})", fix))
-
-
 def route_of(key: str) -> str:
     """Returns the folder of a part's key: all parts of a route lie in one."""
     return key.rpartition("/")[0]
-
-
-def _lock(folder: Path, make: bool) -> int | None:
-    """Takes the lock of a part cache and returns it as an open file; None if a living process holds it."""
-    while True:
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
-        try:
-            if make:
-                _refuse_foreign(folder)
-            guard = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600)
-        except FileNotFoundError:
-            if make:
-                continue  # a sweep has just removed the folder
-            raise
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(guard).st_ino == (folder / LOCK).stat().st_ino:
-                return guard
-        except BlockingIOError:
-            os.close(guard)
-            return None
-        except FileNotFoundError:
-            pass
-        os.close(guard)  # a sweep took the folder away between the two calls
-
-
-def _refuse_foreign(folder: Path) -> None:
-    names = [path.name for path in folder.iterdir()]
-    if names and LOCK not in names:
-        what = f"{folder} holds {min(names)}, and is no part cache: there is no {LOCK} in it"
-        raise ServiceError(Problem("weights.cache_dir", what, "name another folder, or empty this one"))
-
-
-def _remove_dead(folder: Path) -> None:
-    guard = _lock(folder, make=False)
-    if guard is not None:
-        try:
-            _remove(folder)
-        finally:
-            os.close(guard)
-
-
-def _remove(folder: Path) -> None:
-    """Removes a part cache. The caller holds its lock. A folder with a foreign file in it stays, and stays a cache."""
-    _wipe(folder)
-    if list(folder.iterdir()) == [folder / LOCK]:
-        (folder / LOCK).unlink()
-        folder.rmdir()
-
-
-def _wipe(folder: Path) -> None:
-    """Removes the parts in a folder, and nothing else."""
-    for path in list(folder.iterdir()):
-        if OURS.fullmatch(path.name):
-            with suppress(IsADirectoryError, PermissionError):
-                path.unlink()

@@ -14,9 +14,11 @@ from typing import Protocol
 from echo_queue.errors import DeadlineError, Problem, ServiceError
 from echo_queue.storage.object_store import ObjectStore, ShortObject, Unreachable
 from echo_queue.weights.reader import Damaged
-from workers.weights.cache.part_cache import PartFile
+from workers.weights.cache.part_file import PartFile
 from workers.weights.transport import STORE
 
+THE_STORE = "the store"
+"""The store's name among sources; no worker has one with a space."""
 STORE_TRIES = 3
 """The number of times a wrong chunk is read from the store: the network may have corrupted it."""
 STORE_PAUSE_S = 0.2
@@ -53,7 +55,7 @@ class Source(Protocol):
 class StoreSource:
     """The object store as a source."""
 
-    name = kind = STORE
+    name, kind = THE_STORE, STORE
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

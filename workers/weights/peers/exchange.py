@@ -78,6 +78,7 @@ class PeerExchange(CachingTransport):
         self._closed.set()
         if self._server is not None:
             self._server.close()
+            log.info("gave %s bytes to peers", f"{self.sent:,}")
         super().close()
         self._history.keep(())
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 from echo_queue.queue import Upstream
-from workers.weights.cache.part_cache import PartFile
+from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import BadSource, SourceFailed
 from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
 from workers.weights.peers.peer_auth import PeerAuth

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from echo_queue.errors import DeadlineError, ServiceError
 from echo_queue.queue import Joined, Upstream
 from echo_queue.queue.types import Complaint
-from workers.weights.cache.part_cache import PartFile
+from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import RouteSources, Source, SourceFailed, StoreSource
 from workers.weights.peers.peer_history import PeerHistory, Rate
 from workers.weights.peers.peer_source import BusyPeer, PeerSource, UnreachablePeer
 from workers.weights.peers.source_choice import (
     PROBE_CHUNKS,
-    STORE,
     Answers,
     Ask,
     Choice,
@@ -180,7 +179,7 @@ class PeerRouteSources(RouteSources):
     ) -> SourceView:
         probe = self._probe if self._probe is not None and source is self._probe.source else None
         return SourceView(
-            source=_name(source, self._store),
+            source=source.name,
             current=source is self._first() and not self._asking,
             others=tuple(peer.name for peer in self._peers[1:]),
             peers=len(self._peers),
@@ -301,7 +300,3 @@ class PeerRouteSources(RouteSources):
                 self._act(choice, source, file, rate)
                 if not isinstance(choice, Drop):
                     return
-
-
-def _name(source: Source, store: Source) -> str:
-    return STORE if source is store else source.name

@@ -14,7 +14,8 @@ import time
 from contextlib import suppress
 
 from echo_queue.errors import ServiceError
-from workers.weights.cache.part_cache import PartCache, PartFile
+from workers.weights.cache.part_cache import PartCache
+from workers.weights.cache.part_file import PartFile
 from workers.weights.peers.http1 import Garbled, Gone, Request, Silent, Wire, answer_head, parse_request
 from workers.weights.peers.peer_auth import PeerAuth, Refused
 

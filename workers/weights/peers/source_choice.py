@@ -11,8 +11,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-STORE = "the store"
-"""The store's name among sources; no worker has one with a space."""
+from workers.weights.cache.sources import THE_STORE
+
 LOOK_S = 1.0
 """The interval at which the rate of a source is checked."""
 LAG_CHUNKS = 16
@@ -21,7 +21,7 @@ LAG_S = 2.0
 """It must also be behind by more than it delivers in this time at its own rate."""
 PROBE_CHUNKS = 8
 STRANGE_S = 5.0
-"""As long as the usual rate is unknown, the store is not probed before so many seconds have passed."""
+"""The store is not probed before this time has passed, as long as the usual rate is unknown."""
 BUSY_TRIES = 3
 BUSY_PAUSE_S = 0.5
 """The pause for a busy peer that does not say when to ask again."""
@@ -44,7 +44,7 @@ class SourceView:
     """The state of a route after a read of `source`. Times are of one monotonic clock; rates in bytes/s, 0: unknown."""
 
     source: str
-    """The name of a peer, or `STORE`."""
+    """The name of a peer, or `THE_STORE`."""
     current: bool
     """True if it is the source to read from, and no thread is asking for a better one."""
     others: tuple[str, ...]
@@ -157,7 +157,7 @@ def patience_s(view: SourceView) -> float:
 
 def _is_settled(view: SourceView, now_s: float) -> bool:
     """Returns whether there is no need to look for a better source."""
-    if view.source == STORE:
+    if view.source == THE_STORE:
         return not view.joins
     usual = view.usual > 0 and view.rate(now_s) >= view.usual / 2
     return usual and (bool(view.probed) or now_s - view.began_s < STRANGE_S)
@@ -186,7 +186,7 @@ def _after_answers(view: SourceView, answers: Answers, now_s: float) -> Choice:
     # If the usual rate is unknown, or was itself learned from a slow source, only time shows which source is slow.
     unsure = not view.usual or answers.rate >= view.usual / 2
     if view.peers == 1 and not (unsure and now_s - view.began_s < STRANGE_S):
-        return _probe(view, STORE)
+        return _probe(view, THE_STORE)
     return Stay()
 
 

@@ -10,7 +10,8 @@ from tests.faults.history.checker.evidence import Evidence, Violation
 UNTOLD = 3
 """Leases of one task at most that a worker was granted and died before it could write down."""
 MISFORTUNES, ONE_IN_UNLUCKY = 5, 200
-"""So many prompts, and one in so many more, may die of workers that were killed; others have a cause of their own."""
+"""`MISFORTUNES` prompts, and one more for each `ONE_IN_UNLUCKY` promised ones, may die of workers that were killed. All
+other dead prompts have a cause of their own."""
 
 
 def promised(evidence: Evidence) -> dict[str, str]:
