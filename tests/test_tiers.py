@@ -56,6 +56,20 @@ def test_few_are_all_where_the_whole_proof_is_asked_for(monkeypatch: pytest.Monk
     assert tiers.few(range(2), 3, "numbers") in ([0, 1], [1, 0])
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 5])
+def test_every_process_begins_with_the_long_tests_of_some_folders(processes: int) -> None:
+    long = [number // 3 if number < 12 else None for number in range(40)]
+    ordered = tiers.longest_first(range(40), long, processes)
+    assert sorted(ordered) == list(range(40))
+    rest = ordered
+    for process in range(processes):
+        share = rest[: len(rest) // (processes - process)]
+        rest = rest[len(share) :]
+        own = [number for number in range(12) if long[number] % processes == process]
+        assert share[: len(own)] == own
+    assert tiers.longest_first([1, 2, 3], [0, 0, 0], 4) == [1, 2, 3]
+
+
 def test_a_session_has_one_seed_and_its_children_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(seed.VARIABLE)
     drawn = seed.session_seed()

@@ -10,7 +10,7 @@ import math
 import os
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 import pytest
@@ -21,6 +21,8 @@ T = TypeVar("T")
 VARIABLE = "ECHO_QUEUE_PROOF"
 SECOND_SERVERS = {"redis", "swift"}
 """Shown on Valkey and rclone, which a run brings along, in seconds; on these in a minute."""
+LONG = ("tests/pipeline/", "tests/faults/crash_points/", "tests/workers/", "tests/learner/")
+"""Folders with the longest of the slow tests. They come first, so that none of them is all that is left in the end."""
 STORES = "tests/storage/test_object_store.py"
 """The tests of promises that one store keeps and the other does not; they run on both."""
 
@@ -36,15 +38,48 @@ def few(choices: Sequence[T], count: int, what: str) -> list[T]:
     return list(choices) if whole() else draw.sample(choices, min(len(choices), count))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests before pytest looks at `-m`."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Marks the tests before pytest looks at `-m`, and orders those that it leaves."""
     for item in items:
         _mark_second_servers(item)
     if os.environ.get(VARIABLE) == "drawn":
         drawn = _drawn(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
         items[:] = [item for item in items if item in drawn]
+    others = yield
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = longest_first(items, [_long(item) for item in items], processes)
+    return others
+
+
+def longest_first(items: Sequence[T], long: Sequence[int | None], processes: int) -> list[T]:
+    """Orders the tests of several processes such that each begins with those of some of the folders `LONG`.
+
+    pytest-xdist gives each process an equal share of the list, one after the other, and who is through takes over from
+    the end of another's share. `long`: the number of each test's folder; None for a test that is short.
+    """
+    if processes == 1:
+        return list(items)
+    short = [item for item, folder in zip(items, long, strict=True) if folder is None]
+    ordered: list[T] = []
+    for process in range(processes):
+        share = (len(items) - len(ordered)) // (processes - process)
+        first = [
+            item
+            for item, folder in zip(items, long, strict=True)
+            if folder is not None and folder % processes == process
+        ]
+        more = max(0, share - len(first))
+        ordered += first + short[:more]
+        short = short[more:]
+    return ordered + short
+
+
+def _long(item: pytest.Item) -> int | None:
+    if not any(item.get_closest_marker(mark) for mark in ("slow", "proof")):
+        return None
+    return next((number for number, folder in enumerate(LONG) if item.nodeid.startswith(folder)), None)
 
 
 def _mark_second_servers(item: pytest.Item) -> None:

@@ -100,7 +100,7 @@ def test_chunks_go_out_as_they_land(harness: PeerServerHarness) -> None:
             length = harness.part.length(index)
             assert wire.receive(room[index * CHUNK : index * CHUNK + length], 5.0) == length
         assert room == harness.data
-    assert harness.server.sent == len(harness.data)
+    wait_until(lambda: harness.server.sent == len(harness.data), "the count of the last piece, which was sent before")
 
 
 def test_one_connection_serves_many_requests(harness: PeerServerHarness) -> None:
