@@ -203,7 +203,7 @@ class Plain(torch.nn.Module):
         layers = self.model.base_model.layers
         assert isinstance(layers, torch.nn.ModuleList)
         checkpoint_layers(layers, settings.activation_checkpointing)
-        shard(self, layers, torch.bfloat16, where, Team.alone())
+        shard(self, layers, torch.bfloat16, where)
         self._optimizer = torch.optim.AdamW(self.parameters(), lr=settings.lr, fused=True)
         update = prepare(groups, settings.advantage, settings.zero_variance)
         self._tokens, self._prompt = update.tokens, len(groups[0].prompt)

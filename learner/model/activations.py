@@ -1,6 +1,6 @@
 """Activation checkpointing: a layer keeps little of its forward pass and computes the rest again for the gradient."""
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -26,8 +26,17 @@ def checkpoint_layers(layers: torch.nn.ModuleList, kind: Kept) -> None:
         return
     context: dict[str, Any] = {"context_fn": _contexts} if kind == "selective" else {}
     for layer in layers:
+        layer.forward = _checkpointed(layer.forward, **context)
+
+
+def _checkpointed(forward: Callable[..., Any], **context: Any) -> Callable[..., Any]:
+    """Returns `forward` with its checkpoint, as a Python function: `torch.compile` compiles no other callable here."""
+
+    def run(*inputs: Any, **options: Any) -> Any:
         # Nothing in a layer draws random numbers.
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False, **context)
+        return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **context, **options)
+
+    return run
 
 
 def _contexts() -> Any:

@@ -1,5 +1,6 @@
 """The device of the learner."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
@@ -22,8 +23,10 @@ def choose(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.dev
     if wanted == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     if number >= (gpus := torch.cuda.device_count()):
-        what = f"starts rank {number} of this machine, which has {gpus} GPUs"
-        raise ConfigError(Problem("learner.ranks", what, "start at most one rank per GPU"))
+        if gpus > 1 or "," in os.environ.get("CUDA_VISIBLE_DEVICES", ","):
+            what = f"starts rank {number} of this machine, of which {gpus} GPUs are visible (CUDA_VISIBLE_DEVICES)"
+            raise ConfigError(Problem("learner.ranks", what, "start at most one rank per GPU"))
+        number = 0  # Slurm and its like show each process its own GPU alone
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
@@ -47,7 +50,7 @@ def side_stream(after: "torch.cuda.Event | None") -> Iterator[None]:
     if after is None:
         yield
         return
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream(after.device)
     stream.wait_event(after)
     with torch.cuda.stream(stream):
         yield

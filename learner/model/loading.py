@@ -44,7 +44,7 @@ def load_reference(settings: config.Config, device: torch.device, team: Team) ->
         model, files = _open(settings.base_model, dtype)
         scorer = Scorer(model.requires_grad_(False))
         if team.size > 1:
-            shard(scorer, scorer.layers, dtype, device, team, trained=False)
+            shard(scorer, scorer.layers, dtype, device, trained=False)
         materialise(scorer, device)
         _fill(model, files)
     return scorer

@@ -54,7 +54,7 @@ class Policy:
             for layer in self._scorer.layers:
                 layer.compile()
         if self._team.size > 1 or dtype != model.dtype:
-            shard(self._scorer, self._scorer.layers, dtype, self.device, self._team)
+            shard(self._scorer, self._scorer.layers, dtype, self.device)
         if model.device.type == "meta":
             materialise(self._scorer, self.device)
         self.masters = dict(model.named_parameters())

@@ -9,19 +9,16 @@
 import torch
 from torch import Tensor, distributed
 from torch._C._distributed_c10d import HashStore
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import Module, ModuleList
 
 from learner.model.scorer import Scorer
-from learner.ranks.team import Team
 
 
-def shard(
-    root: Module, layers: ModuleList, dtype: torch.dtype, device: torch.device, team: Team, *, trained: bool = True
-) -> None:
-    """Spreads the rows of all parameters over the team's ranks, and makes `root` compute in `dtype`, layer by layer.
+def shard(root: Module, layers: ModuleList, dtype: torch.dtype, device: torch.device, *, trained: bool = True) -> None:
+    """Spreads the rows of all parameters over all ranks, and makes `root` compute in `dtype`, layer by layer.
 
     A process alone forms a group of one. A model that is not `trained` gives up its embeddings and its head after the
     forward pass; one that is needs them again at once.
@@ -29,7 +26,10 @@ def shard(
     if not distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-    mesh = init_device_mesh(device.type, (team.size,))
+    # The group itself: a mesh of torch's own making may have another, with another deadline.
+    group = distributed.group.WORLD
+    assert group is not None
+    mesh = DeviceMesh.from_group(group, device.type)
     masters = next(root.parameters()).dtype
     policy = MixedPrecisionPolicy(dtype, masters) if dtype != masters else MixedPrecisionPolicy()
     for layer in layers:

@@ -50,12 +50,18 @@ def join(config: Config, place: Place | None, device: torch.device) -> Team:
     )
     if team.first:
         team.keep_alive()
-    _compare(team, config)
+    _compare(team, config, device)
     backend, timeout = "nccl" if device.type == "cuda" else "gloo", timedelta(seconds=deadline_s)
     collectives = PrefixStore("collectives", store)
     with team.together("meet"):
         distributed.init_process_group(
-            backend, store=collectives, rank=place.rank, world_size=place.size, timeout=timeout
+            backend,
+            store=collectives,
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timeout,
+            # NCCL connects here, under a deadline, and not in the midst of the first collective.
+            device_id=device if device.type == "cuda" else None,
         )
     return team
 
@@ -80,21 +86,21 @@ def _store(deadline_s: float) -> TCPStore:
     return store
 
 
-def _compare(team: Team, config: Config) -> None:
+def _compare(team: Team, config: Config, device: torch.device) -> None:
     """Lets rank 0 compare all ranks, and every rank know the result. Raises `ConfigError` if they differ."""
-    team.report("join", orjson.dumps(_identity(config)))
+    team.report("join", orjson.dumps(_identity(config, device)))
     differences = orjson.loads(team.share(lambda: orjson.dumps(_differences(team.reports("join", team.deadline_s)))))
     if differences:
         raise ConfigError(*(Problem(where, what, SAME) for where, what in differences))
 
 
-def _identity(config: Config) -> dict[str, Any]:
+def _identity(config: Config, device: torch.device) -> dict[str, Any]:
     """Returns what must be the same on all ranks, by name, and the machine's name."""
     programs = {name: version(name) for name in ("echo-queue", "torch", "transformers")}
     sections = config.model_dump(mode="json", include=SECTIONS)
     keys = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
     keys = {key: value for key, value in keys.items() if key not in OWN}
-    return {"host": socket.gethostname(), "same": programs | keys}
+    return {"host": socket.gethostname(), "same": programs | keys | {"device": device.type}}
 
 
 def _differences(reports: Sequence[bytes]) -> list[tuple[str, str]]:

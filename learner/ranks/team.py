@@ -160,6 +160,7 @@ class Team:
         except RuntimeError as error:
             if self.size == 1 or not _of_a_collective(error):
                 raise
+            log.error("could not %s: %s", what, error)
             self.report(f"failed to {what}", b"")
             give_up = time.monotonic() + ANSWER_S
             silent = set(range(self.size))

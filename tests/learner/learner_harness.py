@@ -43,7 +43,7 @@ class LearnerHarness:
             "model": {"base": str(self.directory / "base-model")},
             "rollout": {"group_size": 2},
             "staleness": {"s": 2},
-            "learner": {"batch_groups": 4, "checkpoint_updates": 3, "lr": 1e-3},
+            "learner": {"device": "cpu", "batch_groups": 4, "checkpoint_updates": 3, "lr": 1e-3},
             "queue": {"stall_deadline_s": 20.0, "lease_s": 3.0},
         }
         for section, changes in sections.items():
