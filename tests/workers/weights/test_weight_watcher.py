@@ -272,7 +272,9 @@ def test_a_copy_that_was_damaged_comes_anew_from_an_anchor(follow: Follow) -> No
         following.publish(1)
         with awaited(watcher, Version(1, 1)) as staged:
             assert holds(dict(staged.tensors), staged.manifest)
-    assert [route.base for route in following.transport.asked] == [None, Version(1, 0), None, Version(1, 0)]
+    first, delta, anchor, *more = (route.base for route in following.transport.asked)
+    assert (first, delta, anchor) == (None, Version(1, 0), None)
+    assert more in ([Version(1, 0)], []), "the anchor is of version 0, or of version 1, which is stored a little later"
 
 
 def test_a_rebuild_forgets_what_is_here(follow: Follow, folder: Path) -> None:
