@@ -120,7 +120,10 @@ def alone(folder: Path) -> dict[str, Trained]:
     return all_trained(Team.alone(), folder)
 
 
-@pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 4))])
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.proof(kind="ranks", share=0.5))],
+)
 def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dict[str, Trained]) -> None:
     """Three ranks hold rows unevenly, and one of them has nothing to train in the second update."""
     ranks: list[dict[str, Trained]] = run_ranks(size, all_trained, folder)

@@ -132,7 +132,7 @@ def launcher(directory: Path) -> None:
     """Rank 0 ends at once; the other one ends with the launcher, as each rank does, or is killed by it."""
     ranks_launcher.CLOSE_S = 0.2
     rank = f'echo $$ >> {directory}/pids; if [ "$RANK" = 0 ]; then touch {directory}/over; else exec cat; fi'
-    raise SystemExit(ranks_launcher.launch(["/bin/sh", "-c", rank], 2))
+    raise SystemExit(ranks_launcher.launch(["/bin/sh", "-c", rank], 2, ranks_launcher.backoff_for(1.0)))
 
 
 def operator(about: tuple[Config, str]) -> None:

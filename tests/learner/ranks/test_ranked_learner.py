@@ -117,6 +117,7 @@ def test_ranks_that_are_killed_or_hang_are_named_and_nothing_is_lost(harness: Le
     assert not torch.equal(model(text).logits, base(text).logits)
 
 
+@pytest.mark.proof(kind="ranks", share=0.5)
 def test_a_run_is_continued_by_any_number_of_ranks(harness: LearnerHarness) -> None:
     alone = config_of(harness, 1)
     harness.work(alone)
