@@ -38,7 +38,6 @@ from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import LOGITS_AT_ONCE
 from learner.model.sharding import local, shard
-from learner.ranks.team import Team
 from learner.update import learn
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
@@ -185,7 +184,7 @@ class Ours:
         self._policy.packing = packing or self._policy.packing
 
     def update(self, number: int) -> None:
-        learn(self._policy, Team.alone(), self._groups, number, self._settings, 1.0)
+        learn(self._policy, self._groups, number, self._settings, 1.0)
 
     def snapshot(self) -> object:
         return self._policy.snapshot()

@@ -116,7 +116,7 @@ class TrainingLoop:
             return None
         learner, temperature = self.config.learner, self.config.rollout.temperature
         number = order.version.number
-        return learn(self.policy, self.team, order.groups, number, learner, temperature, reference=self.reference)
+        return learn(self.policy, order.groups, number, learner, temperature, reference=self.reference)
 
 
 def open_loop(config: Config, store: ObjectStore, team: Team, place: Place = ALONE) -> TrainingLoop:

@@ -23,7 +23,6 @@ from learner.losses.objective import token_losses
 from learner.losses.token_sums import TokenSums
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
-from learner.ranks.team import Team
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ def learning_rate(settings: config.Learner, number: int) -> float:
     return settings.lr * (settings.lr_end_share + (1 - settings.lr_end_share) * remaining)
 
 
-def learn(  # noqa: PLR0917 - what is trained, by whom, on what, and how
+def learn(
     policy: Policy,
-    team: Team,
     groups: Sequence[Group],
     number: int,
     settings: config.Learner,
@@ -63,11 +61,12 @@ def learn(  # noqa: PLR0917 - what is trained, by whom, on what, and how
     *,
     reference: Scorer | None = None,
 ) -> UpdateResult:
-    """Trains version `number`. All ranks call it with the same arguments, and get the same result.
+    """Trains version `number`. All ranks of the policy's team call it with the same arguments, and get the same result.
 
     Raises `EchoQueueError`, with nothing changed, if the gradient is not finite; `RankLostError` if another rank does
     not take part.
     """
+    team = policy.team
     update = prepare(groups, settings.advantage, settings.zero_variance)
     lr, norm = learning_rate(settings, number), 0.0
     sums = torch.zeros(TokenSums.TERMS, dtype=torch.float64, device=policy.device)

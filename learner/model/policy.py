@@ -47,13 +47,13 @@ class Policy:
     ) -> None:
         self.model, self.dtype, self.device = model, dtype, device or model.device
         self.packing: type[Packing] = packing_for(self.device, dtype)
-        self._team = team or Team.alone()
+        self.team = team or Team.alone()
         self._scorer = Scorer(model)
         checkpoint_layers(self._scorer.layers, settings.activation_checkpointing)
         if settings.compile:
             for layer in self._scorer.layers:
                 layer.compile()
-        if self._team.size > 1 or dtype != model.dtype:
+        if self.team.size > 1 or dtype != model.dtype:
             shard(self._scorer, self._scorer.layers, dtype, self.device)
         if model.device.type == "meta":
             materialise(self._scorer, self.device)
@@ -85,11 +85,11 @@ class Policy:
         """
         copies: dict[str, Tensor] = {}
         for name, master in self.masters.items():
-            if self._team.size == 1:
+            if self.team.size == 1:
                 copies[name] = local(master.detach()).to(self.dtype, copy=True)
                 continue
             published = whole(master.detach().to(self.dtype))
-            if self._team.first:
+            if self.team.first:
                 copies[name] = published.cpu()
         return copies
 
@@ -122,12 +122,12 @@ class Policy:
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Returns the norm of all ranks' rows together."""
         norm = torch.nn.utils.get_total_norm(gradients)
-        return self._team.sum(norm.double().square()).sqrt().to(norm) if self._team.size > 1 else norm
+        return self.team.sum(norm.double().square()).sqrt().to(norm) if self.team.size > 1 else norm
 
     def pieces(self) -> list[Piece]:
         """Returns this rank's rows of masters and moments; rank 0 adds what is not cut into rows."""
-        pieces = [_piece(name, tensor) for name, tensor in self._state() if self._team.first or tensor.ndim]
-        rng = [_piece(RNG, torch.get_rng_state())] if self._team.first else []
+        pieces = [_piece(name, tensor) for name, tensor in self._state() if self.team.first or tensor.ndim]
+        rng = [_piece(RNG, torch.get_rng_state())] if self.team.first else []
         return [piece for piece in [*pieces, *rng] if piece.rows]
 
     @torch.no_grad()

@@ -16,7 +16,6 @@ from echo_queue.config import Config
 from echo_queue.records import Group
 from learner.model.loading import prepare
 from learner.model.policy import Policy
-from learner.ranks.team import Team
 from learner.update import learn
 from tests.learner.synthetic import group, tiny_model
 
@@ -27,7 +26,7 @@ UPDATES = 2
 def train(model: PreTrainedModel, run: Config, groups: list[Group]) -> None:
     policy = Policy(prepare(model), run.learner, getattr(torch, run.model.dtype))
     for number in range(UPDATES):
-        learn(policy, Team.alone(), groups, number + 1, run.learner, 1.0)
+        learn(policy, groups, number + 1, run.learner, 1.0)
 
 
 def resident(key: str) -> int:

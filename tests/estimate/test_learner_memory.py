@@ -29,7 +29,6 @@ from learner.model import scorer
 from learner.model.attention.rectangles import Rectangles
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
-from learner.ranks.team import Team
 from learner.update import learn
 from tests.estimate import config, shape
 from tests.learner.synthetic import group
@@ -80,7 +79,7 @@ def test_activations_are_reckoned_to_the_byte(model_type: str, dtype: str) -> No
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_state_and_the_checkpoint_are_reckoned_to_the_byte(dtype: str) -> None:
     trained = Policy(small_model("qwen3"), config().learner, getattr(torch, dtype))
-    learn(trained, Team.alone(), [group(0)], 1, config().learner, 1.0)
+    learn(trained, [group(0)], 1, config().learner, 1.0)
     found = learner_memory(config(model={"dtype": dtype}), shape_of(SMALL | {"model_type": "qwen3"}, ""))
     held = {"masters": 0, "moments": 0}
     for piece in trained.pieces():

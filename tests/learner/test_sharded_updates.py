@@ -97,7 +97,7 @@ def trained(
         restore(policy, state)
     settings = case.config(folder).learner
     results = [
-        learn(policy, team, groups, number, settings, TEMPERATURE, reference=reference)
+        learn(policy, groups, number, settings, TEMPERATURE, reference=reference)
         for number, groups in enumerate(batches, 1)
     ]
     return Trained(results, policy.pieces(), policy.snapshot())
@@ -193,11 +193,11 @@ def lost(team: Team, folder: Path, signal_: int, who: int) -> str:
     """Trains two updates; `who` gets the signal in the middle of the second. Returns what another rank then raises."""
     policy, _ = opened(team, SINGLE, folder)
     settings = SINGLE.config(folder).learner
-    learn(policy, team, RAGGED, 1, settings, TEMPERATURE)
+    learn(policy, RAGGED, 1, settings, TEMPERATURE)
     if team.rank == who:
         policy.score = lambda *_: os.kill(os.getpid(), signal_)  # type: ignore[method-assign, assignment]
     with pytest.raises(RankLostError) as error:
-        learn(policy, team, RAGGED, 2, settings, TEMPERATURE)
+        learn(policy, RAGGED, 2, settings, TEMPERATURE)
     return str(error.value)
 
 

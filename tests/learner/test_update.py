@@ -13,7 +13,6 @@ from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import local
-from learner.ranks.team import Team
 from learner.update import learn, learning_rate
 from tests.learner.states import restore, state_of
 from tests.learner.synthetic import group, tiny_model
@@ -21,7 +20,6 @@ from tests.learner.synthetic import group, tiny_model
 SETTINGS = Learner(lr=3e-3)
 TEACHING = Learner(lr=6e-3)
 SAMPLES = 16
-ALONE = Team.alone()
 
 
 def make_policy(seed: int = 0, dtype: torch.dtype = torch.float32, **settings: float) -> Policy:
@@ -64,7 +62,7 @@ def train(policy: Policy, updates: int, age: int) -> list[float]:
             continue
         batch = waiting.pop(0)
         rewards.append(float(np.mean([sample.reward for item in batch for sample in item.samples])))
-        learn(policy, ALONE, batch, version - age + 1, TEACHING, 1.0)
+        learn(policy, batch, version - age + 1, TEACHING, 1.0)
     return rewards
 
 
@@ -83,15 +81,15 @@ def test_data_four_updates_old_still_teaches() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_restored_policy_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
     first = make_policy(dtype=dtype)
-    learn(first, ALONE, [group(0)], 1, SETTINGS, 1.0)
+    learn(first, [group(0)], 1, SETTINGS, 1.0)
     kept = state_of(first)
     expected_draw = torch.rand(3)
-    learn(first, ALONE, [group(1)], 2, SETTINGS, 1.0)
+    learn(first, [group(1)], 2, SETTINGS, 1.0)
 
     second = make_policy(seed=5, dtype=dtype)
     restore(second, kept)
     assert torch.equal(torch.rand(3), expected_draw)
-    learn(second, ALONE, [group(1)], 2, SETTINGS, 1.0)
+    learn(second, [group(1)], 2, SETTINGS, 1.0)
     for name, tensor in state_of(first).items():
         if name != "rng":
             assert torch.equal(state_of(second)[name], tensor), name
@@ -101,7 +99,7 @@ def test_bfloat16_publishes_the_rounded_masters_and_keeps_steps_too_small_to_rou
     policy = make_policy(dtype=torch.bfloat16)
     before = {name: local(master.detach()).clone() for name, master in policy.masters.items()}
     weights = {name: weight.clone() for name, weight in policy.snapshot().items()}
-    learn(policy, ALONE, [group(0)], 1, Learner(lr=1e-6), 1.0)
+    learn(policy, [group(0)], 1, Learner(lr=1e-6), 1.0)
     assert {weight.dtype for weight in policy.snapshot().values()} == {torch.bfloat16}
     name = "model.layers.0.mlp.up_proj.weight"
     assert (local(policy.masters[name]) != before[name]).float().mean() > 0.9
@@ -117,7 +115,6 @@ def test_the_size_of_micro_batches_does_not_change_the_update(dtype: torch.dtype
         policy = make_policy(dtype=dtype)
         learned = learn(
             policy,
-            ALONE,
             [group(0), group(1), group(2)],
             1,
             SETTINGS.model_copy(update={"micro_tokens": micro_tokens}),
@@ -132,7 +129,7 @@ def test_the_size_of_micro_batches_does_not_change_the_update(dtype: torch.dtype
 def test_equal_rewards_leave_weights_and_optimizer_alone() -> None:
     policy = make_policy()
     before = state_of(policy)
-    learned = learn(policy, ALONE, [group(0, rewards=(1, 1, 1))], 1, SETTINGS, 1.0)
+    learned = learn(policy, [group(0, rewards=(1, 1, 1))], 1, SETTINGS, 1.0)
     assert (learned.zero_variance_groups, learned.grad_norm, learned.sums.tokens) == (1, 0.0, 0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(policy).items())
 
@@ -173,7 +170,7 @@ def test_the_kl_term_holds_the_policy_near_its_reference() -> None:
         policy, reference = make_policy(), Scorer(for_scorer(tiny_model()).requires_grad_(False))
         settings = SETTINGS.model_copy(update={"kl": weight})
         for number in range(1, 12):
-            learned = learn(policy, ALONE, [group(0)], number, settings, 1.0, reference=reference)
+            learned = learn(policy, [group(0)], number, settings, 1.0, reference=reference)
         drift.append(learned.sums.mean(learned.sums.kl_reference))
     assert drift[1] < drift[0] / 2
 
@@ -184,5 +181,5 @@ def test_a_gradient_that_is_not_finite_stops_the_learner_and_changes_nothing() -
         policy.masters["model.norm.weight"][0] = float("nan")
     before = policy.masters["model.layers.0.mlp.up_proj.weight"].detach().clone()
     with pytest.raises(EchoQueueError, match="update 3 is not finite"):
-        learn(policy, ALONE, [group(0)], 3, SETTINGS, 1.0)
+        learn(policy, [group(0)], 3, SETTINGS, 1.0)
     assert torch.equal(policy.masters["model.layers.0.mlp.up_proj.weight"], before)

@@ -10,7 +10,6 @@ from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
-from learner.ranks.team import Team
 from learner.update import learn
 from tests.learner.model.test_attention import CASES
 from tests.learner.synthetic import group, tiny_model
@@ -43,7 +42,7 @@ def test_an_update_gives_what_it_gives_on_a_cpu(dtype: torch.dtype, kind: str) -
     results = []
     for where in (torch.device("cpu"), GPU):
         policy = Policy(for_scorer(tiny_model()).to(where), settings, dtype)
-        learned = learn(policy, Team.alone(), [group(0), group(1)], 1, settings, 1.0)
+        learned = learn(policy, [group(0), group(1)], 1, settings, 1.0)
         results.append((learned.grad_norm, learned.sums.loss, learned.sums.entropy))
     assert results[1] == pytest.approx(results[0], rel=1e-3 if dtype == torch.float32 else 0.05)
 
