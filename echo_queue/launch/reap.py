@@ -1,5 +1,6 @@
-"""Waits for a process that was asked to end, within a deadline whose error names it."""
+"""The end of a process: a wait for it, within a deadline whose error names the process, and words for its exit code."""
 
+import signal
 import subprocess
 from typing import Protocol
 
@@ -23,3 +24,8 @@ def reap(process: Ending, deadline_s: float, what: str) -> int:
         raise DeadlineError(
             Problem(f"{what} (pid {process.pid})", f"has not ended in {deadline_s:.0f} s", fix)
         ) from None
+
+
+def ending(code: int) -> str:
+    """Says how a process ended, by its exit code as `subprocess` gives it."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

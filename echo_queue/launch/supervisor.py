@@ -25,7 +25,7 @@ from echo_queue import failpoints
 from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.launch import guard
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.reap import reap
+from echo_queue.launch.reap import ending, reap
 
 # The shell reports itself to the guard and then becomes the role, without the guard's pipe. So the guard knows of a
 # role even if the supervisor is killed between starting the role and reporting it.
@@ -358,9 +358,5 @@ def _given_up(entry: Supervised, code: int) -> Problem:
     tail = "\n".join(f"      {line}" for line in entry.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
     if code == 2:
         return Problem(entry.role.name, f"cannot continue:\n{tail}", "fix that, then run again: it continues")
-    what = f"{_ending(code)}, {entry.deaths} times in a row; its last lines:\n{tail}"
+    what = f"{ending(code)}, {entry.deaths} times in a row; its last lines:\n{tail}"
     return Problem(entry.role.name, what, f"fix it ({entry.log} has more), then run again: it continues")
-
-
-def _ending(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

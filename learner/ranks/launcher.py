@@ -22,7 +22,7 @@ from contextlib import suppress
 from echo_queue import failpoints
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.launch.backoff import RestartBackoff
-from echo_queue.launch.reap import reap
+from echo_queue.launch.reap import ending, reap
 from echo_queue.launch.signals import ENDING, dispatch_signals
 from learner.ranks.place import LAUNCHED, LISTENER
 
@@ -101,7 +101,7 @@ def wait(ranks: Sequence["subprocess.Popen[bytes]"]) -> tuple[int, str]:
             log.warning("learner rank %d is killed, since the others have ended", number)
             _signal(rank, signal.SIGKILL)
         reap(rank, GONE_S, f"learner rank {number}")
-    cause = ", ".join(f"learner rank {rank} {_ending(code)}" for rank, code in first.items())
+    cause = ", ".join(f"learner rank {rank} {ending(code)}" for rank, code in first.items())
     if REFUSED in codes.values():
         return REFUSED, cause
     return (DONE if codes.get(0) == DONE else AGAIN), cause
@@ -158,7 +158,3 @@ def _ended(ranks: Sequence["subprocess.Popen[bytes]"]) -> dict[int, int]:
 def _signal(rank: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         failpoints.step("signal rank", lambda: rank.send_signal(number), number)
-
-
-def _ending(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
