@@ -55,11 +55,12 @@ def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
-    team = join(config, place, device.choose(config.learner.device, place.local))
+    where = device.choose(config.learner.device, place.local)
+    team = join(config, place, where)
     if team.share(lambda: _begin(config, store)) == FINISHED:
         team.settle()
         return
-    loop = open_loop(config, store, team, place)
+    loop = open_loop(config, store, team, where)
     loop.leader.start()
     try:
         loop.run(stop)
@@ -101,7 +102,7 @@ class TrainingLoop:
             self.leader.commit(self.saver.finished())
             if order.save:
                 self.leader.commit(self.saver.wait())
-                self.saver.begin(order.version, self.policy.pieces(), **self.leader.history()._asdict())
+                self.saver.begin(order.version, self.policy.pieces(), self.leader.history())
             if order.export:
                 self.leader.finish(weights)
 
@@ -119,9 +120,8 @@ class TrainingLoop:
         return learn(self.policy, order.groups, number, learner, temperature, reference=self.reference)
 
 
-def open_loop(config: Config, store: ObjectStore, team: Team, place: Place = ALONE) -> TrainingLoop:
+def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.device) -> TrainingLoop:
     """Loads the newest checkpoint. Rank 0 resumes the run at it: from then on every older learner of it is fenced."""
-    where = device.choose(config.learner.device, place.local)
     with team.together("load the model"):
         policy = load_policy(config, where, team)
         reference = load_reference(config, where, team) if config.learner.kl else None
