@@ -33,6 +33,7 @@ from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
+from learner.recovery.manifest import History
 from learner.recovery.state_files import FILE_BYTES, THREADS, Piece
 
 MB, GB = 1e6, 1e9
@@ -97,7 +98,7 @@ def save(store: ObjectStore, team: Team, pieces: Pieces, file_bytes: int) -> Non
     version = Version(1, team.size)
     checkpoint.write(store, team, version, pieces, file_bytes)
     if team.first:
-        checkpoint.complete(store, team, version, trained=(), parent=None, window=1.0, deadline_s=DEADLINE_S)
+        checkpoint.complete(store, team, version, History(), DEADLINE_S)
 
 
 def load(store: ObjectStore, team: Team, pieces: Pieces, file_bytes: int) -> None:

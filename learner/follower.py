@@ -6,10 +6,9 @@ from threading import Event
 from torch import Tensor
 
 from echo_queue.records import Version
-from learner.leader import History
 from learner.ranks.order import Order, receive
 from learner.ranks.team import Team
-from learner.recovery.manifest import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest, History
 from learner.update import UpdateResult
 
 

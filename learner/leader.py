@@ -33,7 +33,7 @@ from learner.publication.weight_broadcast import WeightBroadcast
 from learner.ranks.order import Order, send
 from learner.ranks.team import Team
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.manifest import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest, History
 from learner.update import UpdateResult
 from learner.update_metrics import Seconds, describe
 
@@ -53,14 +53,6 @@ class Clock(NamedTuple):
     gathered: float = 0.0
     trained: float = 0.0
     save_s: float = 0.0
-
-
-class History(NamedTuple):
-    """What a checkpoint's manifest says beside its files (`CheckpointManifest`)."""
-
-    trained: tuple[str, ...] = ()
-    parent: CheckpointManifest | None = None
-    window: float = 0.0
 
 
 class Leader:
@@ -223,8 +215,8 @@ class Leader:
         self._trained_groups.keep(order.version, order.groups)
 
     def history(self) -> History:
-        """Returns what the manifest of the checkpoint that begins now is to say."""
-        history = History(tuple(self._trained), self._newest, self._window)
+        """Returns the history of the checkpoint that begins now."""
+        history = History(tuple(self._trained), self._newest.name if self._newest else None, self._window)
         self._saved, self._saved_s = self._version.number, time.monotonic()
         self._trained.clear()
         return history

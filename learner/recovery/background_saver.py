@@ -23,7 +23,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
-from learner.recovery.manifest import CheckpointManifest, name_of
+from learner.recovery.manifest import CheckpointManifest, History, name_of
 from learner.recovery.state_files import Piece
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,7 @@ class Snapshot(NamedTuple):
 
     version: Version
     pieces: Sequence[Piece]
-    trained: tuple[str, ...]
-    parent: CheckpointManifest | None
-    window: float
+    history: History
 
 
 class BackgroundThread(threading.Thread):
@@ -68,19 +66,11 @@ class SaveThread(BackgroundThread):
         self._store, self._team, self._snapshot, self._deadline_s = store, team, snapshot, deadline_s
 
     def _save(self) -> None:
-        version, pieces, trained, parent, window = self._snapshot
+        version, pieces, history = self._snapshot
         checkpoint.write(self._store, self._team, version, pieces)
         self.written = True
         if self._team.first:
-            self.saved = checkpoint.complete(
-                self._store,
-                self._team,
-                version,
-                trained=trained,
-                parent=parent,
-                window=window,
-                deadline_s=self._deadline_s,
-            )
+            self.saved = checkpoint.complete(self._store, self._team, version, history, self._deadline_s)
 
 
 class BackgroundSaver:
@@ -95,19 +85,11 @@ class BackgroundSaver:
         self._saving: SaveThread | None = None
         self._pruning: BackgroundThread | None = None
 
-    def begin(
-        self,
-        version: Version,
-        pieces: Sequence[Piece],
-        *,
-        trained: tuple[str, ...],
-        parent: CheckpointManifest | None,
-        window: float,
-    ) -> None:
+    def begin(self, version: Version, pieces: Sequence[Piece], history: History) -> None:
         """Copies this rank's pieces and begins to save them. The checkpoint before must have been taken by `wait`."""
         if self._saving is not None:
             raise RuntimeError(f"checkpoint {self._saving.name_of_checkpoint} is still being saved")
-        snapshot = Snapshot(version, self._copy(pieces), trained, parent, window)
+        snapshot = Snapshot(version, self._copy(pieces), history)
         self._saving = SaveThread(self._store, self._team, snapshot, self._deadline_s)
         self._saving.start()
 

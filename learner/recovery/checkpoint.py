@@ -22,7 +22,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import rank_report, state_reader
-from learner.recovery.manifest import MANIFEST, PREFIX, CheckpointManifest, decode, folder_of, name_of
+from learner.recovery.manifest import MANIFEST, PREFIX, CheckpointManifest, History, decode, folder_of, name_of
 from learner.recovery.rank_report import RankReport
 from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, Piece, write_files
 
@@ -58,10 +58,7 @@ def complete(
     store: ObjectStore,
     team: Team,
     version: Version,
-    *,
-    trained: tuple[str, ...],
-    parent: CheckpointManifest | None,
-    window: float,
+    history: History,
     deadline_s: float,
 ) -> CheckpointManifest:
     """Rank 0: makes a checkpoint of what all ranks have stored.
@@ -73,7 +70,7 @@ def complete(
     reports = rank_report.gather(team, _parts_of(name), deadline_s)
     rank_report.raise_failures(reports, f"save its part of checkpoint {name}")
     files = tuple(file for report in reports for file in report.files)
-    manifest = CheckpointManifest(*version, parent.name if parent else None, window, trained, name, files)
+    manifest = CheckpointManifest(*version, history.parent, history.window, history.trained, name, files)
     _check_whole(manifest)
     _put_manifest(store, manifest)
     return manifest

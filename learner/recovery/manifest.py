@@ -6,7 +6,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -16,6 +16,14 @@ from learner.recovery.state_files import DTYPES, StateFile, StoredRows, rows_of
 PREFIX, MANIFEST = "checkpoints/", "manifest.json"
 FORMAT = 3
 DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class History(NamedTuple):
+    """How a checkpoint came about, as its manifest says: `trained`, `parent` and `window` of `CheckpointManifest`."""
+
+    trained: tuple[str, ...] = ()
+    parent: str | None = None
+    window: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -219,8 +219,8 @@ def test_a_learner_that_was_taken_over_stops_at_once(harness: LearnerHarness) ->
     harness.submit(config, PROMPTS)
     queue = harness.queue(config)
     harness.work(config)
-    older = open_loop(config, harness.store(config), Team.alone())
-    open_loop(config, harness.store(config), Team.alone())
+    older = open_loop(config, harness.store(config), Team.alone(), torch.device("cpu"))
+    open_loop(config, harness.store(config), Team.alone(), torch.device("cpu"))
     older.leader.broadcast.start()
     with pytest.raises(FencedError):
         older.run(threading.Event())

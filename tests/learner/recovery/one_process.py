@@ -8,7 +8,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
-from learner.recovery.manifest import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest, History
 from learner.recovery.state_files import FILE_BYTES, Piece, whole
 
 DEADLINE_S = 60.0
@@ -49,9 +49,8 @@ def save(
 ) -> CheckpointManifest:
     team = Team.alone()
     checkpoint.write(store, team, version, whole(tensors), file_bytes)
-    return checkpoint.complete(
-        store, team, version, trained=trained, parent=parent, window=window, deadline_s=DEADLINE_S
-    )
+    history = History(trained, parent.name if parent else None, window)
+    return checkpoint.complete(store, team, version, history, DEADLINE_S)
 
 
 def newest(

@@ -13,7 +13,7 @@ from echo_queue.storage.object_store import ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.manifest import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest, History
 from learner.recovery.state_files import whole
 from learner.training_loop import open_loop, train
 from tests.learner.learner_harness import LearnerHarness
@@ -68,7 +68,8 @@ def refuse() -> None:
 def begin(
     saver: BackgroundSaver, number: int, tensors: dict[str, torch.Tensor], parent: CheckpointManifest | None = None
 ) -> None:
-    saver.begin(Version(1, number), tuple(whole(tensors)), trained=(f"a/0/{number}",), parent=parent, window=1.0)
+    history = History((f"a/0/{number}",), parent.name if parent else None, 1.0)
+    saver.begin(Version(1, number), tuple(whole(tensors)), history)
 
 
 def newest(store: ObjectStore) -> tuple[CheckpointManifest, dict[str, torch.Tensor]]:
@@ -184,7 +185,7 @@ def test_a_failed_upload_is_noticed_while_the_learner_waits_for_groups(
 ) -> None:
     config = harness.config(queue={"stall_deadline_s": DEADLINE_S})
     harness.submit(config, 42)
-    loop = open_loop(config, harness.store(config), Team.alone())
+    loop = open_loop(config, harness.store(config), Team.alone(), torch.device("cpu"))
     monkeypatch.setattr(failpoints, "observer", At(PUT, refuse))
     begin(loop.saver, 1, {"weight": torch.zeros(1)})
     with pytest.raises(ServiceError, match="is full"):

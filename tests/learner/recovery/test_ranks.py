@@ -26,7 +26,7 @@ from learner.model.policy import Policy
 from learner.ranks.team import RankLostError, Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
-from learner.recovery.manifest import CheckpointManifest
+from learner.recovery.manifest import CheckpointManifest, History
 from learner.recovery.state_files import Piece
 from tests.learner.rank_processes import RankFailedError, RankProcesses, run_ranks
 from tests.learner.recovery.one_process import Read, Shapes
@@ -127,7 +127,8 @@ def begun(
     saver = BackgroundSaver(store, team, deadline_s)
     if pieces is None:
         pieces = pieces_of(state(number), team.rank, team.size, seed=team.size)
-    saver.begin(Version(1, number), pieces, trained=(f"a/0/{number}",), parent=parent, window=1.0)
+    history = History((f"a/0/{number}",), parent.name if parent else None, 1.0)
+    saver.begin(Version(1, number), pieces, history)
     return saver
 
 

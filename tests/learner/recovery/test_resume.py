@@ -148,7 +148,7 @@ def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(h
     harness.submit(config, PROMPTS)
     harness.work(config)
     queue = harness.queue(config)
-    learner = open_loop(config, harness.store(config), Team.alone())
+    learner = open_loop(config, harness.store(config), Team.alone(), torch.device("cpu"))
     learner.leader.broadcast.start()
     before = queue.status()
     ends: list[BaseException] = []
