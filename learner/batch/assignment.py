@@ -20,7 +20,7 @@ import numpy.typing as npt
 from learner.batch.prepare import PromptSamples
 
 UNEVEN = 0.05
-"""How far above the mean a rank's load may lie before a prompt's samples are divided among ranks."""
+"""A rank's load may lie this share above the mean before a prompt's samples are divided among ranks."""
 
 
 Loads = npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ class Part:
 
     @cached_property
     def loads(self) -> Loads:
-        """What the first sample costs with the prompt, then the first two, and so on."""
+        """The costs of the prompt with its first sample, then with its first two, and so on."""
         return self.prompt_load + np.cumsum(self.row_loads)
 
     @cached_property
@@ -46,7 +46,7 @@ class Part:
 
     @cached_property
     def largest(self) -> float:
-        """What the most expensive sample costs with the prompt."""
+        """The cost of the prompt with its most expensive sample."""
         return float(self.prompt_load + self.row_loads.max())
 
     def divided(self, count: int) -> tuple[Self, Self | None]:

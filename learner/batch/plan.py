@@ -38,14 +38,14 @@ layers would be compiled once more for a dimension of 1."""
 
 @dataclass(frozen=True)
 class Costs:
-    """What the parts of a micro-batch cost, relative to one another."""
+    """The costs of a micro-batch's parts, relative to one another."""
 
     per_token: float
-    """Of each token, in the linear layers"""
+    """Each token's cost in the linear layers"""
     per_pair: float
-    """Of each pair of a query and a key that attend"""
+    """The cost of each pair of a query and a key that attend"""
     per_target: float = 0.0
-    """Of each token that the model drew, in the output embeddings"""
+    """The cost in the output embeddings of each token that the model drew"""
 
     @classmethod
     def of(cls, model_config: PretrainedConfig) -> "Costs":

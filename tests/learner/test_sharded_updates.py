@@ -27,7 +27,7 @@ from tests.learner.synthetic import group, tiny_model
 CPU = torch.device("cpu")
 RAGGED = [group(number, 2 + 3 * number, (4, 9, 1 + number), (1, 0, number % 2)) for number in range(5)]
 TWO_SAMPLES = [group(7, 6, (3, 5), (1, 0))]
-"""Of three ranks, one has nothing to train."""
+"""One of three ranks has nothing to train."""
 NO_VARIANCE = [group(8, rewards=(1, 1, 1)), group(9, rewards=(0, 0, 0))]
 BATCHES = (RAGGED, TWO_SAMPLES, NO_VARIANCE, [*RAGGED[:2], *NO_VARIANCE])
 TEMPERATURE = 0.9
@@ -68,7 +68,7 @@ CASES = {
 
 
 class Trained(NamedTuple):
-    """What one rank knows after some updates."""
+    """The results and the state of one rank after some updates."""
 
     results: list[UpdateResult]
     pieces: list[Piece]

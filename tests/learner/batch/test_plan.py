@@ -51,7 +51,7 @@ def row(length: int, number: int, drawn: bool) -> SampleRow:
 
 
 def outline(shares: Sequence[Share]) -> list[list[list[tuple[int, list[float]]]]]:
-    """For each micro-batch of each rank the groups and the samples in it."""
+    """Lists, for each micro-batch of each rank, the groups and the samples in it."""
     return [[[(int(p.prompt[0]), numbers(p)) for p in batch] for batch in share] for share in shares]
 
 
@@ -73,12 +73,12 @@ def size(batch: Pieces, packing: type[Packing]) -> int:
 
 
 def time(shares: Sequence[Share], costs: Costs) -> float:
-    """What the update costs if every step takes as long as its largest micro-batch."""
+    """Returns the cost of the update if every step takes as long as its largest micro-batch."""
     return sum(max(map(costs.total, step)) for step in zip(*shares, strict=True))
 
 
 def alone(update: Update, costs: Costs) -> list[float]:
-    """What each sample costs with a prompt of its own."""
+    """Returns the cost of each sample with a prompt of its own."""
     return [costs.total((PromptSamples(g.prompt, (row,)),)) for g in update.groups for row in g.rows]
 
 
