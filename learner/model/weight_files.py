@@ -53,6 +53,11 @@ class WeightFiles:
         """Finds the files of a folder or of a hub model, which are downloaded if need be. Raises `OSError`."""
         return cls(model, {name: tensor for file in _files(model) for name, tensor in _contents(file)})
 
+    @property
+    def files(self) -> list[Path]:
+        """The files, in order of their names."""
+        return sorted({tensor.file for tensor in self._tensors.values()})
+
     def check(self, model: PreTrainedModel) -> None:
         """Raises `ConfigError` unless the files hold every parameter of `model` in its shape, and nothing else."""
         parameters = _parameters(model)
