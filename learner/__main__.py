@@ -19,7 +19,7 @@ from echo_queue.launch.signals import set_on_signals
 from learner.ranks import launcher
 from learner.ranks.place import ALONE, Place
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("learner")
 
 
 def main() -> int:
