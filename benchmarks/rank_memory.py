@@ -23,13 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from benchmarks.learner import Mix, random_group
+from benchmarks.learner.work import Mix
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
@@ -131,7 +130,7 @@ def run_rank(directory: Path) -> int:
     note("load")
     policy = load_policy(config, cpu, team)
     saver = BackgroundSaver(store, team, DEADLINE_S)
-    groups = [random_group(np.random.default_rng(seed), MIX, policy.vocabulary) for seed in range(MIX.groups)]
+    groups = MIX.batch(policy.vocabulary)
     published: dict[str, Tensor] = {}
     for number in range(1, UPDATES + 1):
         note(f"update {number}")
