@@ -3,7 +3,7 @@
 `status` and `audit` are the read-only functions of `library/monitor.lua`; everything else is read by plain commands.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, Client
@@ -59,12 +59,12 @@ class Monitor(RunState, PublishedWeights, Submissions, Events):
 
     def _entry_in_replay(self, task: str | None) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """Returns the newest entry, or the one of `task`, whose place `open` holds; none if there is no such entry."""
-        client, keys = self._caller.client, self._caller.keys
+        client: Any = self._caller.client
+        keys = self._caller.keys
         if task is None:
             return list(client.xrevrange(keys.replay, count=1))
-        stream, _, rest = (client.hget(keys.open, task) or b"").partition(b" ")
-        entry = rest.partition(b" ")[0]
-        return list(client.xrange(keys.replay, entry, entry)) if stream == b"replay" else []
+        place = (client.hget(keys.open, task) or b"").split(b" ", 2)
+        return list(client.xrange(keys.replay, place[1], place[1])) if place[0] == b"replay" else []
 
     def partial_group(self, task: str) -> PartialGroup | None:
         """Returns the partial rollout that a task's worker stored last, for a person to inspect; None if there is none.
