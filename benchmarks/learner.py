@@ -33,7 +33,7 @@ from learner.batch.prepare import prepare
 from learner.model import device
 from learner.model.activations import checkpoint_layers
 from learner.model.attention.rectangles import Rectangles
-from learner.model.head import token_scores
+from learner.model.head import Head, token_scores
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import LOGITS_AT_ONCE
@@ -221,7 +221,7 @@ class Plain(torch.nn.Module):
     def forward(self, text: Tensor, advantages: Tensor) -> Tensor:
         """text [R, P + T], advantages [R] → the summed loss."""
         hidden = self.model.base_model(text[:, :-1], use_cache=False).last_hidden_state[:, self._prompt - 1 :]
-        head, targets = self.model.get_output_embeddings().weight, text[:, self._prompt :]
+        head, targets = Head(self.model.get_output_embeddings().weight), text[:, self._prompt :]
         at_once = LOGITS_AT_ONCE[self._device.type]
         logprobs = token_scores(hidden.flatten(0, 1), head, targets.flatten(), 1.0, at_once).logprobs
         return -(logprobs.view(targets.shape) * advantages[:, None]).sum()

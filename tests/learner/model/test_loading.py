@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from echo_queue.errors import ConfigError
 from learner.model.loading import load_policy, load_reference
 from learner.model.sharding import local
 from learner.ranks.team import Team
+from tests.learner.model.families import SCALED, family_model
 from tests.learner.rank_processes import run_ranks
 from tests.learner.synthetic import tiny_model
 
@@ -37,13 +39,11 @@ SIZES: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48,
 }  # fmt: skip
-SCALED = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-SCALED |= {"original_max_position_embeddings": 64}
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen 3, tied": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True)),
     "qwen 3, untied": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=False)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=SCALED, max_position_embeddings=512)),
-}
+} | {family: partial(family_model, family) for family in ("gemma3", "gemma2", "phi3", "smollm3", "olmo3", "gpt_oss")}
 LARGE = Qwen3Config(
     vocab_size=16_000, hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
     head_dim=64, intermediate_size=1_536, tie_word_embeddings=True,

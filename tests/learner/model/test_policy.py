@@ -17,7 +17,7 @@ from learner.batch.prepare import prepare
 from learner.model import device
 from learner.model.activations import Kept
 from learner.model.attention.rectangles import Rectangles
-from learner.model.head import token_scores
+from learner.model.head import Head, token_scores
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
@@ -122,7 +122,7 @@ def test_a_head_in_pieces_gives_the_scores_and_gradients_of_the_whole(rows: int,
     results = []
     for at_once in (10_000, rows * 50):
         inputs = [tensor.clone().requires_grad_() for tensor in (hidden, weight)]
-        scored = token_scores(*inputs, targets, 0.7, at_once)
+        scored = token_scores(inputs[0], Head(inputs[1]), targets, 0.7, at_once)
         (scored.logprobs * upstream).sum().backward()
         results.append((scored.logprobs, scored.entropy, *(tensor.grad for tensor in inputs)))
         assert not scored.entropy.requires_grad
