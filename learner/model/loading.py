@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.estimate import model_refusals
 from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
 from learner.model.policy import Policy
@@ -31,7 +32,7 @@ UNSET = -1
 def load_policy(settings: config.Config, device: torch.device, team: Team) -> Policy:
     """Loads this rank's part of the policy. Raises `ConfigError` if the base model cannot be trained."""
     with _loading(settings):
-        model, files = _open(settings.base_model, torch.float32)
+        model, files = _open(settings, torch.float32)
         policy = Policy(model, settings.learner, getattr(torch, settings.model.dtype), team, device)
         _fill(model, files)
     return policy
@@ -41,7 +42,7 @@ def load_reference(settings: config.Config, device: torch.device, team: Team) ->
     """Loads the base model for the KL term, without gradients, in the type in which the policy computes."""
     dtype = getattr(torch, settings.model.dtype)
     with _loading(settings):
-        model, files = _open(settings.base_model, dtype)
+        model, files = _open(settings, dtype)
         scorer = Scorer(model.requires_grad_(False))
         if team.size > 1:
             shard(scorer, scorer.layers, dtype, device, trained=False)
@@ -57,11 +58,14 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _open(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, WeightFiles]:
+def _open(settings: config.Config, dtype: torch.dtype) -> tuple[PreTrainedModel, WeightFiles]:
     """Returns the model, prepared for `Scorer` and without values on the meta device, and its files."""
-    architecture: PretrainedConfig = AutoConfig.from_pretrained(name)
+    architecture: PretrainedConfig = AutoConfig.from_pretrained(settings.base_model)
+    longest = settings.model.max_prompt_tokens + settings.model.max_new_tokens
+    if problems := tuple(model_refusals(architecture.to_dict(), longest)):
+        raise ConfigError(*problems)
     check_architecture(architecture)
-    files = WeightFiles.find(name)
+    files = WeightFiles.find(settings.base_model)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture, dtype=dtype)
     files.check(model)

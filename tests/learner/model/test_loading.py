@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    CohereConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
@@ -157,6 +158,13 @@ def test_a_model_whose_files_name_tensors_otherwise_is_refused(tmp_path: Path) -
     sizes = SIZES | {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
     Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"its files lack model\.layers\.0\.mlp\.experts"):
+        load_policy(config(tmp_path), CPU, Team.alone())
+
+
+def test_a_model_that_is_not_trained_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """As a hub model is whose config.json was not on this machine when the configuration was checked."""
+    CohereConfig(**SIZES).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="of type cohere, is not one of those whose training is checked"):
         load_policy(config(tmp_path), CPU, Team.alone())
 
 
