@@ -44,7 +44,12 @@ def _of_model(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
     longest = config.model.max_prompt_tokens + config.model.max_new_tokens
     problems = tuple(model_refusals(found, longest))
     yield from problems
-    if not problems and has_experts(found) and config.rollout.engine != "transformers":
+    if problems:
+        return
+    if config.learner.freeze_router and not has_experts(found):
+        what = f"is set, but the model, of type {found['model_type']}, is no mixture of experts"
+        yield Problem("learner.freeze_router", what, "remove it")
+    if config.rollout.engine != "transformers" and has_experts(found):
         yield Problem(
             "rollout.engine",
             f"the model, of type {found['model_type']}, is a mixture of experts, which vLLM stores otherwise than the "

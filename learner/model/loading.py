@@ -6,6 +6,7 @@
 """
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ from learner.model.sharding import materialise, shard
 from learner.model.weight_files import WeightFiles
 from learner.ranks.team import Team
 
+ROUTER = re.compile(r"\.mlp\.(gate|router)\.(weight|bias)$")
+"""The parameters of routers: `gate` of Qwen3-MoE and Mixtral, `router` of gpt-oss."""
 UNSET = -1
 """What an integer buffer holds before it is computed."""
 
@@ -33,6 +36,8 @@ def load_policy(settings: config.Config, device: torch.device, team: Team) -> Po
     """Loads this rank's part of the policy. Raises `ConfigError` if the base model cannot be trained."""
     with _loading(settings):
         model, files = _open(settings, torch.float32)
+        if settings.learner.freeze_router:
+            freeze_router(model)
         policy = Policy(model, settings.learner, getattr(torch, settings.model.dtype), team, device)
         _fill(model, files)
     return policy
@@ -49,6 +54,16 @@ def load_reference(settings: config.Config, device: torch.device, team: Team) ->
         materialise(scorer, device)
         _fill(model, files)
     return scorer
+
+
+def freeze_router(model: PreTrainedModel) -> None:
+    """Leaves the routers of a mixture of experts out of training. Raises `ConfigError` if there are none."""
+    routers = [parameter for name, parameter in model.named_parameters() if ROUTER.search(name)]
+    if not routers:
+        what = f"is set, but {type(model).__name__} is no mixture of experts"
+        raise ConfigError(Problem("learner.freeze_router", what, "remove it"))
+    for router in routers:
+        router.requires_grad_(False)
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:

@@ -78,6 +78,13 @@ def test_experts_are_served_by_the_engine_that_can_renew_them(engine: str, tmp_p
     assert problems == ([] if engine == "transformers" else [("rollout.engine", 'set rollout.engine = "transformers"')])
 
 
+def test_a_router_can_be_frozen_only_where_there_is_one(tmp_path: Path) -> None:
+    for name, expected in (("qwen3-30b-a3b", []), ("qwen3-4b", ["learner.freeze_router"])):
+        (tmp_path / "config.json").write_bytes((MODELS / f"{name}.json").read_bytes())
+        run = config(model={"base": str(tmp_path)}, learner={"allow_cpu": True, "freeze_router": True})
+        assert [problem.where for problem in refusals(run)] == expected
+
+
 def test_a_config_json_that_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(public("qwen3-4b"))[:-5])
     assert "is not JSON" in str([*refusals(config(model={"base": str(tmp_path)}))])

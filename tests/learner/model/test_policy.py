@@ -22,6 +22,7 @@ from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import local
+from tests.learner.model.families import family_model
 from tests.learner.synthetic import group, tiny_model
 
 
@@ -77,9 +78,10 @@ def test_bfloat16_scores_as_a_model_that_is_loaded_in_bfloat16(tmp_path: Path) -
     assert torch.equal(found.entropy, expected.entropy)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "mixtral"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_model_that_is_written_holds_what_was_published(tmp_path: Path, dtype: torch.dtype) -> None:
-    policy = Policy(for_scorer(tiny_model()), Learner(), dtype)
+def test_the_model_that_is_written_holds_what_was_published(tmp_path: Path, dtype: torch.dtype, family: str) -> None:
+    policy = Policy(for_scorer(family_model(family)), Learner(), dtype)
     published = policy.snapshot()
     policy.save_pretrained(tmp_path, published)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
