@@ -12,13 +12,13 @@ Kept = Literal["none", "selective", "full"]
 EXPENSIVE = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
-    torch.ops.aten._grouped_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.torch_attn._varlen_attn.default,
 }
-"""The operations whose results "selective" keeps: matrix products and attention. All else is cheap to compute again."""
+"""The operations whose results "selective" keeps: matrix products and attention. All else is cheap to compute again,
+but the products of experts, which cannot be kept: gpt-oss adds biases to them in place."""
 
 
 def checkpoint_layers(layers: torch.nn.ModuleList, kind: Kept) -> None:

@@ -22,7 +22,7 @@ from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import local
-from tests.learner.model.families import family_model
+from tests.learner.model.families import FAMILIES, family_model
 from tests.learner.synthetic import group, tiny_model
 
 
@@ -36,12 +36,15 @@ def gradients(policy: Policy) -> dict[str, Tensor]:
     return {name: local(master.grad) for name, master in policy.masters.items() if master.grad is not None}
 
 
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt_oss"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["selective", "full"])
-def test_activations_that_are_computed_again_give_the_same_gradients(kind: str, dtype: torch.dtype) -> None:
-    expected = gradients(Policy(for_scorer(tiny_model()), Learner(), dtype))
+def test_activations_that_are_computed_again_give_the_same_gradients(
+    kind: str, dtype: torch.dtype, family: str
+) -> None:
+    expected = gradients(Policy(for_scorer(family_model(family)), Learner(), dtype))
     settings = Learner(activation_checkpointing=kind)  # type: ignore[arg-type]
-    found = gradients(Policy(for_scorer(tiny_model()), settings, dtype))
+    found = gradients(Policy(for_scorer(family_model(family)), settings, dtype))
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         assert torch.equal(found[name], gradient), name
@@ -67,12 +70,13 @@ def test_layers_with_checkpoints_keep_less_for_the_gradient() -> None:
     assert kept_for_the_gradient(activation_checkpointing="full") < everything
 
 
-def test_bfloat16_scores_as_a_model_that_is_loaded_in_bfloat16(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_scores_as_a_model_that_is_loaded_in_bfloat16(family: str, tmp_path: Path) -> None:
     """Workers load published weights so; buffers such as the rotary frequencies stay in float32 there."""
-    tiny_model().save_pretrained(tmp_path)
+    family_model(family).save_pretrained(tmp_path)
     loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     expected = Scorer(for_scorer(loaded))(one_batch(), 1.0)
-    policy = Policy(for_scorer(tiny_model()), Learner(), torch.bfloat16)
+    policy = Policy(for_scorer(family_model(family)), Learner(), torch.bfloat16)
     found = policy.score(one_batch(), 1.0)
     assert torch.equal(found.logprobs, expected.logprobs)
     assert torch.equal(found.entropy, expected.entropy)
