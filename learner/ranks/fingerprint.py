@@ -8,21 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from blake3 import blake3
-from safetensors import SafetensorError
 from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
-from learner.model.weight_files import WeightFiles
+from learner.model.weight_files import find_files
 
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
+MOST_HEADER_BYTES = 100_000_000
+"""The longest header that safetensors reads; the length in a damaged file may be any."""
 
 
 def fingerprint(model: str) -> str:
     """Returns the fingerprint of a folder or of a hub model, which is downloaded if need be; or why there is none."""
     try:
         config = cached_file(model, CONFIG_NAME) or CONFIG_NAME
-        files = WeightFiles.find(model).files
-    except (OSError, SafetensorError) as error:
+        files = sorted(find_files(model))
+    except OSError as error:
         return f"none: {str(error).splitlines()[0]}"
     digest = blake3(Path(config).read_bytes())
     for file in files:
@@ -36,7 +37,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
     """Yields the header, and pieces at equal distances from the first byte after it to the last one of the file."""
     with file.open("rb") as data:
         length = int.from_bytes(data.read(8), "little")
-        yield data.read(length)
+        yield data.read(min(length, MOST_HEADER_BYTES))
         last = max(8 + length, file.stat().st_size - SAMPLE_BYTES)
         for number in range(SAMPLES):
             data.seek(8 + length + (last - 8 - length) * number // (SAMPLES - 1))
