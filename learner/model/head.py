@@ -60,15 +60,17 @@ class _PiecewiseScores(torch.autograd.Function):
         hidden, weight, targets, log_z = ctx.saved_tensors
         scaled = (gradients[0] / ctx.temperature).unsqueeze(-1)
         of_hidden = torch.empty_like(hidden)
-        of_weight = torch.zeros(weight.shape, dtype=_wide(weight.dtype), device=weight.device)
+        trained = ctx.needs_input_grad[1]
+        of_weight = torch.zeros(weight.shape if trained else 0, dtype=_wide(weight.dtype), device=weight.device)
         for piece in _pieces(len(hidden), ctx.rows):
             of_logits = _logits(hidden[piece], weight).div_(ctx.temperature)
             of_logits.sub_(log_z[piece].unsqueeze(-1)).exp_().mul_(-scaled[piece])
             of_logits.scatter_add_(-1, targets[piece].unsqueeze(-1), scaled[piece])
             rounded = of_logits.to(hidden.dtype)
             of_hidden[piece] = rounded @ weight
-            of_weight += rounded.t() @ hidden[piece]
-        return of_hidden, of_weight.to(weight.dtype), None, None, None
+            if trained:
+                of_weight += rounded.t() @ hidden[piece]
+        return of_hidden, of_weight.to(weight.dtype) if trained else None, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
 from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
+from learner.model.lora.adapters import Adapters
+from learner.model.lora.frozen_base import FrozenBase
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import materialise, shard
@@ -30,10 +32,25 @@ UNSET = -1
 
 def load_policy(settings: config.Config, device: torch.device, team: Team) -> Policy:
     """Loads this rank's part of the policy. Raises `ConfigError` if the base model cannot be trained."""
+    dtype = getattr(torch, settings.model.dtype)
     with _loading(settings):
+        if settings.model.lora.rank:
+            return _load_adapted(settings, dtype, device, team)
         model, files = _open(settings.base_model, torch.float32)
-        policy = Policy(model, settings.learner, getattr(torch, settings.model.dtype), team, device)
+        policy = Policy(model, settings.learner, dtype, team, device)
         _fill(model, files)
+    return policy
+
+
+def _load_adapted(settings: config.Config, dtype: torch.dtype, device: torch.device, team: Team) -> Policy:
+    """Loads a policy that trains adapters beside a frozen base model."""
+    model, files = _open(settings.base_model, dtype)
+    adapters = Adapters(model, settings.model.lora)
+    policy = Policy(model, settings.learner, dtype, team, device, adapters=adapters)
+    _fill(model, files)
+    adapters.initialise(settings.run.seed)
+    if team.first:
+        policy.frozen_base = FrozenBase(settings.base_model, lambda: files.whole(model, dtype), adapters)
     return policy
 
 

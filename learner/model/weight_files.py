@@ -19,6 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from echo_queue.errors import ConfigError, Problem
+from learner.model.lora.adapters import base_name
 from learner.model.sharding import first_row, local
 
 READ_BYTES = 16 << 20
@@ -43,7 +44,7 @@ class StoredTensor:
 
 
 class WeightFiles:
-    """The tensors of a model's files, by name."""
+    """The tensors of a model's files, by name. Adapters of a model are in no file, and are passed over."""
 
     def __init__(self, model: str, tensors: Mapping[str, StoredTensor]) -> None:
         self._model, self._tensors = model, tensors
@@ -83,6 +84,16 @@ class WeightFiles:
                 if not all(torch.equal(part, rows.to(part)) for part, rows in parts):
                     raise self._error("hold different values of", [stored, name])
 
+    def whole(self, model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Yields every parameter of the base model, whole and as `dtype`; tied ones once, by their first name."""
+        for names, _ in _parameters(model):
+            stored = self._stored(names)[0]
+            shape = self._tensors[stored].shape
+            tensor = torch.empty(shape, dtype=dtype)
+            for at, rows in self._rows(stored, 0, shape[0]):
+                tensor[at : at + len(rows)] = rows
+            yield names[0], tensor
+
     def _stored(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self._tensors]
 
@@ -101,10 +112,11 @@ class WeightFiles:
 
 
 def _parameters(model: PreTrainedModel) -> list[tuple[list[str], Parameter]]:
-    """Returns every parameter with its names: tied ones have several."""
+    """Returns every parameter of the base model with its names: tied ones have several."""
     names = defaultdict[Parameter, list[str]](list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names[parameter].append(name)
+    for given, parameter in model.named_parameters(remove_duplicate=False):
+        if name := base_name(given):
+            names[parameter].append(name)
     return [(listed, parameter) for parameter, listed in names.items()]
 
 
