@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+LayerName = Annotated[str, Field(pattern=r"^\w+$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 INTERACTIVE = ("interactive", "verifiers", "poker")
@@ -102,7 +103,7 @@ class Lora(Section):
     """Rank of the adapters, `r` in PEFT. 0 trains all weights of the model instead."""
     alpha: float = Field(default=32.0, gt=0)
     """The product of the two factors is scaled by `alpha / rank`. PEFT calls it `lora_alpha`."""
-    target_modules: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
+    target_modules: Literal["all-linear"] | Annotated[tuple[LayerName, ...], Field(min_length=1)] = "all-linear"
     """Names of the linear layers that get adapters, such as `["q_proj", "v_proj"]`. `all-linear` stands for all but the
     output embeddings."""
 

@@ -7,10 +7,12 @@ not, what depends on it goes unchecked.
 import os
 from collections.abc import Iterator, Mapping
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Lora
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.devices import learner_is_on_cpu
+from echo_queue.estimate.lora import linear_layers
 from echo_queue.estimate.model_config import model_shape
+from echo_queue.estimate.model_shape import ModelShape
 from echo_queue.estimate.training_time import t_gen_s
 
 LARGEST_ON_CPU = 2_000_000_000
@@ -28,15 +30,24 @@ def refusals(config: Config, environ: Mapping[str, str] = os.environ) -> Iterato
             f"set {2 * first_group_s:.0f} or more, lower model.max_new_tokens, or set rollout.tokens_per_s to what "
             "your engine makes of one sample",
         )
-    yield from _of_device(config, environ)
-
-
-def _of_device(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
-    if config.learner.allow_cpu or not learner_is_on_cpu(config, environ):
-        return
     try:
-        parameters = model_shape(config, environ=environ).total
+        shape = model_shape(config, environ=environ)
     except ConfigError:
+        return
+    yield from _of_device(config, environ, shape)
+    yield from _of_lora(config.model.lora, shape)
+
+
+def _of_lora(lora: Lora, shape: ModelShape) -> Iterator[Problem]:
+    known, named = linear_layers(shape), lora.target_modules
+    for name in () if named == "all-linear" else sorted({*named} - known.keys()):
+        what = f"{name} is no linear layer of the model's decoder"
+        yield Problem("model.lora.target_modules", what, f"name some of {', '.join(known)}")
+
+
+def _of_device(config: Config, environ: Mapping[str, str], shape: ModelShape) -> Iterator[Problem]:
+    parameters = shape.total
+    if config.learner.allow_cpu or not learner_is_on_cpu(config, environ):
         return
     if parameters > LARGEST_ON_CPU:
         yield Problem(
