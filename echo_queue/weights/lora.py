@@ -32,23 +32,29 @@ class LoraDescription:
     scaling: float
     base: tuple[TensorInfo, ...]
 
-    def encode(self) -> "Tensor":
-        """Returns the description as a tensor of bytes."""
-        import torch
-
-        text = canonical({"scaling": self.scaling, "base": [info.body() for info in self.base]})
-        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    def encode(self) -> bytes:
+        return canonical({"scaling": self.scaling, "base": [info.body() for info in self.base]})
 
     @classmethod
-    def decode(cls, tensor: "Tensor") -> "LoraDescription":
+    def decode(cls, data: bytes) -> "LoraDescription":
         """Decodes what `encode` made. Raises `ValueError` for anything else."""
-        data = tensor.cpu().numpy().tobytes()
         match orjson.loads(data):
             case {"scaling": float(scaling), "base": [*listed]}:
                 found = cls(scaling, tuple(map(_info, listed)))
-                if found.encode().equal(tensor.cpu()):
+                if found.encode() == data:
                     return found
         raise ValueError("it is no description of LoRA adapters")
+
+    def tensor(self) -> "Tensor":
+        """Returns the encoded description as a tensor, as which it is published and saved."""
+        import torch
+
+        return torch.frombuffer(bytearray(self.encode()), dtype=torch.uint8)
+
+    @classmethod
+    def of(cls, tensor: "Tensor") -> "LoraDescription":
+        """Decodes what `tensor` made. Raises `ValueError` for anything else."""
+        return cls.decode(tensor.cpu().numpy().tobytes())
 
     def differing(self, other: "LoraDescription") -> str | None:
         """Returns the name of a tensor that the two base models do not share; None if they are the same model."""

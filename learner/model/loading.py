@@ -49,8 +49,9 @@ def _load_adapted(settings: config.Config, dtype: torch.dtype, device: torch.dev
     policy = Policy(model, settings.learner, dtype, team, device, adapters=adapters)
     _fill(model, files)
     adapters.initialise(settings.run.seed)
-    if team.first:
-        policy.frozen_base = FrozenBase(settings.base_model, lambda: files.whole(model, dtype), adapters)
+    policy.frozen_base = FrozenBase.described(
+        settings.base_model, lambda: files.whole(model, dtype), adapters, share=team.share
+    )
     return policy
 
 

@@ -54,7 +54,7 @@ class Policy:
     ) -> None:
         self.model, self.dtype, self.device, self.adapters = model, dtype, device or model.device, adapters
         self.frozen_base: FrozenBase | None = None
-        """With adapters, on rank 0: the base model to which they belong."""
+        """With adapters: the base model to which they belong."""
         self.packing: type[Packing] = packing_for(self.device, dtype)
         self.team = team or Team.alone()
         self._scorer = Scorer(model)
@@ -111,8 +111,8 @@ class Policy:
             published = whole(master.detach().to(self.dtype))
             if self.team.first:
                 copies[name] = published.cpu()
-        if self.frozen_base is not None:
-            copies[DESCRIPTION] = self.frozen_base.description.encode()
+        if self.team.first and self.frozen_base is not None:
+            copies[DESCRIPTION] = self.frozen_base.description.tensor()
         return copies
 
     def save_pretrained(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
@@ -156,8 +156,8 @@ class Policy:
         """Returns this rank's rows of masters and moments; rank 0 adds what is not cut into rows."""
         pieces = [_piece(name, tensor) for name, tensor in self._state() if self.team.first or tensor.ndim]
         more = [_piece(RNG, torch.get_rng_state())] if self.team.first else []
-        if self.frozen_base is not None:
-            more.append(_piece(DESCRIPTION, self.frozen_base.description.encode()))
+        if self.team.first and self.frozen_base is not None:
+            more.append(_piece(DESCRIPTION, self.frozen_base.description.tensor()))
         return [piece for piece in [*pieces, *more] if piece.rows]
 
     @torch.no_grad()

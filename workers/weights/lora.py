@@ -74,7 +74,7 @@ class LoraStage(Stage):
         if DESCRIPTION not in self.tensors:
             what = "are all weights of a model, and this worker expects LoRA adapters"
             raise OtherBase(Problem(f"weights {manifest.version}", what, FIX))
-        found = LoraDescription.decode(self.tensors[DESCRIPTION])
+        found = LoraDescription.of(self.tensors[DESCRIPTION])
         if self._description is not None and (differing := self._description.differing(found)):
             self._refuse_base(manifest, differing)
         return found

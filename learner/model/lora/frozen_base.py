@@ -1,4 +1,4 @@
-"""The frozen base model as rank 0 knows it: its description, which workers compare, and its merging with adapters.
+"""The frozen base model: its description, which workers compare, and its merging with adapters.
 
 Its tensors are read from its files one by one whenever they are needed, so that no second copy of it stays in memory.
 """
@@ -6,6 +6,7 @@ Its tensors are read from its files one by one whenever they are needed, so that
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -20,20 +21,31 @@ from learner.model.lora.adapters import Adapters
 ADAPTER_FOLDER, ADAPTER_FILE, CONFIG_FILE = "adapter", "adapter_model.safetensors", "adapter_config.json"
 PEFT_PREFIX = "base_model.model."
 """PEFT's name for the model that it wraps, with which the names in its files begin."""
+Tensors = Callable[[], Iterable[tuple[str, Tensor]]]
 RENAME = "give this run another name, or the old base model and [model.lora]"
 
 
 class FrozenBase:
     """The base model `name`, as `tensors` yields it: its parameters by name, in the type in which it computes."""
 
-    def __init__(self, name: str, tensors: Callable[[], Iterable[tuple[str, Tensor]]], adapters: Adapters) -> None:
-        self._name, self._tensors, self._adapters = name, tensors, adapters
-        infos = (TensorInfo(key, dtype_name(one), tuple(one.shape), digest_of(one)) for key, one in tensors())
-        self.description = LoraDescription(adapters.scaling, tuple(infos))
+    def __init__(self, name: str, tensors: Tensors, adapters: Adapters, description: LoraDescription) -> None:
+        self._name, self._tensors, self._adapters, self.description = name, tensors, adapters, description
+
+    @classmethod
+    def described(
+        cls, name: str, tensors: Tensors, adapters: Adapters, share: Callable[[Callable[[], bytes]], bytes]
+    ) -> Self:
+        """Reads the base model on rank 0 alone; `share` gives all ranks the description that it makes (`Team.share`)."""
+
+        def describe() -> bytes:
+            infos = (TensorInfo(key, dtype_name(one), tuple(one.shape), digest_of(one)) for key, one in tensors())
+            return LoraDescription(adapters.scaling, tuple(infos)).encode()
+
+        return cls(name, tensors, adapters, LoraDescription.decode(share(describe)))
 
     def check(self, stored: Tensor) -> None:
         """Raises `ConfigError` if the adapters of a checkpoint, by their description, belong to something else."""
-        found = LoraDescription.decode(stored)
+        found = LoraDescription.of(stored)
         differing = self.description.differing(found)
         if differing is not None:
             what = f"the run's checkpoint holds adapters of another base model: {differing} differs"
