@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from echo_queue.config import Lora
 from echo_queue.estimate.model_shape import ModelShape
 
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+"""Phi-3's layers that are several in one. Their adapters are reckoned as those of the several, which are larger."""
+
 
 @dataclass(frozen=True)
 class LoraShape:
@@ -38,7 +41,8 @@ def lora_shape(settings: Lora, shape: ModelShape) -> LoraShape | None:
     if not settings.rank:
         return None
     every = linear_layers(shape)
-    names = every if settings.target_modules == "all-linear" else {*settings.target_modules} & every.keys()
+    named = every if settings.target_modules == "all-linear" else settings.target_modules
+    names = {part for name in named for part in FUSED.get(name, (name,))} & every.keys()
     taken = [every[name] for name in names]
     return LoraShape(
         parameters=sum(settings.rank * (inputs + outputs) * number for inputs, outputs, number in taken),

@@ -24,7 +24,7 @@ from learner.batch.packing import Packing
 from learner.model.activations import checkpoint_layers
 from learner.model.attention import packing_for
 from learner.model.head import Scored
-from learner.model.lora.adapters import Adapters, published_name
+from learner.model.lora.adapters import Adapters
 from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
 from learner.model.scorer import Scorer
 from learner.model.sharding import first_row, local, materialise, shard, whole
@@ -55,7 +55,7 @@ class Policy:
         self.model, self.dtype, self.device, self.adapters = model, dtype, device or model.device, adapters
         self.frozen_base: FrozenBase | None = None
         """With adapters: the base model to which they belong."""
-        self.packing: type[Packing] = packing_for(self.device, dtype)
+        self.packing: type[Packing] = packing_for(self.device, dtype, model)
         self.team = team or Team.alone()
         self._scorer = Scorer(model)
         checkpoint_layers(self._scorer.layers, settings.activation_checkpointing)
@@ -66,11 +66,7 @@ class Policy:
             shard(self._scorer, self._scorer.layers, dtype, self.device)
         if model.device.type == "meta":
             materialise(self._scorer, self.device)
-        self.masters = {
-            published_name(name) if adapters else name: parameter
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        }
+        self.masters = dict(model.named_parameters()) if adapters is None else adapters.parameters(model)
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": [p for p in self.masters.values() if p.ndim >= 2], "weight_decay": settings.weight_decay},

@@ -12,7 +12,7 @@ from torch.nn import ModuleList
 from transformers import PreTrainedModel
 
 from learner.batch.micro_batches import MicroBatch
-from learner.model.head import Scored, token_scores
+from learner.model.head import Head, Scored, token_scores
 
 Score = Callable[[MicroBatch, float], Scored]
 """Scores a micro-batch at a temperature, as `Scorer` does."""
@@ -48,5 +48,6 @@ class Scorer(torch.nn.Module):
             batch.tokens.unsqueeze(0), position_ids=batch.positions.unsqueeze(0), packing=batch.packing, use_cache=False
         )
         hidden = output.last_hidden_state[0].index_select(0, batch.outputs)
-        head = self.model.get_output_embeddings().weight
+        cap = getattr(self.model.config.get_text_config(), "final_logit_softcapping", None)
+        head = Head(self.model.get_output_embeddings().weight, cap)
         return token_scores(hidden, head, batch.targets, temperature, LOGITS_AT_ONCE[hidden.device.type])

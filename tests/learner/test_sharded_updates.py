@@ -23,6 +23,7 @@ from learner.model.sharding import first_row, local
 from learner.ranks.team import RankLostError, Team
 from learner.recovery.state_files import Piece
 from learner.update import UpdateResult, learn
+from tests.learner.model.families import family_model
 from tests.learner.rank_processes import DEADLINE_S, RankProcesses, run_ranks
 from tests.learner.states import put_together, restore
 from tests.learner.synthetic import group, tiny_model
@@ -43,6 +44,8 @@ class Case(NamedTuple):
     masters: torch.dtype = torch.float64
     compute: torch.dtype = torch.float64
     tied: bool = True
+    family: str = ""
+    """One of `tests.learner.model.families`, which is tied as it is."""
     learner: Mapping[str, Any] = {}
     rank: int = 0
     tolerance: float = 1e-6
@@ -51,7 +54,11 @@ class Case(NamedTuple):
     def config(self, folder: Path) -> Config:
         values = {
             "run": {"name": "test", "dir": folder / "run"},
-            "model": {"base": str(base(folder, self.tied)), "dtype": "float32", "lora": {"rank": self.rank}},
+            "model": {
+                "base": str(base(folder, self.family or self.tied)),
+                "dtype": "float32",
+                "lora": {"rank": self.rank},
+            },
             "learner": {"lr": 1e-3, "micro_tokens": 60, "weight_decay": 0.1, **self.learner},
         }
         if self.compute == torch.bfloat16:
@@ -59,6 +66,7 @@ class Case(NamedTuple):
         return Config.model_validate(values)
 
 
+FAMILIES = ("qwen3_moe", "gemma3")
 AGAIN = {"activation_checkpointing": "full"}
 SINGLE = Case(torch.float32, torch.float32, tolerance=1e-4)
 CASES = {
@@ -67,11 +75,11 @@ CASES = {
     "float32, reference": SINGLE._replace(learner={"kl": 0.5}),
     "float32, untied": SINGLE._replace(tied=False),
     # One update, since bfloat16 rounds otherwise where samples lie otherwise in micro-batches, and that adds up.
-    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, {"kl": 0.5} | AGAIN, 0, 2e-2, BATCHES[:1]),
+    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5} | AGAIN, 0, 2e-2, BATCHES[:1]),
     "LoRA, reference": Case(tied=False, learner={"kl": 0.5}, rank=3),
     "LoRA, float32": SINGLE._replace(learner={"kl": 0.5} | AGAIN, rank=3),
-    "LoRA, bfloat16": Case(torch.float32, torch.bfloat16, True, {"kl": 0.5}, 3, 2e-2, BATCHES[:1]),
-}
+    "LoRA, bfloat16": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5}, 3, 2e-2, BATCHES[:1]),
+} | {family: SINGLE._replace(family=family, learner=AGAIN, batches=BATCHES[:2]) for family in FAMILIES}
 
 
 class Trained(NamedTuple):
@@ -82,8 +90,9 @@ class Trained(NamedTuple):
     snapshot: dict[str, Tensor]
 
 
-def base(folder: Path, tied: bool) -> Path:
-    return folder / ("tied" if tied else "untied")
+def base(folder: Path, model: str | bool) -> Path:
+    """`model`: a family, or whether the tiny model is tied."""
+    return folder / (model if isinstance(model, str) else "tied" if model else "untied")
 
 
 def opened(team: Team, case: Case, folder: Path) -> tuple[Policy, Score | None]:
@@ -142,6 +151,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bases")
     for tied in (True, False):
         tiny_model(tie_word_embeddings=tied).save_pretrained(base(folder, tied))
+    for family in FAMILIES:
+        family_model(family).save_pretrained(base(folder, family))
     return folder
 
 

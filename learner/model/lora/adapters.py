@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Linear
+from torch.nn import Linear, Parameter
 from transformers import PreTrainedModel
 
 from echo_queue import config
@@ -74,6 +74,11 @@ class Adapters:
             mine.copy_(drawn[first : first + len(mine)])
             local(b.detach()).zero_()
 
+    def parameters(self, model: PreTrainedModel) -> dict[str, Parameter]:
+        """Returns the adapters' parameters by the names that they have in PEFT's files, without its prefix."""
+        found = ((name, one) for name, one in model.named_parameters() if base_name(name) is None)
+        return {name.replace(f".{ADAPTER}.", "."): one for name, one in found}
+
     @contextmanager
     def disabled(self) -> Iterator[None]:
         """Makes the model compute without its adapters inside the block."""
@@ -93,11 +98,6 @@ class Adapters:
 def _factors(layer: Any) -> tuple[Tensor, Tensor]:
     """Returns A [rank, in] and B [out, rank] of a layer of PEFT's."""
     return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
-
-
-def published_name(parameter: str) -> str:
-    """Returns the name that an adapter's parameter has outside of the model: PEFT leaves out the adapter's own."""
-    return parameter.replace(f".{ADAPTER}.", ".")
 
 
 def base_name(parameter: str) -> str | None:

@@ -35,7 +35,7 @@ class FrozenBase:
     def described(
         cls, name: str, tensors: Tensors, adapters: Adapters, share: Callable[[Callable[[], bytes]], bytes]
     ) -> Self:
-        """Reads the base model on rank 0 alone; `share` gives all ranks the description that it makes (`Team.share`)."""
+        """Reads the base model on rank 0 alone; `share` (`Team.share`) gives all ranks its description."""
 
         def describe() -> bytes:
             infos = (TensorInfo(key, dtype_name(one), tuple(one.shape), digest_of(one)) for key, one in tensors())
