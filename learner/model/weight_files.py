@@ -39,6 +39,11 @@ class WeightFiles:
         tensors = {tensor.name: tensor for file in _files(model) for tensor in _contents(file)}
         return cls(model, stack_experts(tensors))
 
+    @property
+    def files(self) -> list[Path]:
+        """The files, in order of their names."""
+        return sorted({tensor.file for tensor in self._tensors.values()})
+
     def check(self, model: PreTrainedModel) -> None:
         """Raises `ConfigError` unless the files hold every parameter of `model` in its shape, and nothing else."""
         parameters = _parameters(model)
