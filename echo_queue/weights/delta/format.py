@@ -15,13 +15,13 @@ import orjson
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.delta.streams import MalformedStream, Packed, expand, pack
 
-MAGIC = b"EQD1"
+MAGIC = b"EQD2"
 MAX_HEADER = 16 << 20
 PIECE_BYTES = 4 << 20
 """The largest number of a tensor's bytes in one piece."""
 LENGTHS = struct.Struct("<II")
 
-Kind = Literal["same", "gaps", "ranked", "dense", "full"]
+Kind = Literal["same", "gaps", "classes", "dense", "full"]
 
 
 class BadDelta(ServiceError):
@@ -60,6 +60,11 @@ class Shard:
 
     data: bytes
     pieces: tuple[Piece, ...]
+
+
+def longest_stream(count: int) -> int:
+    """Returns the largest expanded length of a stream of a piece with so many elements, in bytes."""
+    return 1024 + 2 * count
 
 
 def seal(pieces: Sequence[Piece], streams: Sequence[Sequence[Packed]]) -> Shard:
