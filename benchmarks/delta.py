@@ -224,7 +224,7 @@ def learn(policy: Policy, batch: Tensor, lr: float) -> float:
     loss: Tensor = policy.model(input_ids=batch, labels=batch).loss
     loss.backward()
     policy.step(lr)
-    return float(loss)
+    return loss.item()
 
 
 def texts() -> Iterator[Tensor]:

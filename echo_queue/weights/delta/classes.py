@@ -78,9 +78,9 @@ def write_counts(counts: Numbers) -> Bytes:
 def read_counts(stream: Bytes, limit: int) -> Numbers:
     """Undoes `write_counts`; there are at most `limit` changes. Raises `MalformedStream`."""
     numbers, counts = varints.read(stream), np.zeros(KEYS, np.uint32)
-    first = int(numbers[0]) if len(numbers) > 1 else KEYS
-    if first + len(numbers) - 1 > KEYS:
+    if len(numbers) < 2 or int(numbers[0]) + len(numbers) - 1 > KEYS:
         raise MalformedStream(f"{len(numbers)} numbers do not count the changes of {KEYS} classes")
+    first = int(numbers[0])
     counts[first : first + len(numbers) - 1] = numbers[1:]
     if not numbers[1] or not numbers[-1] or counts.sum(dtype=np.int64) > limit:
         raise MalformedStream(f"the classes do not have 1 to {limit} changes")
