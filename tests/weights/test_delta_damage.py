@@ -35,7 +35,7 @@ def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 BASE, NEW = versions()
-SHARDS = list(encode(BASE, NEW, settings=Settings(shard_bytes=30_000)))
+SHARDS = list(encode(BASE, NEW, settings=Settings(shard_bytes=30_000, classes_below=1)))
 
 
 def test_the_shards_here_have_pieces_of_every_kind() -> None:

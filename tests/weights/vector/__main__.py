@@ -9,7 +9,7 @@ from echo_queue.weights.delta import Settings, encode, rans
 
 FOLDER = Path(__file__).parent
 TYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
-HOW = Settings(piece_bytes=24_576, shard_bytes=40_000)
+HOW = Settings(piece_bytes=24_576, shard_bytes=40_000, classes_below=1)
 RUN = 512
 """Changes for each pair of tables: fewer than usual, so that a small piece has several."""
 TIED = {"head": "embedding"}
