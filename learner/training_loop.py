@@ -154,11 +154,13 @@ def _open_leader(
     queue.publish_keys(signing_key.run_keys(signer))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
     broadcast = open_broadcast(config, store, queue, announcements, signer)
+    housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
     version = Version(lineage, newest.version if newest else 0)
 
     def check() -> None:
         broadcast.check()
         saver.check()
+        housekeeper.check()
 
     return Leader(
         config,
@@ -170,7 +172,7 @@ def _open_leader(
         window=window,
         broadcast=broadcast,
         collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),
-        housekeeper=Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe),
+        housekeeper=housekeeper,
         write_model=policy.save_pretrained,
     )
 

@@ -290,6 +290,8 @@ class Learner(Section):
     """Upper clip: the policy ratio counts as at most 1 + `clip_high`."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL term to the base model. 0 keeps no reference model in memory."""
+    freeze_router: bool = False
+    """Leaves the router of a mixture of experts as it is in the base model. Its auxiliary losses are never trained."""
     advantage: Literal["std", "mean"] = "std"
     """Formula of the advantage: (r − mean) / (std + 1e-4) for `std`, r − mean for `mean` (Dr. GRPO)."""
     zero_variance: Literal["skip", "keep"] = "skip"

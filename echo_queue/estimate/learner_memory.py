@@ -149,7 +149,7 @@ def layer_activations(
     norms without the latter; the inputs of the output projection and of the down projection, and the three factors of
     the MLP. Of the attention: queries, keys, values, results, log-sum-exp (float32) and, on a CPU, the mask.
     """
-    norms = 2 * (shape.hidden * (FLOAT32 + 2 * width) + FLOAT32)
+    norms = shape.norms * (shape.hidden * (FLOAT32 + 2 * width) + FLOAT32)
     if shape.qk_norm:
         norms += (shape.heads + shape.kv_heads) * (shape.head_dim * (FLOAT32 + width) + FLOAT32)
     packed = batch.tokens * (norms + (shape.queries + 4 * shape.intermediate) * width)
@@ -157,8 +157,23 @@ def layer_activations(
     queries = batch.prompts * batch.prompt_tokens + batch.rows * batch.sample_tokens
     keys = batch.prompts * batch.prompt_tokens + batch.rows * both
     rectangles = 2 * width * (queries * shape.queries + keys * shape.keys) + queries * shape.heads * FLOAT32
+    if shape.capped or shape.sinks:
+        return packed + rectangles + _written_out(shape, batch, width)
     mask = batch.rows * batch.sample_tokens * both * width if kind == "cpu" else 0
     return packed + rectangles + mask
+
+
+def _written_out(shape: ModelShape, batch: MicroBatchShape, width: int) -> int:
+    """Returns the bytes of the scores of one layer that no kernel computes (`learner.model.attention.scores`).
+
+    The softmax is kept in float32 and in the compute type, with a cap the hyperbolic tangent as well; keys and values
+    are kept for each query head. This is reckoned, not measured.
+    """
+    both = batch.prompt_tokens + batch.sample_tokens
+    pairs = batch.prompts * batch.prompt_tokens**2 + batch.rows * batch.sample_tokens * both
+    score = FLOAT32 + (width if width < FLOAT32 else 0) + (width if shape.capped else 0)
+    keys = batch.prompts * batch.prompt_tokens + batch.rows * both
+    return pairs * shape.heads * score + 2 * width * keys * (shape.queries - shape.keys)
 
 
 def logits(shape: ModelShape, batch: MicroBatchShape, width: int, kind: Literal["cpu", "cuda"] = "cpu") -> int:

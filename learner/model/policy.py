@@ -46,7 +46,7 @@ class Policy:
         device: torch.device | None = None,
     ) -> None:
         self.model, self.dtype, self.device = model, dtype, device or model.device
-        self.packing: type[Packing] = packing_for(self.device, dtype)
+        self.packing: type[Packing] = packing_for(self.device, dtype, model)
         self.team = team or Team.alone()
         self._scorer = Scorer(model)
         checkpoint_layers(self._scorer.layers, settings.activation_checkpointing)

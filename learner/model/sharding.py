@@ -31,7 +31,8 @@ def shard(root: Module, layers: ModuleList, dtype: torch.dtype, device: torch.de
     assert group is not None
     mesh = DeviceMesh.from_group(group, device.type)
     masters = next(root.parameters()).dtype
-    policy = MixedPrecisionPolicy(dtype, masters) if dtype != masters else MixedPrecisionPolicy()
+    # Inputs stay as they are: hidden states have `dtype` from the embedding on, and OLMo's rotations are in float32.
+    policy = MixedPrecisionPolicy(dtype if dtype != masters else None, masters, cast_forward_inputs=False)
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)

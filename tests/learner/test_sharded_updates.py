@@ -20,6 +20,7 @@ from learner.model.scorer import Scorer
 from learner.ranks.team import RankLostError, Team
 from learner.recovery.state_files import Piece
 from learner.update import UpdateResult, learn
+from tests.learner.model.families import family_model
 from tests.learner.rank_processes import DEADLINE_S, RankProcesses, run_ranks
 from tests.learner.states import put_together, restore
 from tests.learner.synthetic import group, tiny_model
@@ -40,6 +41,8 @@ class Case(NamedTuple):
     masters: torch.dtype = torch.float64
     compute: torch.dtype = torch.float64
     tied: bool = True
+    family: str = ""
+    """One of `tests.learner.model.families`, which is tied as it is."""
     learner: Mapping[str, Any] = {}
     tolerance: float = 1e-6
     batches: Sequence[list[Group]] = BATCHES
@@ -47,7 +50,7 @@ class Case(NamedTuple):
     def config(self, folder: Path) -> Config:
         values = {
             "run": {"name": "test", "dir": folder / "run"},
-            "model": {"base": str(base(folder, self.tied)), "dtype": "float32"},
+            "model": {"base": str(base(folder, self.family or self.tied)), "dtype": "float32"},
             "learner": {"lr": 1e-3, "micro_tokens": 60, "weight_decay": 0.1, **self.learner},
         }
         if self.compute == torch.bfloat16:
@@ -55,6 +58,7 @@ class Case(NamedTuple):
         return Config.model_validate(values)
 
 
+FAMILIES = ("qwen3_moe", "gemma3")
 AGAIN = {"activation_checkpointing": "full"}
 SINGLE = Case(torch.float32, torch.float32, tolerance=1e-4)
 CASES = {
@@ -63,8 +67,8 @@ CASES = {
     "float32, reference": SINGLE._replace(learner={"kl": 0.5}),
     "float32, untied": SINGLE._replace(tied=False),
     # One update, since bfloat16 rounds otherwise where samples lie otherwise in micro-batches, and that adds up.
-    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, {"kl": 0.5} | AGAIN, 2e-2, BATCHES[:1]),
-}
+    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5} | AGAIN, 2e-2, BATCHES[:1]),
+} | {family: SINGLE._replace(family=family, learner=AGAIN, batches=BATCHES[:2]) for family in FAMILIES}
 
 
 class Trained(NamedTuple):
@@ -75,8 +79,9 @@ class Trained(NamedTuple):
     snapshot: dict[str, Tensor]
 
 
-def base(folder: Path, tied: bool) -> Path:
-    return folder / ("tied" if tied else "untied")
+def base(folder: Path, model: str | bool) -> Path:
+    """`model`: a family, or whether the tiny model is tied."""
+    return folder / (model if isinstance(model, str) else "tied" if model else "untied")
 
 
 def opened(team: Team, case: Case, folder: Path) -> tuple[Policy, Scorer | None]:
@@ -112,6 +117,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bases")
     for tied in (True, False):
         tiny_model(tie_word_embeddings=tied).save_pretrained(base(folder, tied))
+    for family in FAMILIES:
+        family_model(family).save_pretrained(base(folder, family))
     return folder
 
 
@@ -122,7 +129,10 @@ def alone(folder: Path) -> dict[str, Trained]:
 
 @pytest.mark.parametrize(
     "size",
-    [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.proof(kind="ranks", share=0.5))],
+    [
+        pytest.param(3, marks=pytest.mark.slow),
+        *(pytest.param(size, marks=pytest.mark.proof(kind="ranks", share=0.5)) for size in (2, 4)),
+    ],
 )
 def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dict[str, Trained]) -> None:
     """Three ranks hold rows unevenly, and one of them has nothing to train in the second update."""
@@ -201,6 +211,7 @@ def lost(team: Team, folder: Path, signal_: int, who: int) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_dies_in_an_update_ends_the_others_at_once(who: int, folder: Path) -> None:
     with RankProcesses(3, lost, folder, signal.SIGKILL, who, deadline_s=2 * DEADLINE_S) as ranks:
@@ -210,6 +221,7 @@ def test_a_rank_that_dies_in_an_update_ends_the_others_at_once(who: int, folder:
             assert told.startswith(f"learner rank {who}: "), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_hangs_in_an_update_ends_the_others_at_the_deadline(who: int, folder: Path) -> None:
     with RankProcesses(3, lost, folder, signal.SIGSTOP, who, deadline_s=HANG_S) as ranks:
