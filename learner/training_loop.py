@@ -31,7 +31,7 @@ from learner.leader import Leader
 from learner.model import device
 from learner.model.loading import load_policy, load_reference
 from learner.model.policy import Policy
-from learner.model.scorer import Scorer
+from learner.model.scorer import Score
 from learner.publication import announcer, signing_key
 from learner.publication.weight_broadcast import open_broadcast
 from learner.ranks.join import join, leave
@@ -94,7 +94,7 @@ class TrainingLoop:
         leader: Leader | Follower,
         *,
         policy: Policy,
-        reference: Scorer | None,
+        reference: Score | None,
         saver: BackgroundSaver,
     ) -> None:
         self.config, self.team, self.leader = config, team, leader
@@ -138,13 +138,18 @@ def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.devic
     """Loads the newest checkpoint. Rank 0 resumes the run at it: from then on every older learner of it is fenced."""
     with team.together("load the model"):
         policy = load_policy(config, where, team)
-        reference = load_reference(config, where, team) if config.learner.kl else None
+        reference = _reference(config, policy) if config.learner.kl else None
     restored = checkpoint.restore(store, team, policy.restore)
     saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
     leader: Leader | Follower = Follower(team)
     if team.first:
         leader = _open_leader(config, store, team, policy=policy, saver=saver, restored=restored)
     return TrainingLoop(config, team, leader, policy=policy, reference=reference, saver=saver)
+
+
+def _reference(config: Config, policy: Policy) -> Score:
+    """Returns what scores by the base model: a policy with adapters itself, else a model of its own."""
+    return policy.score_base if policy.adapters else load_reference(config, policy.device, policy.team)
 
 
 def _open_leader(

@@ -11,7 +11,7 @@ from blake3 import blake3
 from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
-from learner.model.weight_files import find_files
+from learner.model.weight_files import files_of
 
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 MOST_HEADER_BYTES = 100_000_000
@@ -22,7 +22,7 @@ def fingerprint(model: str) -> str:
     """Returns the fingerprint of a folder or of a hub model, which is downloaded if need be; or why there is none."""
     try:
         config = cached_file(model, CONFIG_NAME) or CONFIG_NAME
-        files = sorted(find_files(model))
+        files = sorted(files_of(model))
     except OSError as error:
         return f"none: {str(error).splitlines()[0]}"
     digest = blake3(Path(config).read_bytes())
