@@ -19,6 +19,7 @@ from torch import Tensor
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.errors import ConfigError
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
@@ -33,10 +34,10 @@ from learner.model.policy import Policy
 from learner.model.scorer import Score
 from learner.publication import announcer, signing_key
 from learner.publication.weight_broadcast import open_broadcast
-from learner.ranks.join import join
+from learner.ranks.join import join, leave
 from learner.ranks.order import Order
 from learner.ranks.place import ALONE, Place
-from learner.ranks.team import Team
+from learner.ranks.team import OtherRankError, Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest
@@ -50,13 +51,26 @@ READY, FINISHED = b"ready", b"finished"
 
 
 def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
-    """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set on rank 0."""
+    """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set on any rank.
+
+    Raises `OtherRankError` for what another rank explains to the user.
+    """
     torch.set_num_threads(config.learner_threads)
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
     where = device.choose(config.learner.device, place.local)
-    team = join(config, place, where)
+    team = join(config, place, where, stop)
+    try:
+        _train_together(config, stop, store, team, where)
+    except ConfigError as error:
+        if team.first:
+            raise
+        raise OtherRankError(*error.problems) from error  # all have the same configuration and the same base model
+    leave()
+
+
+def _train_together(config: Config, stop: threading.Event, store: ObjectStore, team: Team, where: torch.device) -> None:
     if team.share(lambda: _begin(config, store)) == FINISHED:
         team.settle()
         return

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from echo_queue.config import Lora
 from echo_queue.estimate import shape_of
+from echo_queue.estimate.families import FAMILIES
 from echo_queue.estimate.learner_memory import (
     LOGITS_AT_ONCE,
     MERGED_AT_ONCE,
@@ -48,9 +49,21 @@ HEAP_STEP = 1 << 20
 """Blocks of this size and more are given back to the kernel as soon as they are freed."""
 
 
+EXACT = ("qwen3", "qwen2", "llama", "mistral", "phi3", "smollm3")
+"""The families whose activations are counted to the byte. Norms and experts of the others keep something else."""
+WORDLESS = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+SPARSE = {"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
 def small_model(model_type: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **SMALL), dtype=dtype)
+    settings = AutoConfig.for_model(**document(model_type))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
     return for_scorer(model)
+
+
+def document(model_type: str) -> dict[str, Any]:
+    experts = SPARSE if FAMILIES[model_type].sparse != "none" else {}
+    return SMALL | WORDLESS | experts | {"model_type": model_type}
 
 
 def kept_by_autograd(model: PreTrainedModel) -> tuple[dict[str, int], MicroBatchShape]:
@@ -70,18 +83,20 @@ def kept_by_autograd(model: PreTrainedModel) -> tuple[dict[str, int], MicroBatch
     assert scored.logprobs.requires_grad
     sizes = {"logits": 0, "activations": 0}
     for tensor in kept.values():
-        what = "logits" if tensor.shape[-1] == SMALL["vocab_size"] else "activations"
+        what = "logits" if tensor.ndim and tensor.shape[-1] == SMALL["vocab_size"] else "activations"
         sizes[what] += tensor.untyped_storage().nbytes()
     return sizes, MicroBatchShape(GROUPS, PROMPT - 1, GROUPS * SAMPLES, SAMPLE)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model_type", ["qwen3", "llama"])
-def test_activations_are_reckoned_to_the_byte(model_type: str, dtype: str) -> None:
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_activations_are_reckoned_to_the_byte_or_within_a_fifth(model_type: str, dtype: str) -> None:
     kept, batch = kept_by_autograd(small_model(model_type, getattr(torch, dtype)))
     width = {"float32": 4, "bfloat16": 2}[dtype]
-    assert activations(shape_of(SMALL | {"model_type": model_type}, ""), batch, width) == kept["activations"]
-    assert kept["logits"] == 4 * batch.drawn * SMALL["vocab_size"]
+    reckoned = activations(shape_of(document(model_type), ""), batch, width)
+    assert reckoned == pytest.approx(kept["activations"], rel=0 if model_type in EXACT else 0.2, abs=0)
+    if model_type != "gemma2":  # a capped head keeps more than its pieces would
+        assert kept["logits"] == 4 * batch.drawn * SMALL["vocab_size"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -50,7 +50,7 @@ def _attention(
 
 def unsupported(what: str) -> ConfigError:
     """Returns the error for a model that needs `what`."""
-    fix = "use a model of another family: docs/engines.md lists those that are trained"
+    fix = "use a model of another family: docs/models.md lists those that are trained"
     return ConfigError(Problem("model.base", f"its architecture has {what}, which the learner does not compute", fix))
 
 
