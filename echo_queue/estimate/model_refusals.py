@@ -20,7 +20,7 @@ LATENT = "has latent attention, which the learner does not compute"
 REASONS: Mapping[str, str] = {
     "mamba": RECURRENT, "falcon_mamba": RECURRENT, "falcon_h1": RECURRENT, "jamba": RECURRENT, "bamba": RECURRENT,
     "zamba": RECURRENT, "nemotron_h": RECURRENT, "rwkv": RECURRENT, "xlstm": RECURRENT, "recurrent_gemma": RECURRENT,
-    "granitemoehybrid": RECURRENT, "kimi_linear": RECURRENT, "lfm2": RECURRENT, 
+    "granitemoehybrid": RECURRENT, "kimi_linear": RECURRENT, "lfm2": RECURRENT,
     "olmo_hybrid": RECURRENT, "qwen3_next": RECURRENT, "qwen3_5": RECURRENT,
     "llama4": CHUNKED, "deepseek_v2": LATENT, "deepseek_v3": LATENT, "kimi_k2": LATENT, "minicpm3": LATENT,
 }  # fmt: skip

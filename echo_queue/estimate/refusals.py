@@ -7,11 +7,13 @@ not, what depends on it goes unchecked here; the learner checks the model again 
 import os
 from collections.abc import Iterator, Mapping
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Lora
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.devices import learner_is_on_cpu
+from echo_queue.estimate.lora import FUSED, linear_layers
 from echo_queue.estimate.model_config import document, model_shape
 from echo_queue.estimate.model_refusals import has_experts, model_refusals
+from echo_queue.estimate.model_shape import ModelShape
 from echo_queue.estimate.training_time import t_gen_s
 
 LARGEST_ON_CPU = 2_000_000_000
@@ -30,7 +32,7 @@ def refusals(config: Config, environ: Mapping[str, str] = os.environ) -> Iterato
             "your engine makes of one sample",
         )
     yield from _of_model(config, environ)
-    yield from _of_device(config, environ)
+    yield from _of_shape(config, environ)
 
 
 def _of_model(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
@@ -58,12 +60,25 @@ def _of_model(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
         )
 
 
-def _of_device(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
-    if config.learner.allow_cpu or not learner_is_on_cpu(config, environ):
-        return
+def _of_shape(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
     try:
-        parameters = model_shape(config, environ=environ).total
+        shape = model_shape(config, environ=environ)
     except ConfigError:
+        return
+    yield from _of_device(config, environ, shape)
+    yield from _of_lora(config.model.lora, shape)
+
+
+def _of_lora(lora: Lora, shape: ModelShape) -> Iterator[Problem]:
+    known, named = linear_layers(shape), lora.target_modules
+    for name in () if named == "all-linear" else sorted({*named} - known.keys() - FUSED.keys()):
+        what = f"{name} is no linear layer of the model's decoder"
+        yield Problem("model.lora.target_modules", what, f"name some of {', '.join(known)}")
+
+
+def _of_device(config: Config, environ: Mapping[str, str], shape: ModelShape) -> Iterator[Problem]:
+    parameters = shape.total
+    if config.learner.allow_cpu or not learner_is_on_cpu(config, environ):
         return
     if parameters > LARGEST_ON_CPU:
         yield Problem(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.estimate.learner_memory import BYTES
+from echo_queue.estimate.lora import lora_shape
 from echo_queue.estimate.model_shape import ModelShape
 from echo_queue.estimate.transfer import weight_bytes
 
@@ -11,7 +12,7 @@ from echo_queue.estimate.transfer import weight_bytes
 @dataclass(frozen=True)
 class WorkerMemory:
     """Bytes of one worker; `engine` is on its device, `host` is the staged copy of the weights (docs/weights.md, "Hot
-    load")."""
+    load"); with LoRA, the adapters, the base model, and the matrices into which they are merged."""
 
     weights: int
     kv_per_token: int
@@ -40,7 +41,8 @@ def worker_memory(config: Config, shape: ModelShape) -> WorkerMemory:
     groups, samples = config.rollout.concurrent_groups, config.rollout.group_size
     prompts = groups * (samples if config.rollout.engine == "transformers" else 1)
     tokens = prompts * config.model.max_prompt_tokens + groups * samples * config.model.max_new_tokens
-    weights = weight_bytes(config, shape)
+    weights, lora = weight_bytes(config, shape), lora_shape(config.model.lora, shape)
+    staged = weights + BYTES[config.model.dtype] * (lora.parameters + lora.adapted) if lora else weights
     of_layer = 2 * shape.keys * BYTES[config.model.dtype]
     within = groups * samples * shape.window
     dropped = 0 if config.rollout.engine == "transformers" else max(0, tokens - within)
@@ -49,5 +51,5 @@ def worker_memory(config: Config, shape: ModelShape) -> WorkerMemory:
         kv_per_token=shape.layers * of_layer,
         tokens_in_flight=tokens,
         beyond_windows=shape.sliding_layers * of_layer * dropped,
-        host=weights + 2 * config.weights.part_bytes,
+        host=staged + 2 * config.weights.part_bytes,
     )

@@ -71,7 +71,8 @@ class _PiecewiseScores(torch.autograd.Function):
         hidden, weight, targets, log_z = ctx.saved_tensors
         scaled = (gradients[0] / ctx.temperature).unsqueeze(-1)
         of_hidden = torch.empty_like(hidden)
-        of_weight = torch.zeros(weight.shape, dtype=_wide(weight.dtype), device=weight.device)
+        trained = ctx.needs_input_grad[1]
+        of_weight = torch.zeros(weight.shape if trained else 0, dtype=_wide(weight.dtype), device=weight.device)
         for piece in _pieces(len(hidden), ctx.rows):
             logits = _logits(hidden[piece], weight, ctx.cap)
             slope = None if ctx.cap is None else 1 - (logits / ctx.cap).square()
@@ -81,8 +82,9 @@ class _PiecewiseScores(torch.autograd.Function):
                 of_logits.mul_(slope)
             rounded = of_logits.to(hidden.dtype)
             of_hidden[piece] = rounded @ weight
-            of_weight += rounded.t() @ hidden[piece]
-        return of_hidden, of_weight.to(weight.dtype), None, None, None, None
+            if trained:
+                of_weight += rounded.t() @ hidden[piece]
+        return of_hidden, of_weight.to(weight.dtype) if trained else None, None, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, cap: float | None) -> Tensor:

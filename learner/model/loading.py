@@ -20,6 +20,8 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate import model_refusals
 from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
+from learner.model.lora.adapters import Adapters
+from learner.model.lora.frozen_base import FrozenBase
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import materialise, shard
@@ -34,12 +36,28 @@ UNSET = -1
 
 def load_policy(settings: config.Config, device: torch.device, team: Team) -> Policy:
     """Loads this rank's part of the policy. Raises `ConfigError` if the base model cannot be trained."""
+    dtype = getattr(torch, settings.model.dtype)
     with _loading(settings):
+        if settings.model.lora.rank:
+            return _load_adapted(settings, dtype, device, team)
         model, files = _open(settings, torch.float32)
         if settings.learner.freeze_router:
             freeze_router(model)
-        policy = Policy(model, settings.learner, getattr(torch, settings.model.dtype), team, device)
+        policy = Policy(model, settings.learner, dtype, team, device)
         _fill(model, files)
+    return policy
+
+
+def _load_adapted(settings: config.Config, dtype: torch.dtype, device: torch.device, team: Team) -> Policy:
+    """Loads a policy that trains adapters beside a frozen base model."""
+    model, files = _open(settings, dtype)
+    adapters = Adapters(model, settings.model.lora)
+    policy = Policy(model, settings.learner, dtype, team, device, adapters=adapters)
+    _fill(model, files)
+    adapters.initialise(settings.run.seed)
+    policy.frozen_base = FrozenBase.described(
+        settings.base_model, lambda: files.whole(model, dtype), adapters, share=team.share
+    )
     return policy
 
 

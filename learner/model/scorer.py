@@ -5,6 +5,8 @@
 - The head is computed only where the next token is one that the model drew (`learner.model.head`).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import ModuleList
 from transformers import PreTrainedModel
@@ -12,6 +14,8 @@ from transformers import PreTrainedModel
 from learner.batch.micro_batches import MicroBatch
 from learner.model.head import Head, Scored, token_scores
 
+Score = Callable[[MicroBatch, float], Scored]
+"""Scores a micro-batch at a temperature, as `Scorer` does."""
 LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 28}
 """Logits in memory at once, by the kind of device: 64 MiB and 1 GiB in float32."""
 

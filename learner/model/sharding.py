@@ -30,7 +30,7 @@ def shard(root: Module, layers: ModuleList, dtype: torch.dtype, device: torch.de
     group = distributed.group.WORLD
     assert group is not None
     mesh = DeviceMesh.from_group(group, device.type)
-    masters = next(root.parameters()).dtype
+    masters = next((one.dtype for one in root.parameters() if one.requires_grad), dtype)
     # Inputs stay as they are: hidden states have `dtype` from the embedding on, and OLMo's rotations are in float32.
     policy = MixedPrecisionPolicy(dtype if dtype != masters else None, masters, cast_forward_inputs=False)
     for layer in layers:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 from torch.nn import Parameter
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from echo_queue.errors import ConfigError, Problem
+from learner.model.lora.adapters import base_name
 from learner.model.sharding import first_row, local
 from learner.model.stored_tensors import Stored, StoredTensor, stack_experts
 
@@ -26,7 +28,7 @@ COMPUTED = r"rotary_emb\.inv_freq"
 
 
 class WeightFiles:
-    """The tensors of a model's files, by name."""
+    """The tensors of a model's files, by name. Adapters of a model are in no file, and are passed over."""
 
     def __init__(self, model: str, tensors: Mapping[str, Stored]) -> None:
         self._model, self._tensors = model, tensors
@@ -36,6 +38,11 @@ class WeightFiles:
         """Finds the files of a folder or of a hub model, which are downloaded if need be. Raises `OSError`."""
         tensors = {tensor.name: tensor for file in _files(model) for tensor in _contents(file)}
         return cls(model, stack_experts(tensors))
+
+    @property
+    def files(self) -> list[Path]:
+        """The files, in order of their names."""
+        return sorted(frozenset[Path]().union(*(tensor.files for tensor in self._tensors.values())))
 
     def check(self, model: PreTrainedModel) -> None:
         """Raises `ConfigError` unless the files hold every parameter of `model` in its shape, and nothing else."""
@@ -68,6 +75,15 @@ class WeightFiles:
                 if not all(torch.equal(part, rows.to(part)) for part, rows in parts):
                     raise self._error("hold different values of", [stored, name])
 
+    def whole(self, model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Yields every parameter of the base model, whole and as `dtype`; tied ones once, by their first name."""
+        for names, _ in _parameters(model):
+            stored = self._stored(names)[0]
+            tensor = torch.empty(self._tensors[stored].shape, dtype=dtype)
+            for at, rows in self._tensors[stored].rows(0, len(tensor)):
+                tensor[at : at + len(rows)] = rows
+            yield names[0], tensor
+
     def _stored(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self._tensors]
 
@@ -79,10 +95,11 @@ class WeightFiles:
 
 
 def _parameters(model: PreTrainedModel) -> list[tuple[list[str], Parameter]]:
-    """Returns every parameter with its names: tied ones have several."""
+    """Returns every parameter of the base model with its names: tied ones have several."""
     names = defaultdict[Parameter, list[str]](list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names[parameter].append(name)
+    for given, parameter in model.named_parameters(remove_duplicate=False):
+        if name := base_name(given):
+            names[parameter].append(name)
     return [(listed, parameter) for parameter, listed in names.items()]
 
 

@@ -22,6 +22,9 @@ from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.records import Published, Version
 from echo_queue.services import serving
+from learner.ranks import launcher
+from tests.faults.crash_points.forked_process import set_process_name
+from tests.faults.crash_points.forked_ranks import fork_ranks
 from tests.faults.history import served_versions, stamps
 from tests.faults.history.recorder import Recorder
 from tests.faults.storm import prompts
@@ -47,7 +50,7 @@ BACKOFF = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.2, settled_s=10.0
 def run_role(directory: Path, words: Sequence[str]) -> int:
     """Runs the role `words[0]` of the storm in `directory`, named by the last word; returns its exit code."""
     name, path = words[-1], directory / "run.toml"
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
+    log_as(name)
     os.environ["ECHO_QUEUE_CONFIG"] = str(path)
     failpoints.observer = Recorder(directory / "history", name)
     try:
@@ -55,6 +58,11 @@ def run_role(directory: Path, words: Sequence[str]) -> int:
     except EchoQueueError as error:
         print_problems(error.problems)
         return 2
+
+
+def log_as(name: str) -> None:
+    line = f"%(asctime)s {name} %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=line, datefmt="%H:%M:%S", force=True)
 
 
 def services(directory: Path, config: Config, name: str) -> int:
@@ -71,10 +79,18 @@ def celery(directory: Path, config: Config, name: str) -> int:
 
 
 def learner(directory: Path, config: Config, name: str) -> int:
+    """Runs the learner: one process, or the real launcher and its ranks, which are forked with the same stamp."""
     from echo_queue.weights import WeightPublisher
     from learner.__main__ import main
 
+    def rank(number: int) -> int:
+        set_process_name(f"{name} rank {number}")
+        log_as(f"{name} rank {number}")
+        return main()
+
     WeightPublisher.publish = stamped(WeightPublisher.publish)  # type: ignore[assignment,method-assign]
+    launcher.backoff_for = lambda longest_wait_s: BACKOFF
+    fork_ranks(rank)
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
 
