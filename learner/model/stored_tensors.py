@@ -37,10 +37,6 @@ class Stored(Protocol):
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor."""
 
-    @property
-    def files(self) -> frozenset[Path]:
-        """The files that hold it."""
-
     def rows(self, first: int, count: int) -> Iterator[tuple[int, Tensor]]:
         """Yields `count` rows from row `first` on, some at a time, each time with the number of those before."""
 
@@ -52,10 +48,6 @@ class StoredTensor:
     file: Path
     name: str
     shape: tuple[int, ...]
-
-    @property
-    def files(self) -> frozenset[Path]:
-        return frozenset([self.file])
 
     def rows(self, first: int, count: int) -> Iterator[tuple[int, Tensor]]:
         step = max(1, READ_BYTES // max(1, 4 * math.prod(self.shape[1:])))
@@ -74,10 +66,6 @@ class StackedExperts:
     def shape(self) -> tuple[int, ...]:
         matrices = self.experts[0]
         return len(self.experts), sum(matrix.shape[0] for matrix in matrices), *matrices[0].shape[1:]
-
-    @property
-    def files(self) -> frozenset[Path]:
-        return frozenset(matrix.file for expert in self.experts for matrix in expert)
 
     def rows(self, first: int, count: int) -> Iterator[tuple[int, Tensor]]:
         for at, expert in enumerate(self.experts[first : first + count]):

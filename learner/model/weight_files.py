@@ -36,13 +36,8 @@ class WeightFiles:
     @classmethod
     def find(cls, model: str) -> "WeightFiles":
         """Finds the files of a folder or of a hub model, which are downloaded if need be. Raises `OSError`."""
-        tensors = {tensor.name: tensor for file in _files(model) for tensor in _contents(file)}
+        tensors = {tensor.name: tensor for file in files_of(model) for tensor in _contents(file)}
         return cls(model, stack_experts(tensors))
-
-    @property
-    def files(self) -> list[Path]:
-        """The files, in order of their names."""
-        return sorted(frozenset[Path]().union(*(tensor.files for tensor in self._tensors.values())))
 
     def check(self, model: PreTrainedModel) -> None:
         """Raises `ConfigError` unless the files hold every parameter of `model` in its shape, and nothing else."""
@@ -103,7 +98,7 @@ def _parameters(model: PreTrainedModel) -> list[tuple[list[str], Parameter]]:
     return [(listed, parameter) for parameter, listed in names.items()]
 
 
-def _files(model: str) -> list[Path]:
+def files_of(model: str) -> list[Path]:
     """Returns where transformers finds the files: in the folder, in its cache, or, unless offline, on the hub."""
     single = cached_file(model, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
     if single is not None:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
-from learner.model.weight_files import WeightFiles
+from learner.model.weight_files import files_of
 
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 
@@ -21,7 +21,7 @@ def fingerprint(model: str) -> str:
     """Returns the fingerprint of a folder or of a hub model, which is downloaded if need be; or why there is none."""
     try:
         config = cached_file(model, CONFIG_NAME) or CONFIG_NAME
-        files = WeightFiles.find(model).files
+        files = sorted(files_of(model))
     except (OSError, SafetensorError) as error:
         return f"none: {str(error).splitlines()[0]}"
     digest = blake3(Path(config).read_bytes())

@@ -28,7 +28,6 @@ from echo_queue.config import Config, Learner
 from echo_queue.errors import ConfigError
 from learner.model.loading import load_policy, load_reference
 from learner.model.sharding import local
-from learner.model.weight_files import WeightFiles
 from learner.ranks.team import Team
 from learner.update import learn
 from tests.learner.model.families import SCALED, family_model
@@ -67,9 +66,7 @@ def test_a_model_is_what_transformers_loads(name: str, stored: torch.dtype, file
     """Parameters, and buffers such as rotary frequencies, which no file holds; bit for bit."""
     made = MODELS[name]().to(stored)
     made.save_pretrained(tmp_path, max_shard_size="5GB" if files == 1 else "8KB")
-    written = sorted(tmp_path.glob("*.safetensors"))
-    assert len(written) >= files
-    assert WeightFiles.find(str(tmp_path)).files == written
+    assert len(list(tmp_path.glob("*.safetensors"))) >= files
     loaded = load_policy(config(tmp_path), CPU, Team.alone()).model
     same(loaded, AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32))
     reference = load_reference(config(tmp_path, "bfloat16"), CPU, Team.alone()).model

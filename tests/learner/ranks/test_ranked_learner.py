@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 PROMPTS = 10
-DEADLINE_S = 180.0
+DEADLINE_S = 400.0
 
 
 class RankedLearner:
