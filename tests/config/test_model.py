@@ -161,6 +161,12 @@ def test_adapters_are_asked_for_whole(tmp_path: Path, lora: str, where: str) -> 
     assert not problems(tmp_path, BASE + '[model.lora]\nrank = 8\nalpha = 16\ntarget_modules = ["q_proj"]\n')
 
 
+def test_a_router_is_frozen_with_the_base_model_of_adapters_in_any_case(tmp_path: Path) -> None:
+    frozen = "[learner]\nfreeze_router = true\n"
+    assert not problems(tmp_path, BASE + frozen)
+    assert list(problems(tmp_path, BASE + frozen + "[model.lora]\nrank = 8\n")) == ["learner.freeze_router"]
+
+
 def test_a_union_is_one_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
     assert list(found) == ["staleness.kappa"]
