@@ -35,7 +35,7 @@ class Settings:
 
     `piece_bytes`: bytes of a tensor that are coded at a time. `shard_bytes`: bytes of tensors in a shard (it has at
     least one piece). `classes_below`: up to this share of changed elements their positions are coded by classes, which
-    is smaller by a quarter and takes about three times as long: 1 where links bind, 0 where cores do. The default codes
+    is smaller by a quarter and takes up to four times as long: 1 where links bind, 0 where cores do. The default codes
     the updates of usual learning rates in RL by classes, and keeps its time within limits for larger ones.
     """
 
