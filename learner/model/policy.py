@@ -78,17 +78,21 @@ class Policy:
         scored: Scored = self._scorer(batch, temperature)
         return scored
 
+    def published(self) -> dict[str, Tensor]:
+        """Returns the weights to publish, by name, tied ones once: this rank's rows, before they are rounded."""
+        return {name: master.detach() for name, master in self.masters.items()}
+
     def snapshot(self) -> dict[str, Tensor]:
-        """Returns rank 0 a copy of the weights to publish, by name, tied ones once; nothing to the other ranks.
+        """Returns rank 0 a copy of the weights that are published, by name; nothing to the other ranks.
 
         Of several ranks, the weights go to the CPU: no rank's device holds more than one whole tensor at a time.
         """
         copies: dict[str, Tensor] = {}
-        for name, master in self.masters.items():
+        for name, master in self.published().items():
             if self.team.size == 1:
-                copies[name] = local(master.detach()).to(self.dtype, copy=True)
+                copies[name] = local(master).to(self.dtype, copy=True)
                 continue
-            published = whole(master.detach().to(self.dtype))
+            published = whole(master.to(self.dtype))
             if self.team.first:
                 copies[name] = published.cpu()
         return copies

@@ -9,12 +9,12 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue import failpoints, submission
-from echo_queue.config import Config
+from echo_queue.config import Config, Weights
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
@@ -30,11 +30,10 @@ from tests.faults.storm.simulated import ParityScorer, SimulatedEngine
 from tests.queue.clients import Clients
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from echo_queue.weights import WeightPublisher
+    from echo_queue.weights.layout import Share
 
-Publish = Callable[["WeightPublisher", Version, "Mapping[str, Tensor]", str], Published]
+Publish = Callable[["WeightPublisher", Version, "Share"], Published]
 
 BACKLOG = 2_000
 """Prompts waiting, below which the submitter submits another set."""
@@ -74,15 +73,20 @@ def learner(directory: Path, config: Config, name: str) -> int:
     from echo_queue.weights import WeightPublisher
     from learner.__main__ import main
 
-    WeightPublisher.publish = stamped(WeightPublisher.publish)  # type: ignore[assignment,method-assign]
+    WeightPublisher.publish_share = stamped(WeightPublisher.publish_share)  # type: ignore[assignment,method-assign]
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
 
 
 def stamped(publish: Publish) -> Publish:
-    return lambda weight_publisher, version, tensors, dtype: publish(
-        weight_publisher, version, stamps.on(version, tensors), dtype
-    )
+    from echo_queue.weights.layout import Layout, Share
+
+    def with_stamp(weight_publisher: "WeightPublisher", version: Version, share: "Share") -> Published:
+        stamp = Share.whole(stamps.on(version, {}), "float32", Weights().part_bytes)
+        layout = Layout(share.layout.parts + stamp.layout.parts, share.layout.aliases)
+        return publish(weight_publisher, version, Share(layout, {**share.rows, **stamp.rows}))
+
+    return with_stamp
 
 
 def worker(directory: Path, config: Config, name: str) -> int:
