@@ -62,6 +62,8 @@ class Team:
         self._connection().open()
         self._decisions = 0
         """Number of decisions sent or received so far."""
+        self._broken: RankLostError | None = None
+        """The error by which a thread of this process has noticed first that a rank is lost."""
 
     @classmethod
     def alone(cls) -> "Team":
@@ -102,6 +104,7 @@ class Team:
         """Waits for the decision of that name, as long as rank 0 gives signs of life. Raises `RankLostError`."""
         beats, heard = -1, time.monotonic()
         while not self._arrive([key], LISTEN_S):
+            self._check()
             if (counted := self._add(ALIVE, 0)) != beats:
                 beats, heard = counted, time.monotonic()
             if time.monotonic() - heard > self._silence_s:
@@ -150,6 +153,7 @@ class Team:
         keys = [f"{name}/{rank}" for rank in ranks]
         give_up = time.monotonic() + deadline_s
         while not self._arrive(keys, min(LISTEN_S, give_up - time.monotonic())):
+            self._check()
             if time.monotonic() >= give_up:
                 missing = [rank for rank, key in zip(ranks, keys, strict=True) if not self._arrive([key], 0.0)]
                 raise self._lost(missing, f"report on {name}", deadline_s)
@@ -260,7 +264,13 @@ class Team:
         who = ", ".join(map(str, ranks))
         where = f"learner rank {who}" if ranks else f"the learner's {self.size} ranks"
         problem = f"did not {what} within {deadline_s:g} s" if ranks else f"lost a connection while they had to {what}"
+        self._broken = self._broken or RankLostError(Problem(where, problem, AGAIN))
         return RankLostError(Problem(where, problem, AGAIN))
+
+    def _check(self) -> None:
+        """Raises the error by which another thread has noticed that a rank is lost: no wait for it is of any use."""
+        if self._broken is not None:
+            raise RankLostError(*self._broken.problems)
 
 
 class _Connection:
