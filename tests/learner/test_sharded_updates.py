@@ -122,7 +122,10 @@ def alone(folder: Path) -> dict[str, Trained]:
 
 @pytest.mark.parametrize(
     "size",
-    [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.proof(kind="ranks", share=0.5))],
+    [
+        pytest.param(3, marks=pytest.mark.slow),
+        *(pytest.param(size, marks=pytest.mark.proof(kind="ranks", share=0.5)) for size in (2, 4)),
+    ],
 )
 def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dict[str, Trained]) -> None:
     """Three ranks hold rows unevenly, and one of them has nothing to train in the second update."""
@@ -201,6 +204,7 @@ def lost(team: Team, folder: Path, signal_: int, who: int) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_dies_in_an_update_ends_the_others_at_once(who: int, folder: Path) -> None:
     with RankProcesses(3, lost, folder, signal.SIGKILL, who, deadline_s=2 * DEADLINE_S) as ranks:
@@ -210,6 +214,7 @@ def test_a_rank_that_dies_in_an_update_ends_the_others_at_once(who: int, folder:
             assert told.startswith(f"learner rank {who}: "), told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_hangs_in_an_update_ends_the_others_at_the_deadline(who: int, folder: Path) -> None:
     with RankProcesses(3, lost, folder, signal.SIGSTOP, who, deadline_s=HANG_S) as ranks:

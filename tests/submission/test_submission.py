@@ -145,6 +145,7 @@ def test_a_prompt_too_long_for_the_model_is_named_and_nothing_is_declared(
     assert harness.admin.submission_status("prompts") is None
 
 
+@pytest.mark.slow
 def test_a_chunk_refused_late_is_reported_once_and_mended_by_submitting_again(
     harness: SubmissionHarness, tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_waiting_for_celery_workers_that_are_not_there_has_a_deadline(
         submit(harness.config(submission__deadline_s=1), write(tmp_path / "prompts.jsonl", ROWS[:150]))
 
 
+@pytest.mark.slow
 def test_progress_is_told_from_the_first_row_to_the_last_chunk(harness: SubmissionHarness, tmp_path: Path) -> None:
     harness.celery()
     seen = []

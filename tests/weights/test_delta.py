@@ -103,6 +103,7 @@ def test_a_delta_gives_every_bit_of_every_type(made: list[dict[str, Tensor]], ra
     assert same(sent(made[0], made[1], how), made[1])
 
 
+@pytest.mark.slow
 @given(versions(), st.data())
 @quick
 def test_any_chain_of_deltas_skips_and_anchors_leads_to_the_same_bits(

@@ -114,6 +114,7 @@ FIELDS = {
 }
 
 
+@pytest.mark.slow
 @given(st.integers(0, len(SHARDS) - 1), st.data())
 @quick
 def test_a_header_that_lies_is_refused_unless_its_digests_are_true(number: int, data: st.DataObject) -> None:

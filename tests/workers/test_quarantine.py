@@ -124,6 +124,7 @@ def test_an_engine_that_breaks_while_loading_is_quarantined_and_loaded_anew(
     assert run.queue.audit().ok
 
 
+@pytest.mark.slow
 def test_what_runs_is_handed_back_before_weights_are_built_anew(harness: Begin, tmp_path: Path) -> None:
     old, new = (save_model(tmp_path / name, seed, stop=False) for seed, name in enumerate(("old", "new")))
     sizes = {"base": str(old), "max_prompt_tokens": 64, "max_new_tokens": 300}

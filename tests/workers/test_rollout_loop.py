@@ -146,6 +146,7 @@ def test_a_finished_run_lets_its_workers_go(harness: Begin, folder: Path) -> Non
     assert not worker.is_alive() and not run.errors
 
 
+@pytest.mark.slow
 def test_weights_that_cannot_be_fetched_leave_the_old_ones_serving(harness: Begin, folder: Path) -> None:
     run = harness(queue={"stall_deadline_s": 3.0, "lease_s": 1.0}, staleness={"s": 1})
     run.begin(QUESTIONS * 2, tensors_of(folder), wanted=ANSWER)

@@ -152,6 +152,7 @@ def train_all(harness: QueueHarness) -> list[str]:
     return trained
 
 
+@pytest.mark.slow
 def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
     small_disk: Path,  # noqa: F811
     configure: Callable[..., Config],

@@ -91,6 +91,7 @@ def rows(team: Team, base: Path) -> list[dict[str, Tensor]]:
     ]
 
 
+@pytest.mark.slow
 def test_ranks_hold_the_rows_of_one_model(tmp_path: Path) -> None:
     MODELS["llama"]().save_pretrained(tmp_path)
     ranks = run_ranks(3, rows, tmp_path)
@@ -166,6 +167,7 @@ def test_a_folder_without_safetensors_files_is_refused(tmp_path: Path) -> None:
         load_policy(config(tmp_path), CPU, Team.alone())
 
 
+@pytest.mark.slow
 def test_a_hub_model_is_taken_from_the_cache_without_network(tmp_path: Path) -> None:
     """In a process of its own: the hub's client reads its environment once."""
     folder, commit = tmp_path / "hub/models--somebody--tiny", "a" * 40
@@ -201,6 +203,7 @@ def peak(team: Team, warm_up: Path, base: Path) -> tuple[int, int]:
     return memory("VmHWM") - before, sum(local(master).untyped_storage().nbytes() for master in policy.masters.values())
 
 
+@pytest.mark.slow
 def test_no_rank_holds_more_than_its_share(tmp_path: Path) -> None:
     warm_up, base = tmp_path / "warm up", tmp_path / "base"
     tiny_model().save_pretrained(warm_up)

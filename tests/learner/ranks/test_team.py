@@ -67,6 +67,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_gives_signs_of_life_is_waited_for(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team_module, "LISTEN_S", 0.01)
     monkeypatch.setattr(team_module, "time", clock := Clock())
@@ -104,6 +105,7 @@ def test_ranks_whose_results_lack_are_named(store: TCPStore) -> None:
         team.reports("checkpoint 0001/00000007", 0.1)
 
 
+@pytest.mark.slow
 def test_a_failed_collective_names_the_ranks_that_do_not_answer(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def test_what_is_prefetched_and_dropped_takes_no_room(peer_harness: PeerHarness,
     assert fetched(member.exchange, route) == datas
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_dies_or_freezes_in_the_middle_holds_up_nobody_for_long(
     servers: Servers, peer_harness: PeerHarness, kind: str, how: signal.Signals

@@ -1,0 +1,1 @@
+"""The learner's benchmark, `python -m benchmarks.learner`."""

@@ -1,0 +1,100 @@
+"""One update of the learner on this machine's device: tokens/s, MFU, memory and stalls, beside plain transformers.
+
+- The models have the shapes of real ones and random weights; groups are random tokens of fixed lengths. Nothing is read
+  from a network. The formula of MFU stands at the head of `benchmarks/learner/work.py`.
+- The baselines are transformers' own forward pass with `sdpa`, in which every sample carries its prompt, with the same
+  optimizer, precision, micro-batch size and activation checkpointing; the head, ours or TRL's, sees the drawn tokens
+  only.
+- `--ranks N` measures N processes, one for each GPU; `--fake` runs all of it with tiny shapes, on a CPU as well.
+"""
+
+import argparse
+import os
+import sys
+from itertools import product
+
+import torch
+
+from benchmarks.learner.rows import Row, measured, name_of, shown, targets
+from benchmarks.learner.work import MIXES, SHAPES, Mix
+from benchmarks.verdict import conclude
+from echo_queue.config import Config
+from echo_queue.launch.backoff import RestartBackoff
+from learner.model import device
+from learner.ranks import launcher
+from learner.ranks.join import join
+from learner.ranks.place import ALONE, Place
+
+ONCE = RestartBackoff(first_pause_s=0.1, longest_pause_s=0.1, settled_s=1e9, most_ends=1)
+"""A rank that ends with an error ends the benchmark."""
+
+
+def main() -> int:
+    options = _options()
+    place = Place.of(os.environ)
+    if place is None and options.ranks > 1:
+        return launcher.launch([sys.executable, "-m", "benchmarks.learner", *sys.argv[1:]], options.ranks, ONCE)
+    if place is not None and place.launched:
+        launcher.end_with_launcher()
+    where = device.choose("auto", (place or ALONE).local)
+    kind = "fake" if options.fake else "real"
+    team = join(_config(MIXES[kind][0], options, options.micro_tokens[0]), place, where)
+    kept = options.activation_checkpointing
+    if team.first:
+        print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {kept} activation checkpointing", flush=True)
+    rows: list[Row] = []
+    for shape in ["fake"] if options.fake else options.shapes:
+        sizes = SHAPES[shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
+        name = f"{shape}, {options.layers} layers" if options.layers else shape
+        for micro_tokens, mix in product(options.micro_tokens, MIXES[kind]):
+            row = Row(name, str(mix), micro_tokens, team.size)
+            config = _config(mix, options, micro_tokens)
+            for found in measured(row, sizes, mix, config, where=where, team=team, repeats=options.repeats):
+                rows.append(found)
+                if team.first:
+                    shown(found)
+    team.settle()
+    return conclude(rows, targets(rows), as_json=options.json) if team.first else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--fake", action="store_true", help="tiny shapes")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["0.6B", "4B", "8B"])
+    parser.add_argument("--layers", type=int, help="fewer layers than the shape has; stated with the figures")
+    parser.add_argument("--micro-tokens", type=int, nargs="+", help="default: 16384")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=1, help="number of processes that share the model")
+    parser.add_argument("--activation-checkpointing", choices=("none", "selective", "full"), default="full")
+    parser.add_argument("--compile", action="store_true")
+    options = parser.parse_args()
+    options.micro_tokens = options.micro_tokens or [64 if options.fake else 16_384]
+    if device.choose("auto").type == "cpu" and not options.fake:
+        parser.error("there is no GPU here: run it with --fake, or on a machine that has one")
+    return options
+
+
+def _config(mix: Mix, options: argparse.Namespace, micro_tokens: int) -> Config:
+    """Returns the configuration of a run whose groups are those of `mix`."""
+    learner = {
+        "batch_groups": mix.groups,
+        "micro_tokens": micro_tokens,
+        "activation_checkpointing": options.activation_checkpointing,
+        "compile": options.compile,
+        "ranks": options.ranks,
+        "lr": 1e-6,
+    }
+    model = {"dtype": "bfloat16", "max_prompt_tokens": mix.prompt, "max_new_tokens": mix.completion}
+    return Config.model_validate(
+        {
+            "run": {"name": "benchmark", "dir": "runs/benchmark"},
+            "model": model,
+            "rollout": {"group_size": mix.samples},
+            "learner": learner,
+        }
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

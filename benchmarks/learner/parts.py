@@ -1,0 +1,42 @@
+"""The parts of an update: where its seconds go, by torch's profiler.
+
+The time of an operation or kernel is its own, without what it calls. `idle` is the time in which the device computed
+nothing, as shares of the update: on a GPU, kernels of several streams can overlap, which makes it smaller than it is.
+"""
+
+from collections.abc import Callable, Mapping
+
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.learner.timing import timed
+
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "communication": ("nccl", "c10d", "gloo", "all_gather", "reduce_scatter", "allreduce"),
+    "attention": ("flash", "attention", "attn", "fmha"),
+    "optimizer": ("adam", "multi_tensor", "_foreach"),
+    "matrix products": ("gemm", "matmul", "aten::mm", "aten::addmm", "aten::bmm", "aten::linear", "cutlass", "nvjet"),
+    "copies": ("memcpy", "memset", "copy_", "aten::to", "aten::cat"),
+}
+"""Words in the names of operations and kernels, in lower case; the first part that has one gets the time."""
+REST, IDLE = "other kernels", "idle"
+
+
+def shares(update: Callable[[], object], kind: str) -> dict[str, float]:
+    """Returns each part's share of the seconds that one update takes; `kind`: the device's, "cpu" or "cuda"."""
+    on_gpu = kind == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
+    with profile(activities=activities, acc_events=True) as profiler:
+        seconds = timed(update)
+    found = dict.fromkeys((*WORDS, REST), 0.0)
+    for event in profiler.key_averages():
+        if event.device_type.name == ("CUDA" if on_gpu else "CPU"):
+            microseconds = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            found[part_of(event.key)] += microseconds / 1e6
+    found[IDLE] = max(0.0, seconds - sum(found.values()))
+    return {part: spent / seconds for part, spent in found.items()}
+
+
+def part_of(name: str) -> str:
+    """Returns the part to which an operation or kernel belongs."""
+    lower = name.lower()
+    return next((part for part, words in WORDS.items() if any(word in lower for word in words)), REST)

@@ -1,0 +1,145 @@
+"""The figures of one way of training one mix: how they are measured, shown and judged."""
+
+import gc
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.learner import stages
+from benchmarks.learner.parts import shares
+from benchmarks.learner.stages import Stages
+from benchmarks.learner.timing import timed
+from benchmarks.learner.trainers import Ours, Trainer, ways
+from benchmarks.learner.work import Mix
+from echo_queue.config import Config
+from echo_queue.estimate import shape_of
+from echo_queue.estimate.learner_memory import learner_memory
+from learner.ranks.team import Team
+
+PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+"""FLOP/s in dense bfloat16, by a word of the device's name (the makers' data sheets)."""
+MFU, MEMORY_ERROR = 0.4, 0.1
+LONGEST_S = {"snapshot_stall_s": 0.05, "publish_s": 4.0, "checkpoint_stall_s": 1.0, "restore_s": 60.0}
+"""The longest seconds of each stage that are promised of a model of 8B on one H200."""
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way of training one mix; None where it cannot be known on this device, or was not measured.
+
+    `parts`: shares of the update's seconds. Seconds and bytes are those of rank 0; `drawn_per_s` and `mfu` are those of
+    all ranks.
+    """
+
+    shape: str
+    mix: str
+    micro_tokens: int
+    ranks: int
+    way: str = ""
+    seconds: float | None = None
+    drawn_per_s: float | None = None
+    mfu: float | None = None
+    peak_gb: float | None = None
+    estimated_gb: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    stages: Stages | None = None
+
+
+def measured(
+    row: Row, sizes: Mapping[str, Any], mix: Mix, config: Config, *, where: torch.device, team: Team, repeats: int
+) -> Iterator[Row]:
+    """Yields a row for each way of training `mix`. A way that needs too much memory says so, on one rank."""
+    groups = mix.batch(sizes["vocab_size"])
+    for way, make in ways(sizes, config.learner, where, groups, team).items():
+        here = replace(row, way=way)
+        try:
+            yield figures(here, make(), mix, config, where=where, team=team, repeats=repeats)
+        except torch.cuda.OutOfMemoryError:
+            if team.size > 1:
+                raise
+            yield replace(here, way=f"{way}: out of memory")
+        gc.collect()
+        if where.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def figures(
+    row: Row, trainer: Trainer, mix: Mix, config: Config, *, where: torch.device, team: Team, repeats: int
+) -> Row:
+    """Takes one step that warms up, then `repeats` that count, then one under the profiler."""
+    cuda = where.type == "cuda"
+    flop, rate = mix.flop(trainer.model), peak_rate(where)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    trainer.update(1)
+    seconds = median(timed(lambda: trainer.update(1)) for _ in range(repeats))
+    row = replace(
+        row,
+        seconds=seconds,
+        drawn_per_s=mix.drawn / seconds,
+        mfu=flop / seconds / rate / team.size if rate else None,
+        peak_gb=torch.cuda.max_memory_allocated() / GB if cuda else None,
+        parts=shares(lambda: trainer.update(1), where.type),
+    )
+    if not isinstance(trainer, Ours):
+        return row
+    return replace(
+        row,
+        estimated_gb=estimated_gb(trainer, config, team.size, where),
+        stages=stages.measured(trainer) if team.size == 1 and row.way == "ours" else None,
+    )
+
+
+def estimated_gb(trainer: Ours, config: Config, ranks: int, where: torch.device) -> float:
+    """Returns the peak of an update by `echo-queue estimate`: no version is being published or saved beside it."""
+    shape = shape_of(trainer.model.config.to_dict(), "the benchmark's model")
+    memory = learner_memory(config, shape, ranks, "cuda" if where.type == "cuda" else "cpu")
+    keeps_all = config.learner.activation_checkpointing == "none"
+    return ((memory.peak if keeps_all else memory.checkpointed_peak) - memory.copies) / GB
+
+
+def peak_rate(where: torch.device) -> float | None:
+    return next((rate for word, rate in PEAKS.items() if word in name_of(where)), None)
+
+
+def name_of(where: torch.device) -> str:
+    return torch.cuda.get_device_name(where) if where.type == "cuda" else "a CPU"
+
+
+def shown(row: Row) -> None:
+    cells = [
+        f"{row.seconds:8.2f} s" if row.seconds else "         –",
+        f"{row.drawn_per_s:10,.0f} tok/s" if row.drawn_per_s else "",
+        f"MFU {row.mfu:6.1%}" if row.mfu else "MFU      –",
+        f"{row.peak_gb:6.1f} GB" if row.peak_gb else "     – GB",
+        f"(estimated {row.estimated_gb:.1f})" if row.estimated_gb else "",
+    ]
+    print(f"{row.shape:16}{row.mix:24}{row.micro_tokens:6} {row.way:36}" + "  ".join(cells))
+    if row.parts:
+        print("    " + ", ".join(f"{part} {share:.0%}" for part, share in row.parts.items() if share >= 0.005))
+    if row.stages:
+        print(f"    {row.stages}")
+    sys.stdout.flush()
+
+
+def targets(rows: Sequence[Row]) -> dict[str, bool]:
+    """Checks the promises that `docs/gpu.md` makes of one H200; other devices have no figures that are judged."""
+    ours = [row for row in rows if row.way == "ours"]
+    promises = {"every mix was trained": bool(ours) and all(row.seconds for row in ours)}
+    judged = [row for row in ours if row.mfu is not None]
+    if not judged:
+        return promises
+    best = max(row.mfu or 0 for row in judged)
+    promises[f"MFU at least {MFU:.0%} at the best mix: {best:.1%}"] = best >= MFU
+    errors = [abs(row.peak_gb / row.estimated_gb - 1) for row in judged if row.peak_gb and row.estimated_gb]
+    promises[f"peak memory within {MEMORY_ERROR:.0%} of the estimate: {max(errors):.0%}"] = max(errors) <= MEMORY_ERROR
+    found = [row.stages for row in judged if row.stages]
+    for stage, longest_s in LONGEST_S.items():
+        took_s = max((getattr(stages, stage) for stages in found), default=0.0)
+        promises[f"{stage} at most {longest_s:g}: {took_s:.3f}"] = took_s <= longest_s
+    return promises

@@ -1,0 +1,91 @@
+"""What a learner does besides updates: the snapshot to publish, a publication, a checkpoint and its way back.
+
+The store is the project's own S3 server on this machine's disk: its speed is no network's.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.learner.timing import timed, timed_result
+from benchmarks.learner.trainers import Ours
+from echo_queue.config import Weights
+from echo_queue.connections.secrets import StoreKeys
+from echo_queue.records import Version
+from echo_queue.services.s3_server import S3Server
+from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights import WeightPublisher
+from echo_queue.weights.signatures import Signer
+from learner.ranks.team import Team
+from learner.recovery import checkpoint
+from learner.recovery.background_saver import BackgroundSaver
+from learner.recovery.manifest import History
+
+DEADLINE_S = 600.0
+RUN = "benchmark"
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Seconds and bytes. The stalls are what training waits for; the rest runs beside it.
+
+    `publish_s`: a version whose learner has taken one step since the version before. `restore_s`: the checkpoint is
+    read into a model that stands; a restart has to start a process and to make the model before that.
+    """
+
+    snapshot_stall_s: float
+    publish_s: float
+    publish_bytes: int
+    checkpoint_stall_s: float
+    checkpoint_s: float
+    checkpoint_bytes: int
+    restore_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"snapshot stalls {1e3 * self.snapshot_stall_s:.1f} ms, published in {self.publish_s:.2f} s "
+            f"({self.publish_bytes / 1e6:.1f} MB); checkpoint stalls {1e3 * self.checkpoint_stall_s:.1f} ms, "
+            f"stored in {self.checkpoint_s:.2f} s ({self.checkpoint_bytes / 1e6:.1f} MB), "
+            f"read in {self.restore_s:.2f} s"
+        )
+
+
+def measured(trainer: Ours) -> Stages:
+    """Measures a learner that has taken its first steps, on one rank. Ends with the state that it began with."""
+    with tempfile.TemporaryDirectory() as folder, _store(Path(folder)) as store:
+        publisher = WeightPublisher(store, RUN, Signer.generate(), Weights(), Path(folder) / "bases")
+        publisher.publish(Version(1, 1), trainer.policy.snapshot(), "bfloat16")
+        before = sum(publisher.stored.values())
+        trainer.update(2)
+        stall_s, snapshot = timed_result(trainer.policy.snapshot)
+        publish_s = timed(lambda: publisher.publish(Version(1, 2), snapshot, "bfloat16"))
+        team, policy = Team.alone(), trainer.policy
+        saver = BackgroundSaver(store, team, DEADLINE_S)
+        for version in (Version(1, 1), Version(1, 2)):  # the first one makes room for the copies
+            checkpoint_stall_s = timed(lambda at=version: saver.begin(at, policy.pieces(), History()))  # type: ignore[misc]
+            rest_s, manifest = timed_result(saver.wait)
+        assert manifest is not None
+        restore_s = timed(lambda: checkpoint.restore(store, team, policy.restore))
+    return Stages(
+        snapshot_stall_s=stall_s,
+        publish_s=publish_s,
+        publish_bytes=sum(publisher.stored.values()) - before,
+        checkpoint_stall_s=checkpoint_stall_s,
+        checkpoint_s=checkpoint_stall_s + rest_s,
+        checkpoint_bytes=sum(file.size for file in manifest.files),
+        restore_s=restore_s,
+    )
+
+
+@contextmanager
+def _store(folder: Path) -> Iterator[ObjectStore]:
+    server = S3Server(folder, StoreKeys("BENCHMARKBENCHMARKBE", "benchmark"))
+    server.start()
+    try:
+        store = ObjectStore(replace(server.endpoint("benchmark"), put_once=True), RUN, DEADLINE_S)
+        store.create_bucket()
+        yield store
+    finally:
+        server.stop()

@@ -1,0 +1,28 @@
+"""Seconds of work on a device, all of its kernels included."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Returns the seconds until the work and all of its kernels have ended."""
+    return timed_result(work)[0]
+
+
+def timed_result(work: Callable[[], T]) -> tuple[float, T]:
+    """Does what `timed` does, and returns the work's result as well."""
+    synchronise()
+    began = time.perf_counter()
+    result = work()
+    synchronise()
+    return time.perf_counter() - began, result
+
+
+def synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
