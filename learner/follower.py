@@ -18,19 +18,23 @@ class Follower:
 
     def __init__(self, team: Team, parts: PartThread) -> None:
         self._team, self._parts = team, parts
+        self._over = False
+        """Whether rank 0 has said that no more orders follow."""
 
     def start(self) -> None:
         """Starts the thread that makes this rank's parts of the versions."""
         self._parts.start()
 
     def close(self) -> None:
-        """Ends that thread."""
-        self._parts.close()
+        """Lets that thread end what rank 0 still publishes, if the learner ends as it should."""
+        if self._over:
+            self._parts.close()
 
     def orders(self, stop: Event) -> Iterator[Order]:
         """Yields rank 0's orders until the last one. Raises `RankLostError`."""
         while order := receive(self._team):
             yield order
+        self._over = True
 
     def advance(self, order: Order, trained_s: float) -> None:
         """Rank 0 advances the queue."""

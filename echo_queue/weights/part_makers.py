@@ -74,7 +74,7 @@ class PartMakers(Protocol):
     def make(self, order: RouteOrder) -> Iterator[StoredPart | None]:
         """Begins at once to make a route; yields its parts in order, each once it is stored.
 
-        None stands for each part that was left out, because of the limit.
+        None stands for each part that was left out, because of the limit. The iterator must be exhausted.
         """
         ...
 

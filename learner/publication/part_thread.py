@@ -6,13 +6,12 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights.part_makers import PartMaker, RouteOrder, StoredPart
+from echo_queue.weights.part_makers import PartMaker, RouteOrder
 from learner.model.device import side_stream
 from learner.publication.coding_threads import coding_threads
 from learner.publication.part_messages import NAME, Instruction, PartReport, report_name
@@ -98,12 +97,12 @@ class PartThread(threading.Thread):
             raise DeadlineError(Problem(where, what, "see in its log what it waits for")) from None
 
     def _make(self, order: RouteOrder, number: int, maker: PartMaker) -> None:
-        parts: Iterator[StoredPart | None] | None = None
-        for place in self._places:
-            try:
-                parts = parts or maker.make(order)
-                report = PartReport(next(parts))
-            except Exception as error:
+        places = iter(self._places)
+        try:
+            for part in maker.make(order):
+                self._team.report(report_name(number, next(places)), PartReport(part).encode())
+        except Exception as error:
+            for place in places:  # rank 0 hears of the first that is missing
                 self._team.report(report_name(number, place), PartReport.failed(error).encode())
-                raise
-            self._team.report(report_name(number, place), report.encode())
+                break
+            raise

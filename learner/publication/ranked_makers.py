@@ -54,6 +54,7 @@ class RankedMakers:
         for place in range(len(self._layout.parts)):
             rank = self._layout.owner(place, self._team.size)
             yield next(own) if rank == self._team.rank else self._reported(rank, number, place, order)
+        next(own, None)  # there is no further part, and its threads end
 
     def _reported(self, rank: int, number: int, place: int, order: RouteOrder) -> StoredPart | None:
         (report,) = self._team.reports(report_name(number, place), self._deadline_s, [rank])

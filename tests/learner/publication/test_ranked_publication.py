@@ -1,14 +1,15 @@
 """Several ranks publish what one process publishes: the same objects, byte for byte, and the same announcements."""
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, distributed
+from torch.distributed import tensor as sharded
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
 
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
@@ -16,7 +17,7 @@ from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Signer, WeightPublisher
-from echo_queue.weights.layout import Layout
+from echo_queue.weights.layout import Layout, Share
 from echo_queue.weights.part_makers import PartMaker
 from learner.model.loading import prepare
 from learner.model.policy import Policy
@@ -28,9 +29,17 @@ from learner.ranks.team import RankLostError, Team
 from tests.learner.rank_processes import run_ranks
 from tests.learner.synthetic import tiny_model
 from tests.servers.s3 import server_of
+from tests.waiting import wait_until
 
-RUN, VERSIONS, DEADLINE_S = "run", 5, 20.0
-SHAPES = {"rows that do not divide": (7, 33), "fewer rows than ranks": (2, 5_000), "a vector": (12_345,), "one": (1,)}
+RUN, VERSIONS, PART_BYTES, DEADLINE_S = "run", 5, 20_000, 20.0
+SHAPES = {
+    "rows that do not divide": (7, 33),
+    "fewer rows than ranks": (2, 5_000),
+    "a vector": (12_345,),
+    "one": (1,),
+    "two pieces, which end within a row": (1_499, 1_999),
+}
+WEIGHTS = {"part_bytes": PART_BYTES, "chunk_bytes": 4_096, "anchor_every": 3, "skips": [2], "encrypt": True}
 SIGNER, CHUNK_KEY = Signer(bytes(32)), bytes(range(32))
 
 
@@ -39,8 +48,8 @@ def config(folder: Path) -> Config:
         {
             "run": {"name": "run", "dir": folder},
             "model": {"base": str(folder)},
-            # Parts that end within a tensor; an anchor, and a delta over two publications, beside the versions' own.
-            "weights": {"part_bytes": 20_000, "chunk_bytes": 4_096, "anchor_every": 3, "skips": [2], "encrypt": True},
+            # Several parts; an anchor, and a delta over two publications, beside the versions' own.
+            "weights": WEIGHTS,
         }
     )
 
@@ -55,6 +64,7 @@ class Learner:
         self._generator = torch.Generator().manual_seed(0)
         self._odd = {name: torch.randn(shape, generator=self._generator) for name, shape in SHAPES.items()}
         self.announced: list[Any] = []
+        self._shares: list[weakref.ref[Share]] = []
         weights = self._config.weights
         own = PartMaker(store, weights.chunk_bytes, chunk_key=CHUNK_KEY, threads=2)
         self._parts = PartThread(self._config, store, team)
@@ -69,9 +79,10 @@ class Learner:
 
     def weights(self) -> dict[str, Tensor]:
         """This rank's rows of the weights."""
-        odd = self._odd
-        if self._mesh is not None:
-            odd = {name: distribute_tensor(tensor, self._mesh, [Shard(0)]) for name, tensor in odd.items()}  # type: ignore[misc]
+        odd, mesh = self._odd, self._mesh
+        if mesh is not None:
+            rows = [sharded.Shard(0)]
+            odd = {name: sharded.distribute_tensor(tensor, mesh, rows) for name, tensor in odd.items()}  # type: ignore[misc]
         return self._policy.published() | odd
 
     def publish(self, number: int) -> None:
@@ -79,11 +90,16 @@ class Learner:
             Version(1, number),
             take_share(self.weights(), torch.bfloat16, self.team, self._config.weights.part_bytes),
         )
+        self._shares.append(weakref.ref(snapshot.share))
         if self.team.first:
             self._publisher.publish_share(snapshot.version, snapshot.share)
             self._publisher.further(snapshot.version)
         else:
             self._parts.hand_over(snapshot)
+
+    def held(self) -> list[Share]:
+        """The shares of this rank that are still in memory."""
+        return [share for made in self._shares if (share := made()) is not None]
 
     @torch.no_grad()
     def drift(self) -> None:
@@ -102,13 +118,22 @@ class Learner:
             self._parts.check()
 
 
-def publish_all(team: Team, folder: Path, endpoint: StoreEndpoint) -> list[Any]:
+class Published(NamedTuple):
+    """What rank 0 announced, and the bytes of the weights that this rank holds once all is published."""
+
+    announced: list[Any]
+    held: int
+
+
+def publish_all(team: Team, folder: Path, endpoint: StoreEndpoint) -> Published:
     learner = Learner(team, folder, ObjectStore(endpoint, RUN))
     for number in range(VERSIONS):
         learner.publish(number)
         learner.drift()
+    wait_until(lambda: len(learner.held()) == 1, "the last version, with which all that came before is let go")
+    (share,) = learner.held()
     learner.close()
-    return learner.announced
+    return Published(learner.announced, sum(row.nbytes for row in share.rows.values()))
 
 
 def contents(store: ObjectStore) -> dict[str, bytes]:
@@ -127,7 +152,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreEndpoint
 def test_any_number_of_ranks_stores_the_same_bytes(endpoint: StoreEndpoint, tmp_path: Path) -> None:
     """… also where objects are there already, as after a restart: documents are put once, so others are refused."""
     store = ObjectStore(endpoint, RUN)
-    announced = publish_all(Team.alone(), tmp_path, endpoint)
+    announced, held = publish_all(Team.alone(), tmp_path, endpoint)
     alone = contents(store)
     assert sum(key.endswith("route.json") for key in alone) > 2
     assert len(announced) > 10
@@ -135,8 +160,9 @@ def test_any_number_of_ranks_stores_the_same_bytes(endpoint: StoreEndpoint, tmp_
         store.delete(sorted(alone))
         found = run_ranks(size, publish_all, tmp_path, endpoint)
         assert contents(store) == alone, size
-        assert found[0] == announced
-        assert not any(found[1:])
+        assert found[0].announced == announced
+        assert sum(one.held for one in found) == held, "each byte is held once"
+        assert all(one.held < held for one in found)
     run_ranks(2, publish_all, tmp_path, endpoint)
     assert contents(store) == alone
 
@@ -185,7 +211,7 @@ def silent(team: Team, folder: Path, endpoint: StoreEndpoint) -> str:
     makers = RankedMakers(team, PartMaker(ObjectStore(endpoint, RUN), 4_096), 0.2, None)
     publisher = WeightPublisher(ObjectStore(endpoint, RUN), "run", SIGNER, config(folder).weights, makers=makers)
     with pytest.raises(RankLostError) as error:
-        publisher.publish(Version(1, 0), {"weight": torch.zeros(20_000)}, "float32")
+        publisher.publish(Version(1, 0), {"a": torch.zeros(9_000), "b": torch.ones(9_000)}, "float32")
     return str(error.value)
 
 
