@@ -132,6 +132,9 @@ def publish_all(team: Team, folder: Path, endpoint: StoreEndpoint) -> Published:
         learner.drift()
     wait_until(lambda: len(learner.held()) == 1, "the last version, with which all that came before is let go")
     (share,) = learner.held()
+    team.report("all is published", b"")
+    if team.first:
+        team.reports("all is published", DEADLINE_S)
     learner.close()
     return Published(learner.announced, sum(row.nbytes for row in share.rows.values()))
 
