@@ -1,9 +1,10 @@
 """Saving and loading a large state: seconds and peak memory, against one bytes object and one put of it all.
 
 The baseline is what format 2 of the checkpoint did: safetensors makes the bytes, one thread hashes them, one PutObject
-carries them (Amazon S3 takes 5 GB at most), and a load reads them all before it copies any tensor. Each part runs in a
-process of its own, against rclone on this machine's disk. Memory is the peak of resident bytes above what stood before
-the part began: above the state for a save, above the tensors to be filled for a load.
+carries them, and a load reads them all before it copies any tensor. Amazon S3 takes 5 GB at most in one put, so a
+larger state has no baseline. Each part runs in a process of its own, against rclone on this machine's disk. Memory is
+the peak of resident bytes above what stood before the part began: above the state for a save, above the tensors to be
+filled for a load.
 
 With `--ranks N` the same state is also saved and loaded by N processes, each with its share of the rows. Their figures
 are those of the slowest rank, and of the one that takes the most memory.
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -41,6 +42,7 @@ RUN, BLOB = "benchmark", "one-object"
 SLACK_BYTES = 64 << 20
 """The memory that interpreter, client and threads may take besides the files under way."""
 ROW = 4096
+MOST_IN_ONE_PUT_GB = 5.0
 DEADLINE_S = 600.0
 HOST = "127.0.0.1"
 
@@ -75,23 +77,30 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """One object and one put of it all; `…_ratio`: our seconds by its seconds."""
+
+    save_s: float
+    save_ratio: float
+    save_mb: float
+    load_s: float
+    load_ratio: float
+    load_mb: float
+
+
+@dataclass(frozen=True)
 class Figures:
     gigabytes: float
     save_s: float
-    baseline_save_s: float
-    save_ratio: float
     save_mb: float
-    baseline_save_mb: float
     load_s: float
-    baseline_load_s: float
-    load_ratio: float
     load_mb: float
-    baseline_load_mb: float
     ranks: int
     ranks_save_s: float
     ranks_save_mb: float
     ranks_load_s: float
     ranks_load_mb: float
+    baseline: Baseline | None
 
 
 def save(store: ObjectStore, team: Team, pieces: Pieces, file_bytes: int) -> None:
@@ -128,15 +137,13 @@ ACTIONS: Mapping[str, Callable[[ObjectStore, Team, Pieces, int], None]] = {
 }
 
 
-def state(gigabytes: float, rank: int, ranks: int) -> Pieces:
-    """Returns a rank's rows of tensors of a model's sizes, the largest of a third of the state."""
+def state(gigabytes: float, rank: int, ranks: int) -> Iterator[Piece]:
+    """Yields a rank's rows of tensors of a model's sizes, the largest of a third of the state."""
     rows = int(gigabytes * GB / 4 / ROW) // ranks
     sizes = [rows // 3, *[rows // 12] * 8]
     draw = torch.Generator().manual_seed(1 + rank)
-    return [
-        Piece(f"master/{place}", (size * ranks, ROW), size * rank, torch.rand(size, ROW, generator=draw))
-        for place, size in enumerate(sizes)
-    ]
+    for place, size in enumerate(sizes):
+        yield Piece(f"master/{place}", (size * ranks, ROW), size * rank, torch.rand(size, ROW, generator=draw))
 
 
 def measured(action: str, endpoint: StoreEndpoint, gigabytes: float, file_bytes: int, ranks: int = 1) -> Measured:
@@ -171,7 +178,7 @@ def measure_here(part: Part) -> Measured:
     store = ObjectStore(endpoint, RUN, DEADLINE_S)
     store.check()
     team = _team(part)
-    pieces = state(part.gigabytes, part.rank, part.ranks)
+    pieces = list(state(part.gigabytes, part.rank, part.ranks))
     if part.action.startswith("load"):
         for piece in pieces:
             piece.tensor.fill_(-1.0)
@@ -207,9 +214,7 @@ def _resident(what: str) -> int:
 
 
 def measure(endpoint: StoreEndpoint, gigabytes: float, file_bytes: int, ranks: int) -> Figures:
-    saved, baseline_saved, loaded, baseline_loaded = (
-        measured(action, endpoint, gigabytes, file_bytes) for action in ("save", "save as one", "load", "load as one")
-    )
+    saved, loaded = (measured(action, endpoint, gigabytes, file_bytes) for action in ("save", "load"))
     ranks_saved, ranks_loaded = saved, loaded
     if ranks > 1:
         ranks_saved, ranks_loaded = (
@@ -218,26 +223,41 @@ def measure(endpoint: StoreEndpoint, gigabytes: float, file_bytes: int, ranks: i
     return Figures(
         gigabytes=gigabytes,
         save_s=saved.seconds,
-        baseline_save_s=baseline_saved.seconds,
-        save_ratio=saved.seconds / baseline_saved.seconds,
         save_mb=saved.extra_bytes / MB,
-        baseline_save_mb=baseline_saved.extra_bytes / MB,
         load_s=loaded.seconds,
-        baseline_load_s=baseline_loaded.seconds,
-        load_ratio=loaded.seconds / baseline_loaded.seconds,
         load_mb=loaded.extra_bytes / MB,
-        baseline_load_mb=baseline_loaded.extra_bytes / MB,
         ranks=ranks,
         ranks_save_s=ranks_saved.seconds,
         ranks_save_mb=ranks_saved.extra_bytes / MB,
         ranks_load_s=ranks_loaded.seconds,
         ranks_load_mb=ranks_loaded.extra_bytes / MB,
+        baseline=measure_baseline(endpoint, gigabytes, saved, loaded) if gigabytes <= MOST_IN_ONE_PUT_GB else None,
     )
 
 
-def _print(what: str, seconds: float, megabytes: float, baseline_s: float, baseline_mb: float) -> None:
-    ours, baseline = (f"{s:6.1f} s and {mb:5.0f} MB" for s, mb in ((seconds, megabytes), (baseline_s, baseline_mb)))
-    print(f"  {what}  {ours}; baseline {baseline}; ratio of seconds {seconds / baseline_s:.2f}")
+def measure_baseline(endpoint: StoreEndpoint, gigabytes: float, saved: Measured, loaded: Measured) -> Baseline:
+    save, load = (measured(action, endpoint, gigabytes, FILE_BYTES) for action in ("save as one", "load as one"))
+    return Baseline(
+        save_s=save.seconds,
+        save_ratio=saved.seconds / save.seconds,
+        save_mb=save.extra_bytes / MB,
+        load_s=load.seconds,
+        load_ratio=loaded.seconds / load.seconds,
+        load_mb=load.extra_bytes / MB,
+    )
+
+
+def _print(figures: Figures) -> None:
+    print(f"  save  {figures.save_s:6.1f} s and {figures.save_mb:5.0f} MB")
+    print(f"  load  {figures.load_s:6.1f} s and {figures.load_mb:5.0f} MB")
+    if figures.ranks > 1:
+        print(
+            f"  {figures.ranks} ranks  save {figures.ranks_save_s:6.1f} s and {figures.ranks_save_mb:5.0f} MB a rank; "
+            f"load {figures.ranks_load_s:6.1f} s and {figures.ranks_load_mb:5.0f} MB a rank"
+        )
+    if (one := figures.baseline) is not None:
+        print(f"  baseline, save {one.save_s:6.1f} s and {one.save_mb:5.0f} MB; ratio of seconds {one.save_ratio:.2f}")
+        print(f"  baseline, load {one.load_s:6.1f} s and {one.load_mb:5.0f} MB; ratio of seconds {one.load_ratio:.2f}")
 
 
 def main() -> int:
@@ -263,19 +283,14 @@ def main() -> int:
             server.stop()
     bound_mb = (THREADS * (args.file_mib << 20) + SLACK_BYTES) / MB
     print(f"{args.gigabytes:g} GB in files of {args.file_mib} MiB, {THREADS} at a time; baseline: one object, one put")
-    _print("save", figures.save_s, figures.save_mb, figures.baseline_save_s, figures.baseline_save_mb)
-    _print("load", figures.load_s, figures.load_mb, figures.baseline_load_s, figures.baseline_load_mb)
-    if args.ranks > 1:
-        print(
-            f"  {args.ranks} ranks  save {figures.ranks_save_s:6.1f} s and {figures.ranks_save_mb:5.0f} MB a rank; "
-            f"load {figures.ranks_load_s:6.1f} s and {figures.ranks_load_mb:5.0f} MB a rank"
-        )
+    _print(figures)
     save_mb, load_mb = max(figures.save_mb, figures.ranks_save_mb), max(figures.load_mb, figures.ranks_load_mb)
     targets = {
         f"a save takes at most {bound_mb:.0f} MB besides the state": save_mb <= bound_mb,
         f"a load takes at most {bound_mb:.0f} MB besides the tensors": load_mb <= bound_mb,
-        "a save is no slower than one put": figures.save_ratio <= 1.0,
     }
+    if figures.baseline is not None:
+        targets["a save is no slower than one put"] = figures.baseline.save_ratio <= 1.0
     return conclude(figures, targets, as_json=args.json)
 
 

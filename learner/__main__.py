@@ -1,4 +1,4 @@
-"""`python -m learner CONFIG` runs the learner. On SIGTERM it finishes and checkpoints the current update.
+"""`python -m learner CONFIG` runs the learner. On SIGTERM, to any rank, it finishes and checkpoints the current update.
 
 With `learner.ranks` above 1 it starts that many processes of this program, each of which is a rank; a process that
 finds torchrun's variables is a rank itself.
@@ -18,6 +18,8 @@ from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 from learner.ranks import launcher
 from learner.ranks.place import ALONE, Place
+
+log = logging.getLogger("learner")
 
 
 def main() -> int:
@@ -50,16 +52,28 @@ def _train(config: Config, place: Place) -> int:
     # Imported only now: torch takes seconds.
     from transformers.utils.logging import disable_progress_bar
 
-    from learner.ranks.team import RankLostError
+    from learner.ranks.team import OtherRankError, RankLostError
     from learner.training_loop import train
 
     disable_progress_bar()
     try:
         train(config, stop, place)
-    except (SetBackError, RankLostError) as error:
+    except OtherRankError as error:
+        _print_in_lines(error)
+        return launcher.REFUSED
+    except RankLostError as error:
+        _print_in_lines(error)
+        return launcher.AGAIN
+    except SetBackError as error:
         print_problems(error.problems)
         return launcher.AGAIN
     return launcher.DONE
+
+
+def _print_in_lines(error: EchoQueueError) -> None:
+    """Prints what other ranks print, too: a line for each problem, with this rank's number."""
+    for problem in error.problems:
+        log.error("%s: %s", problem.where, problem.what)
 
 
 def _log_as(place: Place | None) -> None:

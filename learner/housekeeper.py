@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Caller, Operator, Status
+from echo_queue.queue.operator import SWEEP_MAX
 from echo_queue.queue.orphans import Sweeper
 from echo_queue.storage.object_store import ObjectStore
 
@@ -24,7 +25,10 @@ CLOSE_S = 5.0
 
 
 class Housekeeper(threading.Thread):
-    """Sweeps a run until it is closed. `observe` is called with the queue's status after each sweep, in this thread."""
+    """Sweeps a run until it is closed. `observe` is called with the queue's status after each sweep, in this thread.
+
+    The learner's main thread calls `check`.
+    """
 
     def __init__(self, caller: Caller, store: ObjectStore, lease_s: float, observe: Callable[[Status], None]) -> None:
         super().__init__(name="housekeeper", daemon=True)
@@ -34,6 +38,7 @@ class Housekeeper(threading.Thread):
         self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
         self._observe = observe
         self._closed = threading.Event()
+        self._failure: Exception | None = None
 
     def run(self) -> None:
         trouble = ""
@@ -45,6 +50,14 @@ class Housekeeper(threading.Thread):
                 if str(error) != trouble:
                     log.warning("housekeeping: %s", error)
                 trouble = str(error)
+            except Exception as error:
+                self._failure = error
+                return
+
+    def check(self) -> None:
+        """Raises the error that ended the thread, if any: without it no lease would ever end."""
+        if self._failure is not None:
+            raise self._failure
 
     def close(self) -> None:
         """Ends the thread; a sweep that waits for Redis longer than `CLOSE_S` is left behind."""
@@ -52,11 +65,20 @@ class Housekeeper(threading.Thread):
         self.join(CLOSE_S)
 
     def _sweep(self) -> None:
-        swept = self._operator.reclaim()
-        if swept.expired or swept.dead:
-            log.warning("%d leases expired, %d tasks died", swept.expired, swept.dead)
+        self._reclaim()
         self._operator.admit()
         self._observe(self._operator.status())
         if time.monotonic() > self._orphans_due:
             self._sweeper.sweep()
             self._orphans_due = time.monotonic() + ORPHANS_EVERY_S
+
+    def _reclaim(self) -> None:
+        """Ends all leases that have run out, in steps between which Redis serves others."""
+        expired = dead = 0
+        while not self._closed.is_set():
+            swept = self._operator.reclaim()
+            expired, dead = expired + swept.expired, dead + swept.dead
+            if swept.leases < SWEEP_MAX:
+                break
+        if expired or dead:
+            log.warning("%d leases expired, %d tasks died", expired, dead)

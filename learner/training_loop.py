@@ -19,6 +19,7 @@ from torch import Tensor
 
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
+from echo_queue.errors import ConfigError
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
@@ -30,16 +31,16 @@ from learner.leader import Leader
 from learner.model import device
 from learner.model.loading import load_policy, load_reference
 from learner.model.policy import Policy
-from learner.model.scorer import Scorer
+from learner.model.scorer import Score
 from learner.publication import announcer, signing_key
 from learner.publication.part_thread import PartThread
 from learner.publication.publish_thread import Snapshot
 from learner.publication.snapshot import take_share
 from learner.publication.weight_broadcast import open_broadcast
-from learner.ranks.join import join
+from learner.ranks.join import join, leave
 from learner.ranks.order import Order
 from learner.ranks.place import ALONE, Place
-from learner.ranks.team import Team
+from learner.ranks.team import OtherRankError, Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest
@@ -53,13 +54,26 @@ READY, FINISHED = b"ready", b"finished"
 
 
 def train(config: Config, stop: threading.Event, place: Place = ALONE) -> None:
-    """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set on rank 0."""
+    """Trains until the prompts are exhausted, `learner.max_updates` is reached, or `stop` is set on any rank.
+
+    Raises `OtherRankError` for what another rank explains to the user.
+    """
     torch.set_num_threads(config.learner_threads)
     torch.manual_seed(config.run.seed)
     store = connect_store(config, "learner")
     store.deadline_s = config.queue.stall_deadline_s
     where = device.choose(config.learner.device, place.local)
-    team = join(config, place, where)
+    team = join(config, place, where, stop)
+    try:
+        _train_together(config, stop, store, team, where)
+    except ConfigError as error:
+        if team.first:
+            raise
+        raise OtherRankError(*error.problems) from error  # all have the same configuration and the same base model
+    leave()
+
+
+def _train_together(config: Config, stop: threading.Event, store: ObjectStore, team: Team, where: torch.device) -> None:
     if team.share(lambda: _begin(config, store)) == FINISHED:
         team.settle()
         return
@@ -83,7 +97,7 @@ class TrainingLoop:
         leader: Leader | Follower,
         *,
         policy: Policy,
-        reference: Scorer | None,
+        reference: Score | None,
         saver: BackgroundSaver,
     ) -> None:
         self.config, self.team, self.leader = config, team, leader
@@ -134,7 +148,7 @@ def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.devic
     """Loads the newest checkpoint. Rank 0 resumes the run at it: from then on every older learner of it is fenced."""
     with team.together("load the model"):
         policy = load_policy(config, where, team)
-        reference = load_reference(config, where, team) if config.learner.kl else None
+        reference = _reference(config, policy) if config.learner.kl else None
     restored = checkpoint.restore(store, team, policy.restore)
     saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
     leader: Leader | Follower
@@ -143,6 +157,11 @@ def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.devic
     else:
         leader = Follower(team, PartThread(config, store, team))
     return TrainingLoop(config, team, leader, policy=policy, reference=reference, saver=saver)
+
+
+def _reference(config: Config, policy: Policy) -> Score:
+    """Returns what scores by the base model: a policy with adapters itself, else a model of its own."""
+    return policy.score_base if policy.adapters else load_reference(config, policy.device, policy.team)
 
 
 def _open_leader(
@@ -166,11 +185,13 @@ def _open_leader(
     queue.publish_keys(signing_key.run_keys(signer))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
+    housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
     version = Version(lineage, newest.version if newest else 0)
 
     def check() -> None:
         broadcast.check()
         saver.check()
+        housekeeper.check()
 
     return Leader(
         config,
@@ -182,7 +203,7 @@ def _open_leader(
         window=window,
         broadcast=broadcast,
         collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),
-        housekeeper=Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe),
+        housekeeper=housekeeper,
         write_model=policy.save_pretrained,
     )
 

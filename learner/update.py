@@ -22,7 +22,7 @@ from learner.batch.prepare import prepare
 from learner.losses.objective import token_losses
 from learner.losses.token_sums import TokenSums
 from learner.model.policy import Policy
-from learner.model.scorer import Scorer
+from learner.model.scorer import Score
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def learn(
     settings: config.Learner,
     temperature: float,
     *,
-    reference: Scorer | None = None,
+    reference: Score | None = None,
 ) -> UpdateResult:
     """Trains version `number`. All ranks of the policy's team call it with the same arguments, and get the same result.
 
@@ -92,17 +92,17 @@ def _loss(
     batch: MicroBatch,
     settings: config.Learner,
     temperature: float,
-    reference: Scorer | None,
+    reference: Score | None,
 ) -> tuple[Tensor, Tensor]:
     """Returns the summed loss of a micro-batch, and the sums that it reports, in the order of `TokenSums`.
 
     Both stay on the device: a figure that is read waits for every kernel before it.
     """
-    logprobs, entropy = policy.score(batch, temperature)
     reference_logprobs = None
     if reference is not None:
-        with torch.no_grad():
+        with torch.no_grad():  # first: it may be the policy's own model, which then keeps what its gradient needs
             reference_logprobs = reference(batch, temperature).logprobs
+    logprobs, entropy = policy.score(batch, temperature)
     losses, clipped, kl = token_losses(logprobs, batch.behaviour, batch.advantages, reference_logprobs, settings)
     terms = torch.stack([losses, clipped.to(losses.dtype), batch.behaviour - logprobs, kl, entropy])
     return losses.sum(), terms.detach().double().sum(1)

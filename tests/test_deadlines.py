@@ -11,6 +11,7 @@ ALLOWED = {
     "learner/publication/publish_thread.py:PublishThread._next": "its own thread, idle until something is handed over",
     "learner/publication/announcer.py:Announcer.run": "its own thread, idle until something is handed over",
     "learner/publication/weight_broadcast.py:WeightBroadcast.wait": "`PublishThread.wait` has a deadline of its own",
+    "learner/ranks/team.py:Team._pass_on": "a thread that is idle until the rank is asked to end",
     "learner/leader.py:Leader._orders": "likewise; and `BackgroundSaver.wait` has one",
     "learner/leader.py:Leader.publishes": "likewise",
     "learner/leader.py:Leader.finish": "likewise",

@@ -11,6 +11,7 @@
 import argparse
 import os
 import sys
+import threading
 from itertools import product
 
 import torch
@@ -38,7 +39,7 @@ def main() -> int:
         launcher.end_with_launcher()
     where = device.choose("auto", (place or ALONE).local)
     kind = "fake" if options.fake else "real"
-    team = join(_config(MIXES[kind][0], options, options.micro_tokens[0]), place, where)
+    team = join(_config(MIXES[kind][0], options, options.micro_tokens[0]), place, where, threading.Event())
     kept = options.activation_checkpointing
     if team.first:
         print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {kept} activation checkpointing", flush=True)

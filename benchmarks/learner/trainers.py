@@ -18,7 +18,7 @@ from learner.batch.packing import Packing
 from learner.batch.prepare import prepare
 from learner.model.activations import checkpoint_layers
 from learner.model.attention.rectangles import Rectangles
-from learner.model.head import token_scores
+from learner.model.head import Head, token_scores
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import LOGITS_AT_ONCE
@@ -132,7 +132,7 @@ def _has_trl() -> bool:
 
 
 def _our_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor, logits_at_once: int) -> Tensor:
-    return token_scores(hidden, weight, targets, 1.0, logits_at_once).logprobs
+    return token_scores(hidden, Head(weight), targets, 1.0, logits_at_once).logprobs
 
 
 def _trl_logprobs(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ LEAST_WIDTH = 110
 """Columns of the table, in a terminal that has fewer as well."""
 
 LEARNER_PARTS = {
-    "masters": "float32 weights",
+    "base": "the frozen weights",
+    "masters": "float32 weights that are trained",
     "moments": "two, in float32",
     "gradients": "float32",
     "compute_copy": "the weights that the passes compute with, and their gradients",
@@ -79,6 +80,8 @@ def _model_rows(found: RunEstimate) -> Iterator[Row]:
     yield "parameters", _count(shape.total), ""
     yield "embedding", _count(shape.embedding), "the head is the same" if shape.tied else "and as many in the head"
     yield "active", _count(shape.active), "of one token"
+    if found.trained < shape.total:
+        yield "trained", _count(found.trained), "the adapters"
 
 
 def _learner_rows(config: Config, memory: LearnerMemory) -> Iterator[Row]:
@@ -88,7 +91,8 @@ def _learner_rows(config: Config, memory: LearnerMemory) -> Iterator[Row]:
     yield "activations", _bytes(memory.activations), f"learner.micro_tokens = {config.learner.micro_tokens:,}"
     yield "… with checkpointing", _bytes(memory.checkpointed_activations), "of every layer"
     yield "logits", _bytes(memory.logits), "at most; computed in pieces"
-    yield "head's gradient", _bytes(memory.head_gradient), "while its pieces are added up"
+    if memory.head_gradient:
+        yield "head's gradient", _bytes(memory.head_gradient), "while its pieces are added up"
     yield "peak", _bytes(memory.peak), f"{_bytes(memory.checkpointed_peak)} with checkpointing"
 
 
@@ -97,13 +101,15 @@ def _worker_rows(config: Config, worker: WorkerMemory) -> Iterator[Row]:
     tokens = f"{worker.tokens_in_flight:,} tokens of {worker.kv_per_token:,} bytes"
     yield "KV cache", _bytes(worker.kv_cache), tokens
     yield "on the engine's device", _bytes(worker.engine), "without what the engine needs for itself"
-    yield "host memory", _bytes(worker.host), "the staged weights, and a part"
+    yield "host memory", _bytes(worker.host), "the staged weights, and parts"
 
 
 def _storage_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     measured = "by the bytes per change measured in docs/weights.md"
     yield "checkpoint", _bytes(found.checkpoint_bytes), "masters and moments"
-    if config.model.dtype == "float32":
+    if config.model.lora.rank:
+        yield "delta", _bytes(found.broadcast.delta_bytes), "by the bytes per value measured in docs/lora.md"
+    elif config.model.dtype == "float32":
         yield "delta, every value changed", _bytes(found.broadcast.delta_bytes), measured
     else:
         for change, size in found.deltas.items():
@@ -129,8 +135,10 @@ def sentences(config: Config, found: RunEstimate) -> Iterator[str]:
     learner, lag = found.learner, found.lag
     if found.device.memory:
         room = f"the {_bytes(found.device.memory)} of a {found.device.name}"
-        if learner.peak <= found.device.memory:
-            yield f"The learner fits: {_bytes(learner.peak)} of {room}."
+        configured = config.learner.activation_checkpointing == "full"
+        peak = learner.checkpointed_peak if configured else learner.peak
+        if peak <= found.device.memory:
+            yield f"The learner fits: {_bytes(peak)} of {room}."
         elif learner.checkpointed_peak <= found.device.memory:
             yield f"The learner fits {room} only with activation checkpointing: {_bytes(learner.checkpointed_peak)}."
         else:

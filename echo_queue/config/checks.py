@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from echo_queue.config import Config, Environment, Learner, Preemption, Rollout
+from echo_queue.config import Config, Environment, Learner, Lora, Preemption, Rollout
 from echo_queue.errors import Problem
 
 NAMED = {"function": "function", "interactive": "Class", "verifiers": "load_environment"}
@@ -39,6 +39,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
         )
     yield from _environment(config.environment)
     yield from _schedule(config.learner)
+    yield from _lora(config.model.lora)
     source = config.prompts.source
     if config.environment.kind == "poker" and source and not source.startswith("poker:"):
         yield Problem("prompts.source", f"{source} has no hands for a poker table", "name poker:kuhn or poker:leduc")
@@ -148,6 +149,14 @@ def _schedule(learner: Learner) -> Iterator[Problem]:
     elif length <= learner.warmup_updates:
         what = f"the rate would fall until update {length}, but the warm-up lasts until {learner.warmup_updates}"
         yield Problem(where, what, f"set {learner.warmup_updates + 1} or more, or a shorter warm-up")
+
+
+def _lora(lora: Lora) -> Iterator[Problem]:
+    if lora.rank:
+        return
+    for key in sorted(lora.model_fields_set - {"rank"}):
+        what = "is not used while model.lora.rank is 0, which trains all weights"
+        yield Problem(f"model.lora.{key}", what, "set model.lora.rank, or remove the key")
 
 
 def _environment(environment: Environment) -> Iterator[Problem]:

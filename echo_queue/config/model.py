@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+LayerName = Annotated[str, Field(pattern=r"^\w+$")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 INTERACTIVE = ("interactive", "verifiers", "poker")
@@ -94,12 +95,26 @@ class ModelInit(Section):
     """Share of warm-up targets that are correct. Each other target is a correct answer with its parts rearranged."""
 
 
+class Lora(Section):
+    """Low-rank adapters (LoRA, arXiv 2106.09685): the base model stays as it is, and two small factors beside each of
+    its weight matrices are trained (docs/lora.md). Dropout is not offered: a resumed run could not repeat it."""
+
+    rank: int = Field(default=0, ge=0)
+    """Rank of the adapters, `r` in PEFT. 0 trains all weights of the model instead."""
+    alpha: float = Field(default=32.0, gt=0)
+    """The product of the two factors is scaled by `alpha / rank`. PEFT calls it `lora_alpha`."""
+    target_modules: Literal["all-linear"] | Annotated[tuple[LayerName, ...], Field(min_length=1)] = "all-linear"
+    """Names of the linear layers that get adapters, such as `["q_proj", "v_proj"]`. `all-linear` stands for all but the
+    output embeddings."""
+
+
 class Model(Section):
     """The model to train."""
 
     base: str = "init"
     """The base model: `init` (see `model.init`), a local folder, or a hub name."""
     init: ModelInit = ModelInit()
+    lora: Lora = Lora()
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of training and generation."""
     max_prompt_tokens: Positive = 256
@@ -290,6 +305,8 @@ class Learner(Section):
     """Upper clip: the policy ratio counts as at most 1 + `clip_high`."""
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL term to the base model. 0 keeps no reference model in memory."""
+    freeze_router: bool = False
+    """Leaves the router of a mixture of experts as it is in the base model. Its auxiliary losses are never trained."""
     advantage: Literal["std", "mean"] = "std"
     """Formula of the advantage: (r − mean) / (std + 1e-4) for `std`, r − mean for `mean` (Dr. GRPO)."""
     zero_variance: Literal["skip", "keep"] = "skip"

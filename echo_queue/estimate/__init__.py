@@ -6,8 +6,18 @@
 """
 
 from echo_queue.estimate.model_config import model_shape
+from echo_queue.estimate.model_refusals import model_refusals
 from echo_queue.estimate.model_shape import ModelShape, shape_of
 from echo_queue.estimate.refusals import refusals
 from echo_queue.estimate.run_estimate import Assumptions, RunEstimate, estimate
 
-__all__ = ["Assumptions", "ModelShape", "RunEstimate", "estimate", "model_shape", "refusals", "shape_of"]
+__all__ = [
+    "Assumptions",
+    "ModelShape",
+    "RunEstimate",
+    "estimate",
+    "model_refusals",
+    "model_shape",
+    "refusals",
+    "shape_of",
+]

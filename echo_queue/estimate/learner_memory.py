@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from echo_queue.config import Config
+from echo_queue.estimate.lora import LoraShape, lora_shape, trained_parameters
 from echo_queue.estimate.model_shape import ModelShape
 
 BYTES = {"float32": 4, "bfloat16": 2}
 FLOAT32 = 4
 LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 28}
 """`learner.model.scorer.LOGITS_AT_ONCE`, which this package must not import."""
+MERGED_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}
+"""`echo_queue.weights.lora.BLOCK_ELEMENTS`, which this package must not import."""
 LOGIT_COPIES = 3
 """Copies of the logits at the peak of the head's backward pass: log softmax, its gradient, and the logits' gradient."""
 
@@ -50,13 +53,15 @@ def micro_batch_shape(config: Config) -> MicroBatchShape:
 class LearnerMemory:
     """Bytes on one device. The state is there always, the rest at the peak of an update."""
 
+    base: int
+    """With LoRA, the frozen weights in the type in which the model computes."""
     masters: int
     moments: int
     gradients: int
     compute_copy: int
     """The weights that the passes compute with, and their gradients, where they are not the masters themselves."""
     reference: int
-    """The base model, with `learner.kl` above 0."""
+    """The base model, with `learner.kl` above 0. With LoRA the learner has it in any case."""
     snapshot: int
     """The copy of the weights that is being published."""
     newest: int
@@ -72,7 +77,8 @@ class LearnerMemory:
 
     @property
     def state(self) -> int:
-        return self.masters + self.moments + self.gradients + self.compute_copy + self.reference + self.copies
+        trained = self.masters + self.moments + self.gradients
+        return self.base + trained + self.compute_copy + self.reference + self.copies
 
     @property
     def copies(self) -> int:
@@ -93,29 +99,42 @@ def learner_memory(
 ) -> LearnerMemory:
     """Returns the memory of each of `devices`: float32 masters, two moments and gradients are 16 bytes a parameter.
 
+    With LoRA these are the adapters' parameters, beside the frozen weights.
+
     Several devices share the state equally (fully sharded data parallelism: ZeRO stage 3, arXiv 1910.02054), and each
     of them has two layers and the head in full at a time. `micro_tokens` is the size of each device's micro-batch.
     """
-    width, share = BYTES[config.model.dtype], -(-shape.total // devices)
-    batch = micro_batch_shape(config)
+    width, whole = BYTES[config.model.dtype], -(-shape.total // devices)
+    batch, lora = micro_batch_shape(config), lora_shape(config.model.lora, shape)
+    share = -(-trained_parameters(config.model.lora, shape) // devices)
     return LearnerMemory(
+        base=width * whole if lora else 0,
         masters=FLOAT32 * share,
         moments=2 * FLOAT32 * share,
         gradients=FLOAT32 * share,
-        compute_copy=_compute_copy(shape, width, devices),
-        reference=width * share if config.learner.kl else 0,
+        compute_copy=_compute_copy(shape, width, devices, lora, kind),
+        reference=width * whole if config.learner.kl and not lora else 0,
         snapshot=width * share,
         newest=width * share if kind == "cpu" else 0,
         checkpoint=3 * FLOAT32 * share if kind == "cpu" else 0,
-        activations=activations(shape, batch, width, kind),
-        checkpointed_activations=activations(shape, batch, width, kind, checkpointed=True),
+        activations=activations(shape, batch, width, kind, lora=lora),
+        checkpointed_activations=activations(shape, batch, width, kind, lora=lora, checkpointed=True),
         logits=logits(shape, batch, width, kind),
-        head_gradient=(FLOAT32 + width) * shape.embedding,
+        head_gradient=0 if lora else (FLOAT32 + width) * shape.embedding,
     )
 
 
-def _compute_copy(shape: ModelShape, width: int, devices: int) -> int:
-    """One device computes in float32 with the masters themselves. Otherwise two layers and the head exist at a time."""
+def _compute_copy(
+    shape: ModelShape, width: int, devices: int, lora: LoraShape | None, kind: Literal["cpu", "cuda"]
+) -> int:
+    """One device computes in float32 with the masters themselves. Otherwise two layers and the head exist at a time.
+
+    With LoRA they are frozen, and there only with several devices. One merged matrix exists at a time, and a part of it
+    in float32, twice.
+    """
+    if lora:
+        gathered = 2 * shape.largest_layer + shape.embedding * (1 if shape.tied else 2) if devices > 1 else 0
+        return width * (gathered + lora.largest) + 2 * FLOAT32 * min(lora.largest, MERGED_AT_ONCE[kind])
     if devices == 1 and width == FLOAT32:
         return 0
     return 2 * width * (2 * shape.largest_layer + shape.embedding)
@@ -127,41 +146,84 @@ def activations(
     width: int,
     kind: Literal["cpu", "cuda"] = "cpu",
     *,
+    lora: LoraShape | None = None,
     checkpointed: bool = False,
 ) -> int:
     """Returns the bytes that autograd keeps of a micro-batch, besides the logits; `width`: bytes of the compute type.
 
-    With checkpointing (arXiv 1604.06174) the inputs of all layers are kept, and the activations of one.
+    With checkpointing (arXiv 1604.06174) the inputs of all layers are kept, and the activations of one. With LoRA the
+    gradient ends at the first norm, which keeps nothing.
     """
-    dense = layer_activations(shape, batch, width, kind)
+    dense = layer_activations(shape, batch, width, kind, lora)
     sparse = dense + batch.tokens * width * (_expert_elements(shape) - 4 * shape.intermediate)
     layers = (shape.layers - shape.sparse_layers) * dense + shape.sparse_layers * sparse
     if checkpointed:
         layers = shape.layers * batch.tokens * shape.hidden * width + (sparse if shape.sparse_layers else dense)
     # The last norm keeps its input in float32, the result of the division, and 1 / RMS; rotation keeps sine and cosine.
     norm = batch.tokens * (shape.hidden * (FLOAT32 + width) + FLOAT32)
-    return layers + norm + 2 * batch.tokens * shape.head_dim * width + batch.drawn * shape.hidden * width
+    found = layers + norm + 2 * batch.tokens * shape.head_dim * width + batch.drawn * shape.hidden * width
+    if lora is None:
+        return found
+    pieces = batch.drawn * shape.vocabulary > LOGITS_AT_ONCE[kind]
+    unneeded = batch.tokens * shape.hidden * width + (0 if pieces else batch.drawn * shape.hidden * width)
+    first_norm = 0 if checkpointed else batch.tokens * (shape.hidden + 1) * FLOAT32
+    return found - unneeded - first_norm
 
 
 def layer_activations(
-    shape: ModelShape, batch: MicroBatchShape, width: int, kind: Literal["cpu", "cuda"] = "cpu"
+    shape: ModelShape,
+    batch: MicroBatchShape,
+    width: int,
+    kind: Literal["cpu", "cuda"] = "cpu",
+    lora: LoraShape | None = None,
 ) -> int:
     """Returns the bytes that autograd keeps of one layer with an MLP.
 
     Of each token: a norm's float32 input and 1 / RMS, its result before and after the weight; the queries' and keys'
     norms without the latter; the inputs of the output projection and of the down projection, and the three factors of
     the MLP. Of the attention: queries, keys, values, results, log-sum-exp (float32) and, on a CPU, the mask.
+
+    With LoRA no norm keeps its result before the weight, and no layer without adapters its input.
     """
-    norms = 2 * (shape.hidden * (FLOAT32 + 2 * width) + FLOAT32)
+    norms = shape.norms * (shape.hidden * (FLOAT32 + 2 * width) + FLOAT32)
     if shape.qk_norm:
         norms += (shape.heads + shape.kv_heads) * (shape.head_dim * (FLOAT32 + width) + FLOAT32)
-    packed = batch.tokens * (norms + (shape.queries + 4 * shape.intermediate) * width)
+    packed = batch.tokens * (norms + (shape.queries + 4 * shape.intermediate - _unneeded(shape, lora)) * width)
     both = batch.prompt_tokens + batch.sample_tokens
     queries = batch.prompts * batch.prompt_tokens + batch.rows * batch.sample_tokens
     keys = batch.prompts * batch.prompt_tokens + batch.rows * both
     rectangles = 2 * width * (queries * shape.queries + keys * shape.keys) + queries * shape.heads * FLOAT32
+    if shape.capped or shape.sinks:
+        return packed + rectangles + _written_out(shape, batch, width)
     mask = batch.rows * batch.sample_tokens * both * width if kind == "cpu" else 0
     return packed + rectangles + mask
+
+
+def _unneeded(shape: ModelShape, lora: LoraShape | None) -> int:
+    """Returns the elements of a token that a layer keeps only where all of its weights are trained."""
+    if lora is None:
+        return 0
+    norms = shape.norms * shape.hidden + (shape.queries + shape.keys if shape.qk_norm else 0)
+    inputs = {
+        frozenset({"q_proj", "k_proj", "v_proj"}): shape.hidden,
+        frozenset({"o_proj"}): shape.queries,
+        frozenset({"gate_proj", "up_proj"}): shape.hidden,
+        frozenset({"down_proj"}): shape.intermediate,
+    }
+    return norms + sum(size for names, size in inputs.items() if not names & lora.names)
+
+
+def _written_out(shape: ModelShape, batch: MicroBatchShape, width: int) -> int:
+    """Returns the bytes of the scores of one layer that no kernel computes (`learner.model.attention.scores`).
+
+    The softmax is kept in float32 and in the compute type, with a cap the hyperbolic tangent as well; keys and values
+    are kept for each query head. This is reckoned, not measured.
+    """
+    both = batch.prompt_tokens + batch.sample_tokens
+    pairs = batch.prompts * batch.prompt_tokens**2 + batch.rows * batch.sample_tokens * both
+    score = FLOAT32 + (width if width < FLOAT32 else 0) + (width if shape.capped else 0)
+    keys = batch.prompts * batch.prompt_tokens + batch.rows * both
+    return pairs * shape.heads * score + 2 * width * keys * (shape.queries - shape.keys)
 
 
 def logits(shape: ModelShape, batch: MicroBatchShape, width: int, kind: Literal["cpu", "cuda"] = "cpu") -> int:

@@ -34,6 +34,15 @@ def model_shape(config: Config, file: Path | None = None, environ: Mapping[str, 
     return shape_of(_read(path), str(path))
 
 
+def document(config: Config, environ: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
+    """Returns the content of the config.json of the run's model; None if the model is not on this machine.
+
+    Raises `ConfigError` for a file that is no JSON object.
+    """
+    path = None if config.model.base == "init" else find(config.model.base, environ)
+    return None if path is None else _read(path)
+
+
 def find(base: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Returns the config.json of a folder or of a hub model that was downloaded before; None if there is none here."""
     return next((path for path in _candidates(base, environ) if path.is_file()), None)
@@ -75,5 +84,5 @@ def _init_shape(init: ModelInit) -> ModelShape:
         intermediate=init.intermediate,
         vocabulary=init.vocabulary,
         tied=True,
-        qk_norm=True,
+        qk_norm=2 * init.head_dim,
     )

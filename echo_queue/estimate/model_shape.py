@@ -9,35 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from echo_queue.errors import ConfigError, Problem
-
-
-@dataclass(frozen=True)
-class Family:
-    """The traits of a model type that its `config.json` does not state.
-
-    `head_dim`: the default; 0 stands for hidden size / heads. `biased`: q, k and v have a bias whatever the file says.
-    `attention_bias`, `mlp_bias`: whether the key of that name is obeyed; a bias of attention is one of q, k, v and o.
-    """
-
-    qk_norm: bool = False
-    head_dim: int = 0
-    biased: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
-
-
-FAMILIES: Mapping[str, Family] = {
-    "qwen3": Family(qk_norm=True, head_dim=128, attention_bias=True),
-    "qwen3_moe": Family(qk_norm=True, attention_bias=True),
-    "qwen2": Family(biased=True),
-    "llama": Family(attention_bias=True, mlp_bias=True),
-    "mistral": Family(),
-}
+from echo_queue.estimate.families import FAMILIES, Family, sliding_layers, window_of
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a decoder. `sparse_layers` of its layers have experts; the others have an MLP of `intermediate`."""
+    """The sizes of a decoder. `sparse_layers` of its layers have experts; the others have an MLP of `intermediate`.
+
+    `sliding_layers` of its layers see no more than `window` tokens.
+    """
 
     hidden: int
     layers: int
@@ -47,15 +27,25 @@ class ModelShape:
     intermediate: int
     vocabulary: int
     tied: bool
-    qk_norm: bool = False
+    norms: int = 2
+    """Norms of the hidden states in one layer."""
+    qk_norm: int = 0
+    """Elements of the norms of queries and keys in one layer; 0 if there are none."""
     attention_biases: int = 0
-    """Elements of the attention's biases in one layer."""
+    """Elements of the attention's biases in one layer, its sinks among them."""
     mlp_biases: int = 0
     """Elements of the MLP's biases in one layer."""
+    sliding_layers: int = 0
+    window: int = 0
+    capped: bool = False
+    """The attention's scores have a soft cap."""
+    sinks: bool = False
     sparse_layers: int = 0
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
+    expert_biases: int = 0
+    """Elements of one expert's biases and of its router's bias."""
 
     @property
     def queries(self) -> int:
@@ -101,20 +91,21 @@ class ModelShape:
 
     @property
     def _layer_besides_mlp(self) -> int:
-        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
-        return self._attention + self.attention_biases + norms
+        return self._attention + self.attention_biases + self.norms * self.hidden + self.qk_norm
 
     @property
     def _dense(self) -> int:
         return 3 * self.hidden * self.intermediate
 
-    def _sparse(self, experts: int) -> int:
-        router = self.hidden * self.experts
-        return router + 3 * self.hidden * self.expert_intermediate * experts
+    def _sparse(self, experts: int, *, biases: bool = True) -> int:
+        """Counts so many experts and the whole router; of its bias, the elements of these experts."""
+        expert = 3 * self.hidden * self.expert_intermediate + (self.expert_biases if biases else 0)
+        return self.hidden * self.experts + expert * experts
 
     def _mlps(self, experts: int, *, biases: bool = True) -> int:
         dense = self._dense + (self.mlp_biases if biases else 0)
-        return (self.layers - self.sparse_layers) * dense + self.sparse_layers * self._sparse(experts)
+        sparse = self._sparse(experts, biases=biases)
+        return (self.layers - self.sparse_layers) * dense + self.sparse_layers * sparse
 
 
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
@@ -135,12 +126,11 @@ def _shape(config: Mapping[str, Any], family: Family) -> ModelShape:
     hidden, heads, layers = (int(config[key]) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     kv_heads = int(config.get("num_key_value_heads") or heads)
     head_dim = int(config.get("head_dim") or family.head_dim or hidden // heads)
-    intermediate, sparse = int(config["intermediate_size"]), _sparse_layers(config, layers)
-    biases = 0
-    if family.biased:
-        biases = (heads + 2 * kv_heads) * head_dim
-    elif family.attention_bias and config.get("attention_bias"):
-        biases = (heads + 2 * kv_heads) * head_dim + hidden
+    intermediate, experts = int(config["intermediate_size"]), _experts(config)
+    sparse = _sparse_layers(config, family, layers) if experts else 0
+    queries, keys = heads * head_dim, kv_heads * head_dim
+    expert = int(config["moe_intermediate_size"]) if sparse and family.sparse == "qwen" else intermediate
+    sinks = family.sparse == "gpt_oss"
     return ModelShape(
         hidden=hidden,
         layers=layers,
@@ -149,24 +139,37 @@ def _shape(config: Mapping[str, Any], family: Family) -> ModelShape:
         head_dim=head_dim,
         intermediate=intermediate,
         vocabulary=int(config["vocab_size"]),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        qk_norm=family.qk_norm,
-        attention_biases=biases,
+        tied=bool(config.get("tie_word_embeddings", family.tied)),
+        norms=family.norms,
+        qk_norm={"none": 0, "head": 2 * head_dim, "width": queries + keys}[family.qk_norm],
+        attention_biases=_attention_biases(config, family, queries, keys, hidden) + (heads if sinks else 0),
         mlp_biases=2 * intermediate + hidden if family.mlp_bias and config.get("mlp_bias") else 0,
+        sliding_layers=sliding_layers(config, family, layers),
+        window=window_of(config, family) or 0,
+        capped=family.cap is not None and config.get("attn_logit_softcapping", family.cap) is not None,
+        sinks=sinks,
         sparse_layers=sparse,
-        experts=_experts(config) if sparse else 0,
+        experts=experts if sparse else 0,
         experts_per_token=int(config["num_experts_per_tok"]) if sparse else 0,
-        expert_intermediate=int(config["moe_intermediate_size"]) if sparse else 0,
+        expert_intermediate=expert if sparse else 0,
+        expert_biases=2 * expert + hidden + 1 if sparse and sinks else 0,
     )
+
+
+def _attention_biases(config: Mapping[str, Any], family: Family, queries: int, keys: int, hidden: int) -> int:
+    if family.biased:
+        return queries + 2 * keys
+    obeyed = family.attention_bias is not None and config.get("attention_bias", family.attention_bias)
+    return queries + 2 * keys + hidden if obeyed else 0
 
 
 def _experts(config: Mapping[str, Any]) -> int:
     return int(config.get("num_experts", config.get("num_local_experts", 0)) or 0)
 
 
-def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
-    """Counts the layers with experts, by the rule of transformers' Qwen3-MoE decoder layer."""
+def _sparse_layers(config: Mapping[str, Any], family: Family, layers: int) -> int:
+    """Counts the layers with experts, of Qwen3-MoE by the rule of transformers' decoder layer."""
+    if family.sparse != "qwen":
+        return 0 if family.sparse == "none" else layers
     step, dense = int(config.get("decoder_sparse_step", 1)), config.get("mlp_only_layers") or []
-    if not _experts(config):
-        return 0
     return sum(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

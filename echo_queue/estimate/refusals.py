@@ -1,16 +1,19 @@
-"""Refuses runs that the estimate shows to be hopeless, before any process starts.
+"""Refuses runs that are hopeless by the estimate or by their model, before any process starts.
 
 `config check`, `run` and `learner` call it. It reads only what is on this machine: where the model's config.json is
-not, what depends on it goes unchecked.
+not, what depends on it goes unchecked here; the learner checks the model again once it has the file.
 """
 
 import os
 from collections.abc import Iterator, Mapping
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Lora
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.devices import learner_is_on_cpu
-from echo_queue.estimate.model_config import model_shape
+from echo_queue.estimate.lora import FUSED, linear_layers
+from echo_queue.estimate.model_config import document, model_shape
+from echo_queue.estimate.model_refusals import has_experts, model_refusals
+from echo_queue.estimate.model_shape import ModelShape
 from echo_queue.estimate.training_time import t_gen_s
 
 LARGEST_ON_CPU = 2_000_000_000
@@ -28,15 +31,54 @@ def refusals(config: Config, environ: Mapping[str, str] = os.environ) -> Iterato
             f"set {2 * first_group_s:.0f} or more, lower model.max_new_tokens, or set rollout.tokens_per_s to what "
             "your engine makes of one sample",
         )
-    yield from _of_device(config, environ)
+    yield from _of_model(config, environ)
+    yield from _of_shape(config, environ)
 
 
-def _of_device(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
-    if config.learner.allow_cpu or not learner_is_on_cpu(config, environ):
-        return
+def _of_model(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
     try:
-        parameters = model_shape(config, environ=environ).total
+        found = document(config, environ)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    if found is None:
+        return
+    longest = config.model.max_prompt_tokens + config.model.max_new_tokens
+    problems = tuple(model_refusals(found, longest))
+    yield from problems
+    if problems:
+        return
+    if config.learner.freeze_router and not has_experts(found):
+        what = f"is set, but the model, of type {found['model_type']}, is no mixture of experts"
+        yield Problem("learner.freeze_router", what, "remove it")
+    if config.rollout.engine != "transformers" and has_experts(found):
+        yield Problem(
+            "rollout.engine",
+            f"the model, of type {found['model_type']}, is a mixture of experts, which vLLM stores otherwise than the "
+            "learner publishes it, so that new weights could not be put in place",
+            'set rollout.engine = "transformers"',
+        )
+
+
+def _of_shape(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
+    try:
+        shape = model_shape(config, environ=environ)
     except ConfigError:
+        return
+    yield from _of_device(config, environ, shape)
+    yield from _of_lora(config.model.lora, shape)
+
+
+def _of_lora(lora: Lora, shape: ModelShape) -> Iterator[Problem]:
+    known, named = linear_layers(shape), lora.target_modules
+    for name in () if named == "all-linear" else sorted({*named} - known.keys() - FUSED.keys()):
+        what = f"{name} is no linear layer of the model's decoder"
+        yield Problem("model.lora.target_modules", what, f"name some of {', '.join(known)}")
+
+
+def _of_device(config: Config, environ: Mapping[str, str], shape: ModelShape) -> Iterator[Problem]:
+    parameters = shape.total
+    if config.learner.allow_cpu or not learner_is_on_cpu(config, environ):
         return
     if parameters > LARGEST_ON_CPU:
         yield Problem(

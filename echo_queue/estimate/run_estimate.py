@@ -8,6 +8,7 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.estimate.devices import CPU, DEFAULT_GPU, DEFAULT_MFU, Device, device, learner_is_on_cpu
 from echo_queue.estimate.lag import Lag, lag
 from echo_queue.estimate.learner_memory import LearnerMemory, learner_memory
+from echo_queue.estimate.lora import lora_shape
 from echo_queue.estimate.model_shape import ModelShape
 from echo_queue.estimate.training_time import (
     Batch,
@@ -47,9 +48,11 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class RunEstimate:
-    """Bytes, seconds and updates of a run. `deltas`: share of changed values → bytes of a publication."""
+    """Bytes, seconds and updates of a run. `deltas`: share of changed values → bytes of a publication. `trained`: the
+    number of parameters that are trained."""
 
     shape: ModelShape
+    trained: int
     device: Device
     devices: int
     mfu: float
@@ -79,7 +82,8 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
     name = assumed.device or (CPU if learner_is_on_cpu(config) else DEFAULT_GPU)
     machine, batch = device(name, config.learner_threads), batch_of(config, assumed.mean_tokens)
     tokens_per_s = assumed.tokens_per_s or config.rollout.tokens_per_s
-    flops = flops_of_update(shape, batch)
+    lora = lora_shape(config.model.lora, shape)
+    flops = flops_of_update(shape, batch, lora)
     train_s = t_train_s(flops, machine, devices, assumed.mfu)
     sent, gen_s = broadcast(config, shape, assumed.change, assumed.link_gbit), t_gen_s(config, tokens_per_s)
     made_s = generation_s(config, batch, tokens_per_s)
@@ -90,16 +94,17 @@ def estimate(config: Config, shape: ModelShape, assumed: Assumptions | None = No
 
     return RunEstimate(
         shape=shape,
+        trained=lora.parameters if lora else shape.total,
         device=machine,
         devices=devices,
         mfu=assumed.mfu,
         batch=batch,
         learner=learner_memory(config, shape, devices, "cpu" if name == CPU else "cuda"),
         worker=worker_memory(config, shape),
-        checkpoint_bytes=checkpoint_bytes(shape),
+        checkpoint_bytes=checkpoint_bytes(config, shape),
         anchor_bytes=anchor_bytes(config, shape),
         deltas={change: delta_bytes(config, shape, change) for change in sorted({*CHANGES, assumed.change})},
-        flops_per_token=flops_per_token(shape, batch.prompt_tokens + batch.sample_tokens),
+        flops_per_token=flops_per_token(shape, batch.prompt_tokens + batch.sample_tokens, lora),
         flops_of_update=flops,
         t_train_s=train_s,
         t_gen_s=gen_s,

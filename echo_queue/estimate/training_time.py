@@ -3,6 +3,9 @@
 - A token costs 6 operations for each weight that it is multiplied with (forward 2, backward 4), and the attention
   12 · layers · heads · head_dim for each pair of a query and a key (Kaplan et al., arXiv 2001.08361, §2.1; Chowdhery et
   al., arXiv 2204.02311, appendix B). Causal attention has half of the pairs of a square.
+- With LoRA (`learner.model.lora.merged_linear`) no gradient of a weight is computed, which leaves 4 for each weight;
+  each parameter of an adapter costs 4 more: its gradient is two products with the rank. Merging is left out.
+- A layer with a window has no pairs beyond it.
 - A group's prompt is computed once for all of its samples (`learner.micro_batches`), the head at sampled tokens only.
 """
 
@@ -10,9 +13,11 @@ from dataclasses import dataclass
 
 from echo_queue.config import Config
 from echo_queue.estimate.devices import Device
+from echo_queue.estimate.lora import LoraShape
 from echo_queue.estimate.model_shape import ModelShape
 
 MATMUL, ATTENTION = 6, 12
+FROZEN_MATMUL, ADAPTER = 4, 4
 
 
 @dataclass(frozen=True)
@@ -35,19 +40,35 @@ def batch_of(config: Config, mean_tokens: int | None = None) -> Batch:
     return Batch(config.learner.batch_groups, config.rollout.group_size, config.model.max_prompt_tokens, tokens)
 
 
-def flops_per_token(shape: ModelShape, length: int) -> float:
-    """Returns the operations of one token in a causal sequence of `length`: 6·N + 6·layers·heads·head_dim·length."""
-    return MATMUL * shape.matmul + ATTENTION * shape.layers * shape.queries * length / 2
+def flops_per_token(shape: ModelShape, length: int, lora: LoraShape | None = None) -> float:
+    """Returns the operations of one token in a causal sequence of `length`: 6·N + 6·layers·heads·head_dim·length, if no
+    layer has a window."""
+    linear = FROZEN_MATMUL * shape.matmul + ADAPTER * lora.parameters if lora else MATMUL * shape.matmul
+    return linear + ATTENTION * shape.queries * _pairs(shape, 0, length) / length
 
 
-def flops_of_update(shape: ModelShape, batch: Batch) -> float:
+def flops_of_update(shape: ModelShape, batch: Batch, lora: LoraShape | None = None) -> float:
     """Returns the operations of one update, each prompt counted once."""
     prompts = batch.groups * batch.prompt_tokens
     body, head = shape.matmul - shape.embedding, shape.embedding
-    pairs_of_sample = batch.sample_tokens**2 / 2 + batch.prompt_tokens * batch.sample_tokens
-    pairs = batch.groups * (batch.prompt_tokens**2 / 2 + batch.samples * pairs_of_sample)
-    linear = MATMUL * (body * (prompts + batch.sampled) + head * batch.sampled)
-    return linear + ATTENTION * shape.layers * shape.queries * pairs
+    of_sample = _pairs(shape, batch.prompt_tokens, batch.sample_tokens)
+    pairs = batch.groups * (_pairs(shape, 0, batch.prompt_tokens) + batch.samples * of_sample)
+    linear = (FROZEN_MATMUL if lora else MATMUL) * (body * (prompts + batch.sampled) + head * batch.sampled)
+    linear += ADAPTER * lora.parameters * (prompts + batch.sampled) if lora else 0
+    return linear + ATTENTION * shape.queries * pairs
+
+
+def _pairs(shape: ModelShape, before: int, tokens: int) -> float:
+    """Returns the pairs of a query and a key in all layers together, for `tokens` queries that follow `before` more."""
+
+    def up_to(length: int, window: int) -> float:
+        return length**2 / 2 if length <= window else window * length - window**2 / 2
+
+    def of_layer(window: int) -> float:
+        return up_to(before + tokens, window) - up_to(before, window)
+
+    full = (shape.layers - shape.sliding_layers) * of_layer(before + tokens)
+    return full + shape.sliding_layers * of_layer(shape.window)
 
 
 def t_train_s(flops: float, device: Device, devices: int, mfu: float) -> float:

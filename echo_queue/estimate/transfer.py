@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from echo_queue.config import Config
 from echo_queue.estimate.learner_memory import BYTES, FLOAT32
+from echo_queue.estimate.lora import lora_shape, trained_parameters
 from echo_queue.estimate.model_shape import ModelShape
 
 BYTES_PER_CHANGE = {
@@ -17,6 +18,8 @@ BYTES_PER_CHANGE = {
 """bfloat16: share of changed values → bytes for each of them (`python -m benchmarks.delta`, "ours")."""
 FLOAT32_DELTA_BYTES = 2.27
 """float32: nearly every value changes with an update; bytes for each (the same table, lr 1e-4)."""
+LORA_DELTA_BYTES = {"float32": 2.65, "bfloat16": 0.63}
+"""LoRA: bytes for each value of the adapters, of which an update changes most (docs/lora.md, lr 1e-4)."""
 ANCHOR_BYTES = {"float32": 3.33, "bfloat16": 1.33}
 """Bytes for each value of an anchor, measured with `echo_queue.weights.delta.encode` on 8 million normally distributed
 values."""
@@ -25,6 +28,8 @@ WORTHWHILE = 0.9
 ENCODE_BYTES_PER_S = 1.6e9
 APPLY_BYTES_PER_S = 1.9e9
 """Bytes of weights per second that one thread encodes and applies, digests included."""
+MERGE_BYTES_PER_S = 0.6e9
+"""Bytes of bfloat16 matrices per second into which one thread merges adapters of rank 32 (docs/lora.md)."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +46,34 @@ class Broadcast:
         return self.encode_s + self.transfer_s + self.apply_s
 
 
-def checkpoint_bytes(shape: ModelShape) -> int:
+def checkpoint_bytes(config: Config, shape: ModelShape) -> int:
     """Returns the bytes of a checkpoint's tensors: masters and two moments in float32 (`learner.model.policy`)."""
-    return 3 * FLOAT32 * shape.total
+    return 3 * FLOAT32 * trained_parameters(config.model.lora, shape)
 
 
 def weight_bytes(config: Config, shape: ModelShape) -> int:
-    """Returns the bytes of the weights in the type in which they are published and served."""
+    """Returns the bytes of the weights in the type in which they are served."""
     return BYTES[config.model.dtype] * shape.total
+
+
+def published_bytes(config: Config, shape: ModelShape) -> int:
+    """Returns the bytes of what is published of a version, before it is encoded: the weights, or the adapters."""
+    return BYTES[config.model.dtype] * trained_parameters(config.model.lora, shape)
 
 
 def anchor_bytes(config: Config, shape: ModelShape) -> int:
     """Returns the bytes of a version that is stored whole."""
-    return round(ANCHOR_BYTES[config.model.dtype] * shape.total)
+    return round(ANCHOR_BYTES[config.model.dtype] * trained_parameters(config.model.lora, shape))
 
 
 def delta_bytes(config: Config, shape: ModelShape, change: float) -> int:
     """Returns the bytes of a publication of which a share of `change` of the values has changed.
 
-    float32 ignores `change`, because every value changes. A delta that is not worth it is an anchor.
+    float32 and LoRA ignore `change`: every value changes, or most do. A delta that is not worth it is an anchor.
     """
-    if config.model.dtype == "float32":
+    if config.model.lora.rank:
+        delta = LORA_DELTA_BYTES[config.model.dtype] * trained_parameters(config.model.lora, shape)
+    elif config.model.dtype == "float32":
         delta = FLOAT32_DELTA_BYTES * shape.total
     else:
         delta = bytes_per_change(change) * change * shape.total
@@ -87,7 +99,15 @@ def broadcast(config: Config, shape: ModelShape, change: float, link_gbit: float
     A delta of several parts is announced, so workers fetch it while it is uploaded, in F/B together; one of a single
     part takes F/B to the store and F/B from it (docs/weights.md, "While it is uploaded").
     """
-    size, weights = delta_bytes(config, shape, change), weight_bytes(config, shape)
-    crossings = 1 if weights > config.weights.part_bytes else 2
+    size, published = delta_bytes(config, shape, change), published_bytes(config, shape)
+    crossings = 1 if published > config.weights.part_bytes else 2
     transfer_s = crossings * size * 8 / (link_gbit * 1e9)
-    return Broadcast(size, weights / ENCODE_BYTES_PER_S, transfer_s, weights / APPLY_BYTES_PER_S)
+    apply_s = published / APPLY_BYTES_PER_S + merge_s(config, shape)
+    return Broadcast(size, published / ENCODE_BYTES_PER_S, transfer_s, apply_s)
+
+
+def merge_s(config: Config, shape: ModelShape) -> float:
+    """Returns the seconds in which a worker, on all of its threads, merges adapters into the base model."""
+    lora = lora_shape(config.model.lora, shape)
+    matrices = BYTES["bfloat16"] * lora.adapted if lora else 0
+    return matrices / (MERGE_BYTES_PER_S * config.worker_threads)

@@ -6,7 +6,7 @@
 - Only failures that a later try may cure are retried: a lost connection, and a server that is loading, failing over,
   full or not writable for now. This is safe because every move may be sent again after a lost reply.
 - Every other failure is one clear error: `FencedError` for a learner that was taken over, `SetBackError` for a learner
-  whose moves the server has forgotten, and `ServiceError` otherwise.
+  whose moves the server has forgotten, and `ServiceError` otherwise. No error of Redis's own leaves this module.
 """
 
 import random
@@ -80,6 +80,7 @@ FULL = "Redis is at maxmemory: raise it, or lower staleness.s or learner.batch_g
 AWAY = "is it running and reachable from here?"
 MISSING = "Function not found"
 INSTALL = "run `echo-queue services`, which loads them"
+UNKNOWN = "see Redis's log; if only this project wrote to the run's keys, please report it with this line"
 BEHIND = "check its replicas (`redis-cli info replication`), or lower redis.wait_replicas"
 
 
@@ -199,8 +200,6 @@ class Caller:
             what = f"Redis has forgotten what it had acknowledged: {rest}"
             raise SetBackError(Problem(self.where, what, "start the learner again: it goes on from its checkpoint"))
         fix = FIXES.get(code) or _fix(error)
-        if fix is None:
-            raise error
         what = f"no answer within {self.deadline_s:.0f} s: {text}" if _passing(error) else text
         raise ServiceError(Problem(self.where, what, fix)) from None
 
@@ -228,7 +227,7 @@ def _passing(error: redis.RedisError) -> bool:
     return isinstance(error, PASSING) or str(error).startswith(PASSING_CODES)
 
 
-def _fix(error: redis.RedisError) -> str | None:
+def _fix(error: redis.RedisError) -> str:
     if isinstance(error, NoPermissionError) or str(error).startswith(REFUSED_INSIDE):
         return REFUSED
     if isinstance(error, redis.AuthenticationError):
@@ -239,7 +238,7 @@ def _fix(error: redis.RedisError) -> str | None:
         return BEHIND
     if MISSING in str(error):
         return INSTALL
-    return AWAY if _passing(error) else None
+    return AWAY if _passing(error) else UNKNOWN
 
 
 def answers(replies: list[Any], spared: tuple[type[Exception], ...] = ()) -> list[Any]:

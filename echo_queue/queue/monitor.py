@@ -3,7 +3,7 @@
 `status` and `audit` are the read-only functions of `library/monitor.lua`; everything else is read by plain commands.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, Client
@@ -54,11 +54,17 @@ class Monitor(RunState, PublishedWeights, Submissions, Events):
         Without `task`, it returns the newest such group of any task. None: there is no such group. Raises `CodecError`
         if the bytes are not a group.
         """
-        most = None if task else 1
-        client, key = self._caller.client, self._caller.keys.replay
-        rows = self._caller.persist("group_in_replay", lambda: client.xrevrange(key, count=most))
-        wanted = task.encode() if task else None
-        return next((self._payloads.group(words) for _, words in rows if wanted in (None, words.get(b"id"))), None)
+        rows = self._caller.persist("group_in_replay", lambda: self._entry_in_replay(task))
+        return next((self._payloads.group(words) for _, words in rows), None)
+
+    def _entry_in_replay(self, task: str | None) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Returns the newest entry, or the one of `task`, whose place `open` holds; none if there is no such entry."""
+        client: Any = self._caller.client
+        keys = self._caller.keys
+        if task is None:
+            return list(client.xrevrange(keys.replay, count=1))
+        place = (client.hget(keys.open, task) or b"").split(b" ", 2)
+        return list(client.xrange(keys.replay, place[1], place[1])) if place[0] == b"replay" else []
 
     def partial_group(self, task: str) -> PartialGroup | None:
         """Returns the partial rollout that a task's worker stored last, for a person to inspect; None if there is none.

@@ -49,7 +49,9 @@ class Operator(RunState, Admission):
     def reclaim(self, limit: int = SWEEP_MAX) -> Reclaimed:
         """Ends at most `limit` expired leases: their tasks go to retry, or to dead after too many attempts.
 
-        A sweep that comes much too late after the one before spares leases that living workers may still renew.
+        A limit bounds how long Redis serves nobody else. Where as many as that were ended, more may be left: call it
+        again at once. A sweep that comes much too late after the one before spares leases that living workers may
+        still renew.
         """
         return Reclaimed(*self._caller.call("reclaim", limit))
 

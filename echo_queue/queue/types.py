@@ -216,13 +216,22 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """The result of one sweep: leases whose tasks went to retry, by cause, and tasks that died."""
+    """Leases that one step of a sweep ended.
+
+    Their tasks went to retry, for the cause named, or died, or were no longer there (`lost`).
+    """
 
     expired: int
     failed: int
     released: int
     late: int
     dead: int
+    lost: int
+
+    @property
+    def leases(self) -> int:
+        """All leases that the step ended."""
+        return self.expired + self.failed + self.released + self.late + self.dead + self.lost
 
 
 @dataclass(frozen=True)

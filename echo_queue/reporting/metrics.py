@@ -99,14 +99,15 @@ class MetricsReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._surviving: dict[int, UpdateMetrics] = {}
+        self._surviving: list[UpdateMetrics] = []
+        """The updates of the surviving history. Versions ascend, and lineages never descend."""
 
     def read(self) -> list[UpdateMetrics]:
         """Returns the updates of the surviving history, by version, without torn lines."""
         for line in self._appended():
             if metrics := update_of(line):
                 self._keep(metrics)
-        return [self._surviving[version] for version in sorted(self._surviving)]
+        return list(self._surviving)
 
     def _appended(self) -> list[bytes]:
         if not self._path.exists():
@@ -118,13 +119,16 @@ class MetricsReader:
         return whole.splitlines()
 
     def _keep(self, metrics: UpdateMetrics) -> None:
-        """Adds an update. It abandons the updates that older lineages made from its version on."""
-        abandoned = [v for v, old in self._surviving.items() if v >= metrics.version and old.lineage < metrics.lineage]
-        for version in abandoned:
-            del self._surviving[version]
-        newer = any(old.lineage > metrics.lineage for old in self._surviving.values())
-        if not newer:
-            self._surviving[metrics.version] = metrics
+        """Adds an update, which abandons those that were made before it from its version on.
+
+        It counts for nothing if a later lineage has updates already.
+        """
+        surviving = self._surviving
+        if surviving and surviving[-1].lineage > metrics.lineage:
+            return
+        while surviving and surviving[-1].version >= metrics.version:
+            surviving.pop()
+        surviving.append(metrics)
 
 
 def read(path: Path) -> list[UpdateMetrics]:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from echo_queue.weights.delta import gaps
+from echo_queue.weights.delta.classes import Classes
 from echo_queue.weights.delta.codes import Codes
 from echo_queue.weights.delta.gaps import Numbers
 from echo_queue.weights.delta.pairs import Pair
@@ -78,8 +79,8 @@ class RecordingPair:
         self.undo = DenseUndo(_narrowed(found))
         return found
 
-    def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
-        return self._versions.base(groups)
+    def classes(self, positions: Numbers, differences: Codes) -> Classes:
+        return self._versions.classes(positions, differences)
 
 
 def _narrowed(differences: Codes) -> Codes:

@@ -28,6 +28,20 @@ class Lengths(NamedTuple):
     """[R] the prompt of each sample, in ascending order"""
 
 
+class LayerAttention(NamedTuple):
+    """How one layer attends: softmax of scale · query · key over what is before, with what the fields add to it."""
+
+    scale: float | None = None
+    """None: 1 / √head_dim"""
+    window: int | None = None
+    """The most tokens that a query sees, the last of which is its own; None: all. They are counted in the sample's own
+    sequence, prompt and completion, as transformers counts them (`masking_utils.sliding_window_overlay`)."""
+    cap: float | None = None
+    """The scores' soft cap: cap · tanh(score / cap) (Gemma 2, arXiv 2408.00118, §2)."""
+    sinks: Tensor | None = None
+    """[H] a score of each head that takes part in the softmax and has no value (gpt-oss, arXiv 2508.10925, §2)."""
+
+
 class Packing(Protocol):
     """Attention over the packed tokens of one micro-batch: each prompt is computed once for all of its samples.
 
@@ -45,7 +59,7 @@ class Packing(Protocol):
     def to(self, device: torch.device) -> Self:
         """Copies the indices to `device`."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
         """Returns what each query attended to, [L, H, D]; query [L, H, D], key and value [L, H_kv, D]."""
 
 

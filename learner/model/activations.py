@@ -17,7 +17,8 @@ EXPENSIVE = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.torch_attn._varlen_attn.default,
 }
-"""The operations whose results "selective" keeps: matrix products and attention. All else is cheap to compute again."""
+"""The operations whose results "selective" keeps: matrix products and attention. All else is cheap to compute again,
+but the products of experts, which cannot be kept: gpt-oss adds biases to them in place."""
 
 
 def checkpoint_layers(layers: torch.nn.ModuleList, kind: Kept) -> None:

@@ -16,7 +16,8 @@ from learner.model.attention import ATTENTION, unsupported
 from learner.model.attention.rectangles import Rectangles
 from learner.model.scorer import Scorer
 
-LAYERS, WORDS, WIDTH = 2, 64, 64
+LAYERS, WORDS, WIDTH, WINDOW = 2, 64, 64, 5
+"""Sizes of the copy. Some windows of the tokens that it is tried with begin in the prompt, some after it."""
 LOUD = 40.0
 """Factor on the copy's output embeddings: logits become so large that a soft cap on them shows."""
 TOLERANCE = 1e-3
@@ -25,19 +26,19 @@ TOLERANCE = 1e-3
 def check_architecture(settings: PretrainedConfig) -> None:
     """Raises `ConfigError` for an architecture whose log-probabilities `Scorer` would compute wrongly."""
     text = settings.get_text_config()
-    layers = set(getattr(text, "layer_types", None) or ["full_attention"])
-    if layers != {"full_attention"}:
-        raise unsupported(f"layers of {', '.join(sorted(layers - {'full_attention'}))}")
+    if layers := set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
+        raise unsupported(f"layers of {', '.join(sorted(layers))}")
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = _small_copy(text)
         tokens = torch.randint(WORDS, (2, 12))
         if not torch.allclose(_scored(model, tokens), _plain(model, tokens), atol=TOLERANCE):
-            raise unsupported(f"more than full attention and plain output embeddings ({type(model).__name__})")
+            raise unsupported(f"more than attention and output embeddings as they are known ({type(model).__name__})")
 
 
 def _small_copy(settings: PretrainedConfig) -> PreTrainedModel:
-    """Returns at most two layers of the architecture, with few words, a narrow MLP and random weights, in float32."""
+    """Returns two layers of the architecture, of each kind one, with few words, a narrow MLP and random weights, in
+    float32; one layer if there is no second."""
     small = copy.deepcopy(settings)
     small.num_hidden_layers, small.vocab_size = min(LAYERS, settings.num_hidden_layers), WORDS
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
@@ -45,7 +46,9 @@ def _small_copy(settings: PretrainedConfig) -> PreTrainedModel:
         if getattr(small, name, None):
             setattr(small, name, min(getattr(small, name), WIDTH))
     if getattr(small, "layer_types", None):
-        small.layer_types = small.layer_types[:LAYERS]
+        small.layer_types = [*sorted(set(small.layer_types)), *small.layer_types][: small.num_hidden_layers]
+    if getattr(small, "sliding_window", None):
+        small.sliding_window = WINDOW
     model: PreTrainedModel = AutoModelForCausalLM.from_config(small, dtype=torch.float32, attn_implementation="eager")
     head = model.get_output_embeddings()
     head.weight = torch.nn.Parameter(head.weight * LOUD)

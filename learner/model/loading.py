@@ -6,6 +6,7 @@
 """
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,24 +17,47 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.estimate import model_refusals
 from learner.model.architecture import check_architecture
 from learner.model.attention import ATTENTION, unsupported
+from learner.model.lora.adapters import Adapters
+from learner.model.lora.frozen_base import FrozenBase
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import materialise, shard
 from learner.model.weight_files import WeightFiles
 from learner.ranks.team import Team
 
+ROUTER = re.compile(r"\.mlp\.(gate|router)\.(weight|bias)$")
+"""The parameters of routers: `gate` of Qwen3-MoE and Mixtral, `router` of gpt-oss."""
 UNSET = -1
 """What an integer buffer holds before it is computed."""
 
 
 def load_policy(settings: config.Config, device: torch.device, team: Team) -> Policy:
     """Loads this rank's part of the policy. Raises `ConfigError` if the base model cannot be trained."""
+    dtype = getattr(torch, settings.model.dtype)
     with _loading(settings):
-        model, files = _open(settings.base_model, torch.float32)
-        policy = Policy(model, settings.learner, getattr(torch, settings.model.dtype), team, device)
+        if settings.model.lora.rank:
+            return _load_adapted(settings, dtype, device, team)
+        model, files = _open(settings, torch.float32)
+        if settings.learner.freeze_router:
+            freeze_router(model)
+        policy = Policy(model, settings.learner, dtype, team, device)
         _fill(model, files)
+    return policy
+
+
+def _load_adapted(settings: config.Config, dtype: torch.dtype, device: torch.device, team: Team) -> Policy:
+    """Loads a policy that trains adapters beside a frozen base model."""
+    model, files = _open(settings, dtype)
+    adapters = Adapters(model, settings.model.lora)
+    policy = Policy(model, settings.learner, dtype, team, device, adapters=adapters)
+    _fill(model, files)
+    adapters.initialise(settings.run.seed)
+    policy.frozen_base = FrozenBase.described(
+        settings.base_model, lambda: files.whole(model, dtype), adapters, share=team.share
+    )
     return policy
 
 
@@ -41,13 +65,23 @@ def load_reference(settings: config.Config, device: torch.device, team: Team) ->
     """Loads the base model for the KL term, without gradients, in the type in which the policy computes."""
     dtype = getattr(torch, settings.model.dtype)
     with _loading(settings):
-        model, files = _open(settings.base_model, dtype)
+        model, files = _open(settings, dtype)
         scorer = Scorer(model.requires_grad_(False))
         if team.size > 1:
             shard(scorer, scorer.layers, dtype, device, trained=False)
         materialise(scorer, device)
         _fill(model, files)
     return scorer
+
+
+def freeze_router(model: PreTrainedModel) -> None:
+    """Leaves the routers of a mixture of experts out of training. Raises `ConfigError` if there are none."""
+    routers = [parameter for name, parameter in model.named_parameters() if ROUTER.search(name)]
+    if not routers:
+        what = f"is set, but {type(model).__name__} is no mixture of experts"
+        raise ConfigError(Problem("learner.freeze_router", what, "remove it"))
+    for router in routers:
+        router.requires_grad_(False)
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
@@ -57,11 +91,14 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _open(name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, WeightFiles]:
+def _open(settings: config.Config, dtype: torch.dtype) -> tuple[PreTrainedModel, WeightFiles]:
     """Returns the model, prepared for `Scorer` and without values on the meta device, and its files."""
-    architecture: PretrainedConfig = AutoConfig.from_pretrained(name)
+    architecture: PretrainedConfig = AutoConfig.from_pretrained(settings.base_model)
+    longest = settings.model.max_prompt_tokens + settings.model.max_new_tokens
+    if problems := tuple(model_refusals(architecture.to_dict(), longest)):
+        raise ConfigError(*problems)
     check_architecture(architecture)
-    files = WeightFiles.find(name)
+    files = WeightFiles.find(settings.base_model)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture, dtype=dtype)
     files.check(model)

@@ -4,6 +4,7 @@
   computes in `dtype`, with the parameters rounded to it, and is published so: workers and learner compute with the same
   numbers.
 - Each rank of the team holds its rows of every parameter and of its moments (`learner.model.sharding`).
+- With LoRA the masters are those of the adapters alone (`learner.model.lora`), and so is what is published and saved.
 - `pieces` and `restore` carry everything that the next step depends on: training continues bit for bit.
 """
 
@@ -17,13 +18,16 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from echo_queue import config
 from echo_queue.errors import ConfigError, Problem
+from echo_queue.weights.lora import DESCRIPTION
 from learner.batch.micro_batches import MicroBatch
 from learner.batch.packing import Packing
 from learner.model.activations import checkpoint_layers
 from learner.model.attention import packing_for
 from learner.model.head import Scored
+from learner.model.lora.adapters import Adapters
+from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
 from learner.model.scorer import Scorer
-from learner.model.sharding import first_row, local, materialise, shard, whole
+from learner.model.sharding import first_row, local, materialise, rounded_type, shard, whole
 from learner.ranks.team import Team
 from learner.recovery.state_files import Piece
 
@@ -34,7 +38,8 @@ class Policy:
     """A model with its optimizer; every rank of `team` has one, and all call its methods together.
 
     `model`: with float32 parameters, on its device; or on the meta device, from `learner.model.loading`, which fills in
-    the values of the memory that it is given on `device` here. `dtype`: what the model computes in.
+    the values of the memory that it is given on `device` here. `dtype`: what the model computes in. `adapters`: those
+    of the model, whose other parameters are then frozen, in `dtype`.
     """
 
     def __init__(
@@ -44,9 +49,13 @@ class Policy:
         dtype: torch.dtype = torch.float32,
         team: Team | None = None,
         device: torch.device | None = None,
+        *,
+        adapters: Adapters | None = None,
     ) -> None:
-        self.model, self.dtype, self.device = model, dtype, device or model.device
-        self.packing: type[Packing] = packing_for(self.device, dtype)
+        self.model, self.dtype, self.device, self.adapters = model, dtype, device or model.device, adapters
+        self.frozen_base: FrozenBase | None = None
+        """With adapters: the base model to which they belong."""
+        self.packing: type[Packing] = packing_for(self.device, dtype, model)
         self.team = team or Team.alone()
         self._scorer = Scorer(model)
         checkpoint_layers(self._scorer.layers, settings.activation_checkpointing)
@@ -57,7 +66,7 @@ class Policy:
             shard(self._scorer, self._scorer.layers, dtype, self.device)
         if model.device.type == "meta":
             materialise(self._scorer, self.device)
-        self.masters = dict(model.named_parameters())
+        self.masters = dict(model.named_parameters()) if adapters is None else adapters.parameters(model)
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": [p for p in self.masters.values() if p.ndim >= 2], "weight_decay": settings.weight_decay},
@@ -79,8 +88,21 @@ class Policy:
         return scored
 
     def published(self) -> dict[str, Tensor]:
-        """Returns the weights to publish, by name, tied ones once: this rank's rows, before they are rounded."""
-        return {name: master.detach() for name, master in self.masters.items()}
+        """Returns the weights to publish, by name, tied ones once: this rank's rows, before they are rounded.
+
+        What no rank has rows of is whole on all of them.
+        """
+        published = {name: master.detach() for name, master in self.masters.items()}
+        if self.frozen_base is not None:
+            published[DESCRIPTION] = self.frozen_base.description.tensor()
+        return published
+
+    def score_base(self, batch: MicroBatch, temperature: float) -> Scored:
+        """Returns the scores by the base model, without gradient; only a policy with adapters still has it."""
+        if self.adapters is None:
+            raise RuntimeError("all weights are trained, so the base model is gone")
+        with torch.no_grad(), self.adapters.disabled():
+            return self.score(batch, temperature)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Returns rank 0 a copy of the weights that are published, by name; nothing to the other ranks.
@@ -90,17 +112,23 @@ class Policy:
         copies: dict[str, Tensor] = {}
         for name, master in self.published().items():
             if self.team.size == 1:
-                copies[name] = local(master).to(self.dtype, copy=True)
+                copies[name] = local(master).to(rounded_type(master, self.dtype), copy=True)
                 continue
-            published = whole(master.to(self.dtype))
+            published = whole(master.to(rounded_type(master, self.dtype)))
             if self.team.first:
                 copies[name] = published.cpu()
         return copies
 
     def save_pretrained(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Writes a `snapshot` with the model's configuration, as a Hugging Face model. Only rank 0 calls it."""
+        """Writes a `snapshot` with the model's configuration, as a Hugging Face model. Only rank 0 calls it.
+
+        Adapters are merged into the base model, and also written by themselves, in PEFT's format, to a folder in it.
+        """
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(self.model.config, dtype=self.dtype)
+        if self.frozen_base is not None:
+            self.frozen_base.save_adapters(folder / ADAPTER_FOLDER, weights)
+            weights = self.frozen_base.merged(weights)
         empty.save_pretrained(folder, state_dict=dict(weights))  # which takes its entries
 
     def step(self, lr: float) -> float:
@@ -131,8 +159,10 @@ class Policy:
     def pieces(self) -> list[Piece]:
         """Returns this rank's rows of masters and moments; rank 0 adds what is not cut into rows."""
         pieces = [_piece(name, tensor) for name, tensor in self._state() if self.team.first or tensor.ndim]
-        rng = [_piece(RNG, torch.get_rng_state())] if self.team.first else []
-        return [piece for piece in [*pieces, *rng] if piece.rows]
+        more = [_piece(RNG, torch.get_rng_state())] if self.team.first else []
+        if self.team.first and self.frozen_base is not None:
+            more.append(_piece(DESCRIPTION, self.frozen_base.description.tensor()))
+        return [piece for piece in [*pieces, *more] if piece.rows]
 
     @torch.no_grad()
     def restore(self, stored: Mapping[str, tuple[int, ...]], read: Callable[[Sequence[Piece]], None]) -> None:
@@ -141,15 +171,7 @@ class Policy:
         `stored`: the shape of every whole tensor. `read`: fills in the pieces that it is given. Raises `ConfigError` if
         the state belongs to another model.
         """
-        shapes = {name.removeprefix(MASTER): shape for name, shape in stored.items() if name.startswith(MASTER)}
-        if shapes != {name: tuple(master.shape) for name, master in self.masters.items()}:
-            raise ConfigError(
-                Problem(
-                    "model.base",
-                    "the run's checkpoint belongs to another model",
-                    "give this run another name, or the old base model",
-                )
-            )
+        self._check(stored, read)
         for name, master in self.masters.items():
             kept = [moment for moment in MOMENTS if f"{moment}/{name}" in stored]
             self.optimizer.state[master] = {moment: _room(moment, master) for moment in kept}
@@ -157,6 +179,28 @@ class Policy:
         pieces = [_piece(name, tensor) for name, tensor in [*self._state(), (RNG, rng)]]
         read([piece for piece in pieces if piece.rows])
         torch.set_rng_state(rng)
+
+    def _check(self, stored: Mapping[str, tuple[int, ...]], read: Callable[[Sequence[Piece]], None]) -> None:
+        """Raises `ConfigError` if the stored state belongs to another model, or to other adapters."""
+        adapted = DESCRIPTION in stored
+        if adapted != (self.adapters is not None):
+            what = f"the run's checkpoint holds {'LoRA adapters' if adapted else 'all weights of the model'}"
+            fix = "give this run another name, or the old rank"
+            raise ConfigError(Problem("model.lora.rank", what, fix))
+        if self.frozen_base is not None:
+            description = torch.empty(stored[DESCRIPTION], dtype=torch.uint8)
+            read([_piece(DESCRIPTION, description)])
+            self.frozen_base.check(description)
+        shapes = {name.removeprefix(MASTER): shape for name, shape in stored.items() if name.startswith(MASTER)}
+        if shapes != {name: tuple(master.shape) for name, master in self.masters.items()}:
+            where, other = (
+                ("model.lora", "adapters of another rank, or of other layers")
+                if adapted
+                else ("model.base", "another model")
+            )
+            what = f"the run's checkpoint belongs to {other}"
+            fix = "give this run another name, or the old base model" + (" and [model.lora]" if adapted else "")
+            raise ConfigError(Problem(where, what, fix))
 
     def _state(self) -> Iterator[tuple[str, Tensor]]:
         """Yields masters and moments by the names that they have in a checkpoint."""

@@ -5,13 +5,17 @@
 - The head is computed only where the next token is one that the model drew (`learner.model.head`).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import ModuleList
 from transformers import PreTrainedModel
 
 from learner.batch.micro_batches import MicroBatch
-from learner.model.head import Scored, token_scores
+from learner.model.head import Head, Scored, token_scores
 
+Score = Callable[[MicroBatch, float], Scored]
+"""Scores a micro-batch at a temperature, as `Scorer` does."""
 LOGITS_AT_ONCE = {"cpu": 1 << 24, "cuda": 1 << 28}
 """Logits in memory at once, by the kind of device: 64 MiB and 1 GiB in float32."""
 
@@ -44,5 +48,6 @@ class Scorer(torch.nn.Module):
             batch.tokens.unsqueeze(0), position_ids=batch.positions.unsqueeze(0), packing=batch.packing, use_cache=False
         )
         hidden = output.last_hidden_state[0].index_select(0, batch.outputs)
-        head = self.model.get_output_embeddings().weight
+        cap = getattr(self.model.config.get_text_config(), "final_logit_softcapping", None)
+        head = Head(self.model.get_output_embeddings().weight, cap)
         return token_scores(hidden, head, batch.targets, temperature, LOGITS_AT_ONCE[hidden.device.type])

@@ -30,8 +30,9 @@ def shard(root: Module, layers: ModuleList, dtype: torch.dtype, device: torch.de
     group = distributed.group.WORLD
     assert group is not None
     mesh = DeviceMesh.from_group(group, device.type)
-    masters = next(root.parameters()).dtype
-    policy = MixedPrecisionPolicy(dtype, masters) if dtype != masters else MixedPrecisionPolicy()
+    masters = next((one.dtype for one in root.parameters() if one.requires_grad), dtype)
+    # Inputs stay as they are: hidden states have `dtype` from the embedding on, and OLMo's rotations are in float32.
+    policy = MixedPrecisionPolicy(dtype if dtype != masters else None, masters, cast_forward_inputs=False)
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(root, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
@@ -54,6 +55,11 @@ def first_row(tensor: Tensor) -> int:
         return 0
     rows = -(-len(tensor) // tensor.device_mesh.size())
     return min(tensor.device_mesh.get_local_rank() * rows, len(tensor))
+
+
+def rounded_type(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which a tensor is published: `dtype`, unless it holds no floating numbers."""
+    return dtype if tensor.is_floating_point() else tensor.dtype
 
 
 def whole(tensor: Tensor) -> Tensor:

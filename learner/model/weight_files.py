@@ -1,13 +1,11 @@
 """The safetensors files of a base model, in a folder or on the hub: a process reads the rows that it needs.
 
-The files must name each tensor as the model itself does, as those of Qwen3 and Llama do.
+The files must name each tensor as the model itself does, or be those of a mixture that `stack_experts` knows.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,39 +17,27 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from echo_queue.errors import ConfigError, Problem
+from learner.model.lora.adapters import base_name
 from learner.model.sharding import first_row, local
+from learner.model.stored_tensors import Stored, StoredTensor, stack_experts
 
-READ_BYTES = 16 << 20
-"""So much of a file is mapped into memory at a time: what has been read of a mapped file stays in memory with it."""
 NAMED = 3
 """The number of tensors that an error names."""
 COMPUTED = r"rotary_emb\.inv_freq"
 """Tensors of old files that transformers computes, as it says in `_adjust_missing_and_unexpected_keys`."""
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where a tensor lies, and of what shape it is."""
-
-    file: Path
-    shape: tuple[int, ...]
-
-    @property
-    def step(self) -> int:
-        """The number of rows to read at a time."""
-        return max(1, READ_BYTES // max(1, 4 * math.prod(self.shape[1:])))
-
-
 class WeightFiles:
-    """The tensors of a model's files, by name."""
+    """The tensors of a model's files, by name. Adapters of a model are in no file, and are passed over."""
 
-    def __init__(self, model: str, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, model: str, tensors: Mapping[str, Stored]) -> None:
         self._model, self._tensors = model, tensors
 
     @classmethod
     def find(cls, model: str) -> "WeightFiles":
         """Finds the files of a folder or of a hub model, which are downloaded if need be. Raises `OSError`."""
-        return cls(model, {name: tensor for file in _files(model) for name, tensor in _contents(file)})
+        tensors = {tensor.name: tensor for file in files_of(model) for tensor in _contents(file)}
+        return cls(model, stack_experts(tensors))
 
     def check(self, model: PreTrainedModel) -> None:
         """Raises `ConfigError` unless the files hold every parameter of `model` in its shape, and nothing else."""
@@ -76,22 +62,25 @@ class WeightFiles:
         for names, parameter in _parameters(model):
             mine, first = local(parameter.detach()), first_row(parameter)
             stored, *tied = self._stored(names)
-            for at, rows in self._rows(stored, first, len(mine)):
+            for at, rows in self._tensors[stored].rows(first, len(mine)):
                 mine[at : at + len(rows)].copy_(rows)
             for name in tied:
-                parts = ((mine[at : at + len(rows)], rows) for at, rows in self._rows(name, first, len(mine)))
+                read = self._tensors[name].rows(first, len(mine))
+                parts = ((mine[at : at + len(rows)], rows) for at, rows in read)
                 if not all(torch.equal(part, rows.to(part)) for part, rows in parts):
                     raise self._error("hold different values of", [stored, name])
 
+    def whole(self, model: PreTrainedModel, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Yields every parameter of the base model, whole and as `dtype`; tied ones once, by their first name."""
+        for names, _ in _parameters(model):
+            stored = self._stored(names)[0]
+            tensor = torch.empty(self._tensors[stored].shape, dtype=dtype)
+            for at, rows in self._tensors[stored].rows(0, len(tensor)):
+                tensor[at : at + len(rows)] = rows
+            yield names[0], tensor
+
     def _stored(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self._tensors]
-
-    def _rows(self, name: str, first: int, count: int) -> Iterator[tuple[int, Tensor]]:
-        """Yields `count` rows from row `first` on, some at a time, each time with the number of those before."""
-        stored = self._tensors[name]
-        for at in range(0, count, stored.step):
-            with safe_open(stored.file, framework="pt") as file:
-                yield at, file.get_slice(name)[first + at : first + min(at + stored.step, count)]
 
     def _error(self, what: str, names: Sequence[str]) -> ConfigError:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -101,14 +90,15 @@ class WeightFiles:
 
 
 def _parameters(model: PreTrainedModel) -> list[tuple[list[str], Parameter]]:
-    """Returns every parameter with its names: tied ones have several."""
+    """Returns every parameter of the base model with its names: tied ones have several."""
     names = defaultdict[Parameter, list[str]](list)
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names[parameter].append(name)
+    for given, parameter in model.named_parameters(remove_duplicate=False):
+        if name := base_name(given):
+            names[parameter].append(name)
     return [(listed, parameter) for parameter, listed in names.items()]
 
 
-def _files(model: str) -> list[Path]:
+def files_of(model: str) -> list[Path]:
     """Returns where transformers finds the files: in the folder, in its cache, or, unless offline, on the hub."""
     single = cached_file(model, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False)
     if single is not None:
@@ -119,7 +109,7 @@ def _files(model: str) -> list[Path]:
     return [Path(file) for file in get_checkpoint_shard_files(model, index)[0]]
 
 
-def _contents(path: Path) -> Iterator[tuple[str, StoredTensor]]:
+def _contents(path: Path) -> Iterator[StoredTensor]:
     with safe_open(path, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118 - it is no mapping
-            yield name, StoredTensor(path, tuple(file.get_slice(name).get_shape()))
+            yield StoredTensor(path, name, tuple(file.get_slice(name).get_shape()))

@@ -8,80 +8,87 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.tensor import DTensor
 
 from echo_queue.weights.delta.codes import flat
 from echo_queue.weights.delta.stretches import Stretch
 from echo_queue.weights.layout import Layout, Share
-from learner.model.sharding import local
+from learner.model.sharding import local, rounded_type
 from learner.ranks.team import Team
-
-Held = tuple[int, int]
-"""The elements of a flattened tensor that a rank holds: from, and up to."""
 
 
 @torch.no_grad()
 def take_share(weights: Mapping[str, Tensor], dtype: torch.dtype, team: Team, part_bytes: int) -> Share:
     """Returns this rank's share of a copy of `weights` in `dtype`, on their device. All ranks call it together.
 
-    `weights`: whole, or sharded by rows over all ranks; each tensor once.
+    `weights`: sharded by rows over all ranks, or whole on each of them; each tensor once.
     """
     if team.size == 1:
         whole = {name: local(weight) for name, weight in weights.items()}
         return Share.whole(whole, str(dtype).removeprefix("torch."), part_bytes)
-    shapes = {name: torch.empty(weight.shape, dtype=dtype, device="meta") for name, weight in weights.items()}
+    types = {name: rounded_type(weight, dtype) for name, weight in weights.items()}
+    shapes = {name: torch.empty(one.shape, dtype=types[name], device="meta") for name, one in weights.items()}
     layout = Layout.of(shapes, {}, part_bytes)
-    rows = {name: local(weight).detach().reshape(-1) for name, weight in weights.items()}
+    exchange = _Exchange(weights, types, team)
     share: dict[Stretch, Tensor] = {}
     for first in range(0, len(layout.parts), team.size):
-        share |= _exchange(layout.parts[first : first + team.size], rows, dtype, team)
+        share |= exchange.part(layout.parts[first : first + team.size])
     return Share(layout, share, team.rank, team.size)
 
 
-def _exchange(
-    parts: Sequence[Sequence[Stretch]], rows: Mapping[str, Tensor], dtype: torch.dtype, team: Team
-) -> dict[Stretch, Tensor]:
-    """Sends this rank's rows of each part to the rank of that number; returns this rank's part, if there is one."""
-    device = next(iter(rows.values())).device
-    mine = parts[team.rank] if team.rank < len(parts) else ()
-    sent = [[_row(rows, *piece, team).to(dtype) for piece in _pieces(part, team.rank, team.size)] for part in parts]
-    sizes = [sum(row.nbytes for row in rows_of) for rows_of in sent] + [0] * (team.size - len(parts))
-    coming = [_nbytes(mine, rank, team.size) for rank in range(team.size)]
-    outgoing = [row.view(torch.uint8) for rows_of in sent for row in rows_of]
-    received = torch.empty(sum(coming), dtype=torch.uint8, device=device)
-    together = torch.cat(outgoing) if outgoing else torch.empty(0, dtype=torch.uint8, device=device)
-    distributed.all_to_all_single(received, together, coming, sizes)
-    made = {stretch: torch.empty(stretch.count, dtype=dtype, device=device) for stretch in mine}
-    start = 0
-    for rank in range(team.size):
-        for stretch, first, end in _pieces(mine, rank, team.size):
-            size = (end - first) * stretch.width
-            target = made[stretch][first - stretch.start : end - stretch.start]
-            target.view(torch.uint8).copy_(received[start : start + size])
-            start += size
-    return {stretch: flat(tensor) for stretch, tensor in made.items()}
+class _Exchange:
+    """Brings the rows of parts to their ranks. `types`: the type in which each tensor is published."""
 
+    def __init__(self, weights: Mapping[str, Tensor], types: Mapping[str, torch.dtype], team: Team) -> None:
+        self._types, self._team = types, team
+        self._rows = {name: local(weight).detach().reshape(-1) for name, weight in weights.items()}
+        self._sharded = {name for name, weight in weights.items() if isinstance(weight, DTensor)}
+        self._device = next(row.device for row in self._rows.values())
 
-def _pieces(part: Sequence[Stretch], rank: int, ranks: int) -> Iterator[tuple[Stretch, int, int]]:
-    """Yields what `rank` holds of a part's stretches: the elements from, and up to, of the flattened tensor."""
-    for stretch in part:
-        first, end = _held(stretch.shape, rank, ranks)
-        first, end = max(first, stretch.start), min(end, stretch.start + stretch.count)
-        if first < end:
-            yield stretch, first, end
+    def part(self, parts: Sequence[Sequence[Stretch]]) -> dict[Stretch, Tensor]:
+        """Sends this rank's rows of each part to the rank of that number; returns this rank's part, if there is one."""
+        rank, size = self._team.rank, self._team.size
+        mine = parts[rank] if rank < len(parts) else ()
+        sent = [[self._row(*piece) for piece in self._pieces(part, rank)] for part in parts]
+        sizes = [sum(row.nbytes for row in rows) for rows in sent] + [0] * (size - len(parts))
+        coming = [sum((end - first) * one.width for one, first, end in self._pieces(mine, r)) for r in range(size)]
+        nothing = torch.empty(0, dtype=torch.uint8, device=self._device)
+        together = torch.cat([nothing, *(row.view(torch.uint8) for rows in sent for row in rows)])
+        received = torch.empty(sum(coming), dtype=torch.uint8, device=self._device)
+        distributed.all_to_all_single(received, together, coming, sizes)
+        return self._put_together(mine, received)
 
+    def _put_together(self, part: Sequence[Stretch], received: Tensor) -> dict[Stretch, Tensor]:
+        """Returns the part's stretches, as `flat` integers; `received` has the rows of all ranks, one after another."""
+        made = {one: torch.empty(one.count, dtype=self._types[one.names[0]], device=self._device) for one in part}
+        start = 0
+        for rank in range(self._team.size):
+            for stretch, first, end in self._pieces(part, rank):
+                size = (end - first) * stretch.width
+                target = made[stretch][first - stretch.start : end - stretch.start]
+                target.view(torch.uint8).copy_(received[start : start + size])
+                start += size
+        return {stretch: flat(tensor) for stretch, tensor in made.items()}
 
-def _held(shape: tuple[int, ...], rank: int, ranks: int) -> Held:
-    """Returns the elements of a tensor that `rank` holds: FSDP gives all ranks but the last equally many rows."""
-    rows, width = shape[0], math.prod(shape[1:])
-    each = -(-rows // ranks)
-    return min(rank * each, rows) * width, min((rank + 1) * each, rows) * width
+    def _pieces(self, part: Sequence[Stretch], rank: int) -> Iterator[tuple[Stretch, int, int]]:
+        """Yields what `rank` sends of a part's stretches: the elements from, and up to, of the flattened tensor."""
+        for stretch in part:
+            first, end = self._held(stretch, rank)
+            first, end = max(first, stretch.start), min(end, stretch.start + stretch.count)
+            if first < end:
+                yield stretch, first, end
 
+    def _held(self, stretch: Stretch, rank: int) -> tuple[int, int]:
+        """Returns the elements of a tensor that `rank` sends. FSDP gives all ranks but the last equally many rows; what
+        all ranks have is sent by rank 0."""
+        if stretch.names[0] not in self._sharded:
+            return 0, math.prod(stretch.shape) if rank == 0 else 0
+        rows, width = stretch.shape[0], math.prod(stretch.shape[1:])
+        each = -(-rows // self._team.size)
+        return min(rank * each, rows) * width, min((rank + 1) * each, rows) * width
 
-def _row(rows: Mapping[str, Tensor], stretch: Stretch, first: int, end: int, team: Team) -> Tensor:
-    """Returns the elements from `first` up to `end`, which this rank holds."""
-    start, _ = _held(stretch.shape, team.rank, team.size)
-    return rows[stretch.names[0]][first - start : end - start]
-
-
-def _nbytes(part: Sequence[Stretch], rank: int, ranks: int) -> int:
-    return sum((end - first) * stretch.width for stretch, first, end in _pieces(part, rank, ranks))
+    def _row(self, stretch: Stretch, first: int, end: int) -> Tensor:
+        """Returns the elements from `first` up to `end`, which this rank holds, as they are published."""
+        name = stretch.names[0]
+        start, _ = self._held(stretch, self._team.rank)
+        return self._rows[name][first - start : end - start].to(self._device, self._types[name])

@@ -3,6 +3,7 @@ compares, before anything else happens."""
 
 import os
 import socket
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import version
@@ -15,8 +16,9 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
+from learner.ranks.fingerprint import fingerprint
 from learner.ranks.place import LISTENER, Place
-from learner.ranks.team import RankLostError, Team
+from learner.ranks.team import OtherRankError, RankLostError, Team
 
 SECTIONS: dict[str, Any] = {
     "run": {"name", "seed"},
@@ -29,11 +31,13 @@ SECTIONS: dict[str, Any] = {
 """The part of the configuration on which the ranks' results depend."""
 OWN = {"learner.threads", "learner.device"}
 """Keys that each machine may set as it needs."""
-SAME = "start all ranks with the same configuration and the same packages"
+SAME = "start all ranks with the same configuration, the same packages and the same files of the base model"
 
 
-def join(config: Config, place: Place | None, device: torch.device) -> Team:
+def join(config: Config, place: Place | None, device: torch.device, stop: threading.Event) -> Team:
     """Returns the team of this process, once all ranks are there. Without a place it is alone.
+
+    `stop`: set on rank 0 as soon as it is set on any rank.
 
     Raises `RankLostError` if a rank does not come in time, `ConfigError` if it has another configuration or program.
     """
@@ -49,7 +53,9 @@ def join(config: Config, place: Place | None, device: torch.device) -> Team:
         place.rank, place.size, store, deadline_s=deadline_s, silence_s=deadline_s + config.queue.stall_deadline_s
     )
     if team.first:
-        team.keep_alive()
+        team.keep_alive(stop)
+    else:
+        team.pass_on(stop)
     _compare(team, config, device)
     backend, timeout = "nccl" if device.type == "cuda" else "gloo", timedelta(seconds=deadline_s)
     collectives = PrefixStore("collectives", store)
@@ -64,6 +70,12 @@ def join(config: Config, place: Place | None, device: torch.device) -> Team:
             device_id=device if device.type == "cuda" else None,
         )
     return team
+
+
+def leave() -> None:
+    """Ends the collectives of a process that is done; one that failed leaves that to its end."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _store(deadline_s: float) -> TCPStore:
@@ -87,16 +99,20 @@ def _store(deadline_s: float) -> TCPStore:
 
 
 def _compare(team: Team, config: Config, device: torch.device) -> None:
-    """Lets rank 0 compare all ranks, and every rank know the result. Raises `ConfigError` if they differ."""
+    """Lets rank 0 compare all ranks, and every rank know the result. Raises `ConfigError` if they differ, and on the
+    other ranks `OtherRankError`.
+    """
     team.report("join", orjson.dumps(_identity(config, device)))
     differences = orjson.loads(team.share(lambda: orjson.dumps(_differences(team.reports("join", team.deadline_s)))))
     if differences:
-        raise ConfigError(*(Problem(where, what, SAME) for where, what in differences))
+        error = ConfigError if team.first else OtherRankError
+        raise error(*(Problem(where, what, SAME) for where, what in differences))
 
 
 def _identity(config: Config, device: torch.device) -> dict[str, Any]:
     """Returns what must be the same on all ranks, by name, and the machine's name."""
     programs = {name: version(name) for name in ("echo-queue", "torch", "transformers")}
+    programs["base model"] = fingerprint(config.base_model)
     sections = config.model_dump(mode="json", include=SECTIONS)
     keys = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
     keys = {key: value for key, value in keys.items() if key not in OWN}

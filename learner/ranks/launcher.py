@@ -30,10 +30,12 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.05
-KILLED_S, LAST_WORDS_S, VERDICT_S, CLOSE_S = 1.0, 6.0, 30.0, 60.0
-"""Time that the ranks that are left have to end: after one was killed; after rank 0 has ended with an error, to say why
-they end, too; after another rank has, since rank 0 may know that a person must act; after rank 0 is done."""
+KILLED_S, ABORTED_S, LAST_WORDS_S, VERDICT_S, CLOSE_S = 1.0, 10.0, 6.0, 30.0, 60.0
+"""Time that the ranks that are left have to end: after one was killed; after one was ended by SIGABRT, as NCCL ends all
+that wait for a rank that hangs, each at its own deadline; after rank 0 has ended with an error, to say why they end,
+too; after another rank has, since rank 0 may know that a person must act; after rank 0 is done."""
 GONE_S = 30.0
+ABORTED = -signal.SIGABRT
 DONE, AGAIN, REFUSED = 0, 1, 2
 """Exit codes of a rank: it is done; all ranks are to be started again; a person must act."""
 
@@ -96,12 +98,12 @@ def wait(ranks: Sequence["subprocess.Popen[bytes]"]) -> tuple[int, str]:
     began = time.monotonic()
     while len(codes := _ended(ranks)) < len(ranks) and time.monotonic() < began + _patience_s(codes):
         time.sleep(POLL_S)
+    cause = _cause(first, codes, len(ranks))
     for number, rank in enumerate(ranks):
         if number not in codes:
             log.warning("learner rank %d is killed, since the others have ended", number)
             _signal(rank, signal.SIGKILL)
         reap(rank, GONE_S, f"learner rank {number}")
-    cause = ", ".join(f"learner rank {rank} {ending(code)}" for rank, code in first.items())
     if REFUSED in codes.values():
         return REFUSED, cause
     return (DONE if codes.get(0) == DONE else AGAIN), cause
@@ -142,8 +144,22 @@ def _start(command: Sequence[str], rank: int, size: int, listener: socket.socket
     return failpoints.step("start rank", spawn, rank)
 
 
+def _cause(first: Mapping[int, int], codes: Mapping[int, int], size: int) -> str:
+    """Says how the first ranks ended. `codes`: the exit codes of those that have ended by themselves.
+
+    Where NCCL has ended the ranks that waited, which names nobody, the ranks that still run are the ones that hang.
+    """
+    cause = ", ".join(f"learner rank {rank} {ending(code)}" for rank, code in first.items())
+    left = [str(rank) for rank in range(size) if rank not in codes]
+    if ABORTED in codes.values() and left:
+        cause += f", while learner rank {', '.join(left)} still ran: it may hang"
+    return cause
+
+
 def _patience_s(codes: Mapping[int, int]) -> float:
     """Returns how long the ranks that are left have to end, after those with these exit codes."""
+    if ABORTED in codes.values():
+        return ABORTED_S
     if any(code < 0 for code in codes.values()):
         return KILLED_S
     return VERDICT_S if 0 not in codes else CLOSE_S if codes[0] == DONE else LAST_WORDS_S

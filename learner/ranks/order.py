@@ -1,4 +1,4 @@
-"""What all ranks do next, as rank 0 decides it.
+"""Orders: rank 0 decides by them what all ranks do next.
 
 An order is a header of JSON and the groups' own encoding; its bytes go from rank 0 to ranks of the same run only.
 """
@@ -18,7 +18,7 @@ NOW, NOT_NOW = b"now", b"not now"
 
 @dataclass(frozen=True)
 class Order:
-    """What all ranks do next, in the order of the fields."""
+    """The next steps of all ranks, in the order of the fields."""
 
     version: Version
     """The version that stands once the groups are trained"""
@@ -26,9 +26,9 @@ class Order:
     """The groups of an update; none: nothing is trained"""
     publish: bool = False
     save: bool = False
-    """Whether a checkpoint is begun"""
+    """A checkpoint is begun"""
     export: bool = False
-    """Whether the final model is written, and the run marked finished"""
+    """The final model is written, and the run marked finished"""
 
 
 def send(team: Team, order: Order | None) -> None:

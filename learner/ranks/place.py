@@ -21,7 +21,7 @@ class Place:
     size: int
     local: int
     launched: bool = False
-    """Whether `learner.ranks.launcher` started it"""
+    """True if `learner.ranks.launcher` started it"""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self | None:

@@ -34,9 +34,9 @@ BEAT_S = 1.0
 SETTLE_S, POLL_S = 30.0, 0.01
 SHORTEST_S = 0.001
 """A shorter wait is none: torch rounds it to 0 ms, which it takes for no timeout at all."""
-ALIVE = "alive"
-"""Key of the counter that rank 0 raises as a sign of life."""
-
+ALIVE, ASKED_TO_END = "alive", "asked to end"
+"""Keys of the counters that rank 0 raises as a sign of life, and any rank when it is asked to end."""
+RESTART_FIX = "all ranks are started again at the newest checkpoint; see each rank's last lines if it happens again"
 
 T = TypeVar("T")
 
@@ -45,6 +45,10 @@ log = logging.getLogger(__name__)
 
 class RankLostError(EchoQueueError):
     """Another rank has ended or does not answer. All ranks begin again at the newest checkpoint."""
+
+
+class OtherRankError(EchoQueueError):
+    """This rank ends because of an error that another rank, or rank 0 for all of them, explains to the user."""
 
 
 class Team:
@@ -72,7 +76,7 @@ class Team:
 
     @property
     def first(self) -> bool:
-        """Whether this process is rank 0, which decides."""
+        """True for rank 0, which decides."""
         return self.rank == 0
 
     # Decisions of rank 0 ----------------------------------------------------------------------------------------------
@@ -124,19 +128,30 @@ class Team:
                 return
             time.sleep(POLL_S)
 
-    def beat(self) -> None:
-        """Rank 0: gives a sign of life."""
+    def beat(self, stop: threading.Event) -> None:
+        """Rank 0: gives a sign of life, and sets `stop` if any rank was asked to end."""
         self._add(ALIVE, 1)
+        if self._add(ASKED_TO_END, 0):
+            stop.set()
 
-    def keep_alive(self) -> None:
-        """Rank 0: begins to give signs of life, for as long as this process lives: each wait of its own ends at a
-        deadline, and the others wait as long as it does."""
-        threading.Thread(target=self._beat_for_ever, name="sign of life", daemon=True).start()
+    def keep_alive(self, stop: threading.Event) -> None:
+        """Rank 0: begins to `beat`, for as long as this process lives: each wait of its own ends at a deadline, and the
+        others wait as long as it does."""
+        threading.Thread(target=self._beat_for_ever, args=(stop,), name="sign of life", daemon=True).start()
 
-    def _beat_for_ever(self) -> None:
+    def _beat_for_ever(self, stop: threading.Event) -> None:
         while True:
-            self.beat()
+            self.beat(stop)
             time.sleep(BEAT_S)
+
+    def pass_on(self, stop: threading.Event) -> None:
+        """Any other rank: from now on tells rank 0, which alone can end a run in order, once `stop` is set here."""
+        threading.Thread(target=self._pass_on, args=(stop,), name="stop request", daemon=True).start()
+
+    def _pass_on(self, stop: threading.Event) -> None:
+        stop.wait()
+        with suppress(RankLostError):  # the main thread meets it as well
+            self._add(ASKED_TO_END, 1)
 
     # Results of every rank --------------------------------------------------------------------------------------------
 
@@ -250,7 +265,7 @@ class Team:
         except TimeoutError:
             raise self._lost([0], "answer", self.deadline_s) from None
         except DistError as error:
-            raise RankLostError(Problem("learner rank 0", "cannot be reached any more", AGAIN)) from error
+            raise RankLostError(Problem("learner rank 0", "cannot be reached any more", RESTART_FIX)) from error
 
     def _connection(self) -> "_Connection":
         """Returns this thread's connection: a wait holds up every other call on the same one."""
@@ -264,8 +279,8 @@ class Team:
         who = ", ".join(map(str, ranks))
         where = f"learner rank {who}" if ranks else f"the learner's {self.size} ranks"
         problem = f"did not {what} within {deadline_s:g} s" if ranks else f"lost a connection while they had to {what}"
-        self._broken = self._broken or RankLostError(Problem(where, problem, AGAIN))
-        return RankLostError(Problem(where, problem, AGAIN))
+        self._broken = self._broken or RankLostError(Problem(where, problem, RESTART_FIX))
+        return RankLostError(Problem(where, problem, RESTART_FIX))
 
     def _check(self) -> None:
         """Raises the error by which another thread has noticed that a rank is lost: no wait for it is of any use."""
@@ -285,9 +300,6 @@ class _Connection:
         if self._own is None:
             self._own = self._store.clone()  # type: ignore[attr-defined]
         return self._own
-
-
-AGAIN = "all ranks are started again at the newest checkpoint; see each rank's last lines if it happens again"
 
 
 def _of_a_collective(error: RuntimeError) -> bool:

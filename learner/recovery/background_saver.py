@@ -61,7 +61,7 @@ class SaveThread(BackgroundThread):
         super().__init__("checkpoint", self._save)
         self.name_of_checkpoint = name_of(snapshot.version)
         self.written = False
-        """Whether this rank's part is stored and reported."""
+        """True once this rank's part is stored and reported."""
         self.saved: CheckpointManifest | None = None
         self._store, self._team, self._snapshot, self._deadline_s = store, team, snapshot, deadline_s
 

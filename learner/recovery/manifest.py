@@ -19,7 +19,7 @@ DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class History(NamedTuple):
-    """How a checkpoint came about, as its manifest says: `trained`, `parent` and `window` of `CheckpointManifest`."""
+    """The way to a checkpoint, as its manifest says it: `trained`, `parent` and `window` of `CheckpointManifest`."""
 
     trained: tuple[str, ...] = ()
     parent: str | None = None

@@ -1,4 +1,4 @@
-"""What each rank says of its part in saving or loading a checkpoint. A failure is such a report, never a silence.
+"""Reports of the ranks on their parts in saving or loading a checkpoint. A failure is such a report, never a silence.
 
 Reports are JSON. A decoder takes exactly what the encoder wrote, and raises `ValueError` for anything else.
 """
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from echo_queue.errors import EchoQueueError, Problem
-from learner.ranks.team import Team
+from learner.ranks.team import OtherRankError, Team
 from learner.recovery.manifest import files_of
 from learner.recovery.state_files import StateFile
 
@@ -68,14 +68,14 @@ def exchange(team: Team, name: str, own: RankReport, deadline_s: float) -> tuple
 
 
 def raise_failures(reports: Sequence[RankReport], part: str) -> None:
-    """Raises an error that names each rank whose `part`, such as "save its part", failed, and the cause."""
+    """Raises `OtherRankError`, which names each rank whose `part`, such as "save its part", failed, and the cause."""
     problems = [
         Problem(f"learner rank {rank}", f"could not {part}: {_cause(report.failure)}", report.failure.fix)
         for rank, report in enumerate(reports)
         if report.failure is not None
     ]
     if problems:
-        raise EchoQueueError(*problems)
+        raise OtherRankError(*problems)
 
 
 def _cause(failure: Problem) -> str:

@@ -18,7 +18,7 @@ from workers.environments.math import Math
 from workers.environments.protocol import ScoringRequest
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MODEL_FILES = {"Qwen/Qwen3-0.6B": MODELS / "qwen3-0.6b.json"}
+MODEL_FILES = {"Qwen/Qwen3-0.6B": MODELS / "qwen3-0.6b.json", "Qwen/Qwen3-8B": MODELS / "qwen3-8b.json"}
 GSM8K = [
     ("How many eggs are 6 dozen?", "A dozen is <<12=12>>12.\n6 dozen are <<6*12=72>>72.\n#### 72"),
     ("How many are 1,234 and none?", "#### 1,234"),
@@ -39,9 +39,18 @@ def test_it_has_no_problems(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
 def test_it_can_be_estimated_and_its_bound_holds(path: Path) -> None:
     config: Config = load(path, {})
     found = estimate(config, model_shape(config, MODEL_FILES.get(config.model.base)), Assumptions())
-    assert not found.device.memory or found.learner.peak < found.device.memory
+    checkpointed = config.learner.activation_checkpointing == "full"
+    peak = found.learner.checkpointed_peak if checkpointed else found.learner.peak
+    assert not found.device.memory or peak < found.device.memory
     assert found.lag_of_these_workers.holds
     assert found.lag.publications_keep_up
+
+
+def test_with_lora_8b_is_trained_on_one_card_of_48_gb() -> None:
+    config = load(CONFIGS / "qwen3-8b-lora.toml", {})
+    found = estimate(config, model_shape(config, MODEL_FILES["Qwen/Qwen3-8B"]), Assumptions(device="l40s"))
+    assert max(found.learner.checkpointed_peak, found.worker.engine) < found.device.memory
+    assert found.lag_of_these_workers.holds
 
 
 def test_gsm8k_becomes_prompts_that_math_scores(tmp_path: Path) -> None:

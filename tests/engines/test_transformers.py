@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from echo_queue.errors import ConfigError
 from echo_queue.records import Version
 from tests.engines import reference
 from tests.engines.asking import ask, prompt, run
-from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model, save_model
+from tests.engines.models import LONGEST, STOP, VOCABULARY, open_model
+from tests.learner.model.families import FAMILIES, SIZES, family_model
 from workers.engines import SampleKey, Sampling, transformers
 from workers.engines.transformers import TransformersEngine
 
@@ -21,18 +21,17 @@ def open_engine(folder: Path, longest: int = LONGEST) -> TransformersEngine:
     return TransformersEngine(str(folder), BASE, "float32", longest, Sampling())
 
 
-def test_other_architectures_are_served_by_their_own_forward_pass(tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=LONGEST, eos_token_id=STOP, initializer_range=0.3,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(tmp_path)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_that_the_learner_trains_is_served(family: str, tmp_path: Path) -> None:
+    """After a swap, and with windows that begin in the prompt and windows that have left it behind."""
+    base, model = (family_model(family, seed, vocab_size=VOCABULARY, eos_token_id=STOP) for seed in (1, 2))
+    base.save_pretrained(tmp_path)
     prompts = {f"p{length}": prompt(length, length) for length in (2, 17, 9)}
-    requests = [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=6)]
-    for key, partial_sample in run(open_engine(tmp_path), requests).items():
-        reference.assert_drawn_by({0: model.eval()}, prompts[key.task], partial_sample)
+    requests = [one for task, tokens in prompts.items() for one in ask(task, tokens, 24, samples=3)]
+    served = open_engine(tmp_path, longest=64)
+    served.load(Version(1, 1), {name: parameter.detach() for name, parameter in model.named_parameters()})
+    for key, partial_sample in run(served, requests).items():
+        reference.assert_drawn_by({1: model}, prompts[key.task], partial_sample)
 
 
 def test_prompts_that_are_too_much_for_one_pass_are_read_in_portions(
@@ -66,11 +65,14 @@ def steps_until_one_ends(engine: TransformersEngine) -> dict[SampleKey, object]:
     return dict(ended)
 
 
-def test_a_model_that_is_too_short_or_slides_its_window_is_refused_at_once(tmp_path: Path) -> None:
-    folder = save_model(tmp_path, 1, use_sliding_window=True, sliding_window=64, max_window_layers=1)
-    with pytest.raises(ConfigError, match="sliding_attention") as raised:
-        open_engine(folder, longest=600)
-    assert "512" in str(raised.value)
+def test_a_model_that_is_too_short_or_has_layers_without_a_cache_of_keys_is_refused_at_once(tmp_path: Path) -> None:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "decoder_sparse_step": 1}
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "shared_expert_intermediate_size": 8}
+    settings = AutoConfig.for_model("qwen3_next", **SIZES | experts | linear)
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="no cache for linear_attention layers") as raised:
+        open_engine(tmp_path, longest=600)
+    assert "at most 256" in str(raised.value)
 
 
 def test_a_model_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from echo_queue.config import Config
 from echo_queue.records import Group
 from learner.model.loading import prepare
+from learner.model.lora.adapters import Adapters
 from learner.model.policy import Policy
 from learner.update import learn
 from tests.learner.synthetic import group, tiny_model
@@ -24,7 +25,8 @@ UPDATES = 2
 
 
 def train(model: PreTrainedModel, run: Config, groups: list[Group]) -> None:
-    policy = Policy(prepare(model), run.learner, getattr(torch, run.model.dtype))
+    adapters = Adapters(model, run.model.lora) if run.model.lora.rank else None
+    policy = Policy(prepare(model), run.learner, getattr(torch, run.model.dtype), adapters=adapters)
     for number in range(UPDATES):
         learn(policy, groups, number + 1, run.learner, 1.0)
 

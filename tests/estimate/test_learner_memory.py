@@ -12,9 +12,12 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from echo_queue.config import Lora
 from echo_queue.estimate import shape_of
+from echo_queue.estimate.families import FAMILIES
 from echo_queue.estimate.learner_memory import (
     LOGITS_AT_ONCE,
+    MERGED_AT_ONCE,
     MicroBatchShape,
     activations,
     layer_activations,
@@ -22,13 +25,19 @@ from echo_queue.estimate.learner_memory import (
     logits,
     micro_batch_shape,
 )
-from echo_queue.estimate.transfer import checkpoint_bytes
+from echo_queue.estimate.lora import lora_shape
+from echo_queue.estimate.transfer import anchor_bytes, checkpoint_bytes, delta_bytes
+from echo_queue.weights import delta, lora
+from echo_queue.weights.lora import DESCRIPTION
 from learner.batch.micro_batches import micro_batches
 from learner.batch.prepare import prepare
 from learner.model import scorer
 from learner.model.attention.rectangles import Rectangles
+from learner.model.loading import load_policy
 from learner.model.loading import prepare as for_scorer
+from learner.model.lora.adapters import Adapters
 from learner.model.policy import Policy
+from learner.ranks.team import Team
 from learner.update import learn
 from tests.estimate import config, shape
 from tests.learner.synthetic import group
@@ -40,9 +49,21 @@ HEAP_STEP = 1 << 20
 """Blocks of this size and more are given back to the kernel as soon as they are freed."""
 
 
+EXACT = ("qwen3", "qwen2", "llama", "mistral", "phi3", "smollm3")
+"""The families whose activations are counted to the byte. Norms and experts of the others keep something else."""
+WORDLESS = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+SPARSE = {"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
 def small_model(model_type: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **SMALL), dtype=dtype)
+    settings = AutoConfig.for_model(**document(model_type))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(settings, dtype=dtype)
     return for_scorer(model)
+
+
+def document(model_type: str) -> dict[str, Any]:
+    experts = SPARSE if FAMILIES[model_type].sparse != "none" else {}
+    return SMALL | WORDLESS | experts | {"model_type": model_type}
 
 
 def kept_by_autograd(model: PreTrainedModel) -> tuple[dict[str, int], MicroBatchShape]:
@@ -62,18 +83,60 @@ def kept_by_autograd(model: PreTrainedModel) -> tuple[dict[str, int], MicroBatch
     assert scored.logprobs.requires_grad
     sizes = {"logits": 0, "activations": 0}
     for tensor in kept.values():
-        what = "logits" if tensor.shape[-1] == SMALL["vocab_size"] else "activations"
+        what = "logits" if tensor.ndim and tensor.shape[-1] == SMALL["vocab_size"] else "activations"
         sizes[what] += tensor.untyped_storage().nbytes()
     return sizes, MicroBatchShape(GROUPS, PROMPT - 1, GROUPS * SAMPLES, SAMPLE)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("model_type", ["qwen3", "llama"])
-def test_activations_are_reckoned_to_the_byte(model_type: str, dtype: str) -> None:
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_activations_are_reckoned_to_the_byte_or_within_a_fifth(model_type: str, dtype: str) -> None:
     kept, batch = kept_by_autograd(small_model(model_type, getattr(torch, dtype)))
     width = {"float32": 4, "bfloat16": 2}[dtype]
-    assert activations(shape_of(SMALL | {"model_type": model_type}, ""), batch, width) == kept["activations"]
-    assert kept["logits"] == 4 * batch.drawn * SMALL["vocab_size"]
+    reckoned = activations(shape_of(document(model_type), ""), batch, width)
+    assert reckoned == pytest.approx(kept["activations"], rel=0 if model_type in EXACT else 0.2, abs=0)
+    if model_type != "gemma2":  # a capped head keeps more than its pieces would
+        assert kept["logits"] == 4 * batch.drawn * SMALL["vocab_size"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"], ["o_proj", "up_proj"]])
+def test_activations_with_adapters_are_reckoned_to_the_byte(targets: Any, dtype: str) -> None:
+    """The first layer keeps less still where some of its layers have no adapters, which is not reckoned with."""
+    settings = Lora(rank=4, target_modules=targets)
+    model = small_model("qwen3", getattr(torch, dtype))
+    adapters = Adapters(model, settings)
+    adapters.initialise(0)
+    kept, batch = kept_by_autograd(model)
+    width, found = {"float32": 4, "bfloat16": 2}[dtype], shape_of(SMALL | {"model_type": "qwen3"}, "")
+    lora_sizes = lora_shape(settings, found)
+    more = activations(found, batch, width, lora=lora_sizes) - kept["activations"]
+    first_layer = layer_activations(found, batch, width, lora=lora_sizes)
+    assert more == 0 if targets == "all-linear" else 0 <= more < first_layer
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_their_state_and_a_publication_are_reckoned(dtype: str, tmp_path: Path) -> None:
+    """To the byte, but for the publication, which is within a tenth: with the description of the base model it is more
+    than the adapters."""
+    sizes = SMALL | {"hidden_size": 512, "intermediate_size": 1_024, "model_type": "qwen3"}
+    run = config(model={"dtype": dtype, "lora": {"rank": 32}, "base": str(tmp_path)}, learner={"lr": 1e-4})
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(**sizes)).save_pretrained(tmp_path)
+    trained, published = load_policy(run, torch.device("cpu"), Team.alone()), []
+    for number in range(1, 5):
+        learn(trained, [group(number, 5, (12, 12), (1, 0))], number, run.learner, 1.0)
+        published.append({name: tensor.clone() for name, tensor in trained.snapshot().items()})
+    found, memory = shape_of(sizes, ""), learner_memory(run, shape_of(sizes, ""))
+    base = sum(tensor.nbytes for tensor in trained.model.parameters() if not tensor.requires_grad)
+    assert (memory.base, memory.masters) == (base, sum(master.nbytes for master in trained.masters.values()))
+    saved = {piece.name: piece.tensor.nbytes for piece in trained.pieces()}
+    assert memory.moments == sum(size for name, size in saved.items() if name.startswith("exp_avg"))
+    assert memory.checkpoint == checkpoint_bytes(run, found) == memory.masters + memory.moments
+    assert memory.snapshot == sum(tensor.nbytes for name, tensor in published[-1].items() if name != DESCRIPTION)
+    stored = sum(len(shard.data) for shard in delta.encode(published[-2], published[-1], {}, delta.Settings()))
+    assert stored == pytest.approx(delta_bytes(run, found, 0.01), rel=0.1)
+    whole = sum(len(shard.data) for shard in delta.encode({}, published[-1], {}, delta.Settings()))
+    assert whole == pytest.approx(anchor_bytes(run, found), rel=0.1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -86,7 +149,7 @@ def test_the_state_and_the_checkpoint_are_reckoned_to_the_byte(dtype: str) -> No
         if piece.name.startswith(("master/", "exp_avg")):
             held["masters" if piece.name.startswith("master/") else "moments"] += piece.tensor.nbytes
     assert held == {"masters": found.masters, "moments": found.moments}
-    assert sum(held.values()) == checkpoint_bytes(shape_of(SMALL | {"model_type": "qwen3"}, ""))
+    assert sum(held.values()) == checkpoint_bytes(config(), shape_of(SMALL | {"model_type": "qwen3"}, ""))
     copies = sum(tensor.nbytes for tensor in trained.snapshot().values())
     assert (found.snapshot, found.newest) == (copies, copies)
     assert found.checkpoint == sum(held.values())
@@ -95,6 +158,7 @@ def test_the_state_and_the_checkpoint_are_reckoned_to_the_byte(dtype: str) -> No
 
 def test_the_pieces_of_the_logits_are_those_of_the_forward_pass() -> None:
     assert LOGITS_AT_ONCE == scorer.LOGITS_AT_ONCE
+    assert MERGED_AT_ONCE == lora.BLOCK_ELEMENTS
 
 
 @pytest.mark.parametrize("micro_tokens", [1, 200, 16_384])
@@ -138,14 +202,17 @@ def test_a_reference_model_counts_only_if_there_is_one() -> None:
 
 
 @pytest.mark.slow
-def test_the_peak_of_a_learner_on_a_cpu_is_within_a_tenth(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rank", "groups", "micro_tokens"), [(0, 2, 1_024), (32, 4, 2_048)])
+def test_the_peak_of_a_learner_on_a_cpu_is_within_a_tenth(
+    rank: int, groups: int, micro_tokens: int, tmp_path: Path
+) -> None:
     """The peak is measured in a process whose heap gives freed blocks back. By default glibc keeps them, which takes a
     quarter more at worst."""
     settings: dict[str, Any] = {
         "run": {"name": "t", "dir": str(tmp_path)},
-        "model": {"max_prompt_tokens": 64, "max_new_tokens": 128},
+        "model": {"max_prompt_tokens": 64, "max_new_tokens": 128, "lora": {"rank": rank}},
         "rollout": {"group_size": 8},
-        "learner": {"batch_groups": 2, "micro_tokens": 1_024},
+        "learner": {"batch_groups": groups, "micro_tokens": micro_tokens},
     }
     model = {"model_type": "qwen3", "vocab_size": 16_000, "hidden_size": 512, "num_hidden_layers": 6, "head_dim": 64}
     model |= {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1_536}

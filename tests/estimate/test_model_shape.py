@@ -61,6 +61,25 @@ def test_a_token_of_a_mixture_uses_its_experts_alone() -> None:
         SMALL | SPARSE | {"model_type": "qwen3_moe"},
         SMALL | SPARSE | {"model_type": "qwen3_moe", "mlp_only_layers": [0], "attention_bias": True},
         SMALL | SPARSE | {"model_type": "qwen3_moe", "decoder_sparse_step": 2},
+        SMALL | SPARSE | {"model_type": "qwen3_moe", "use_sliding_window": True},
+        SMALL | {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1},
+        SMALL | {"model_type": "mistral", "sliding_window": None},
+        SMALL | {"model_type": "gemma"},
+        SMALL | {"model_type": "gemma", "attention_bias": True, "tie_word_embeddings": False},
+        SMALL | {"model_type": "gemma2"},
+        SMALL | {"model_type": "gemma2", "attn_logit_softcapping": None},
+        SMALL | {"model_type": "gemma3_text", "num_hidden_layers": 8},
+        SMALL | {"model_type": "gemma3_text", "sliding_window_pattern": 2, "sliding_window": 512},
+        SMALL | {"model_type": "phi3", "rope_scaling": None, "pad_token_id": 0},
+        SMALL | {"model_type": "phi3", "sliding_window": 100, "pad_token_id": 0},
+        SMALL | {"model_type": "olmo2"},
+        SMALL | {"model_type": "olmo3", "num_hidden_layers": 5},
+        SMALL | {"model_type": "smollm3", "pad_token_id": 0},
+        SMALL
+        | {"model_type": "smollm3", "pad_token_id": 0, "num_hidden_layers": 5}
+        | {"use_sliding_window": True, "sliding_window": 64},
+        SMALL | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+        SMALL | {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 24},
     ],
     ids=lambda document: document["model_type"] + f"-{document['hidden_size']}",
 )
@@ -68,7 +87,13 @@ def test_transformers_builds_as_many_parameters(document: dict[str, Any], tmp_pa
     settings = AutoConfig.for_model(**document)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(settings)
-    assert shape_of(document, "").total == sum(parameter.numel() for parameter in model.parameters())
+    found = shape_of(document, "")
+    assert found.total == sum(parameter.numel() for parameter in model.parameters())
+    windows = [getattr(layer.self_attn, "sliding_window", None) for layer in model.base_model.layers]
+    if document["model_type"] in ("mistral", "mixtral", "phi3"):
+        windows = [settings.sliding_window] * len(windows)
+    assert found.sliding_layers == sum(window is not None for window in windows)
+    assert {found.window} >= {window for window in windows if window is not None}
     settings.save_pretrained(tmp_path)
     written = config(model={"base": str(tmp_path)})
     assert model_shape(written, environ={}) == shape_of(document, ""), "as transformers writes it"
@@ -100,7 +125,7 @@ def test_a_model_that_is_not_here_is_one_clear_error(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[]", "is not a JSON object"),
-        ('{"model_type": "gpt2"}', "model type 'gpt2' is not one of llama"),
+        ('{"model_type": "gpt2"}', "model type 'gpt2' is not one of gemma"),
         ('{"model_type": "qwen3"}', "KeyError 'hidden_size'"),
     ],
 )

@@ -43,5 +43,11 @@ def test_a_large_model_needs_a_gpu_or_a_word(
     assert refused(tmp_path, name, learner=learner) == expected
 
 
+def test_adapters_need_layers_that_the_model_has(tmp_path: Path) -> None:
+    for names, expected in ((["q_proj", "down_proj"], []), (["q_proj", "c_attn"], ["model.lora.target_modules"])):
+        model = {"lora": {"rank": 8, "target_modules": names}}
+        assert refused(tmp_path, "qwen3-0.6b", model=model) == expected
+
+
 def test_a_model_that_is_not_here_is_not_judged(tmp_path: Path) -> None:
     assert not refused(tmp_path, model={"base": "Qwen/Qwen3-4B"})

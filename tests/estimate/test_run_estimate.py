@@ -9,7 +9,7 @@ import torch
 
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError
-from echo_queue.estimate import Assumptions, estimate
+from echo_queue.estimate import Assumptions, estimate, shape_of
 from echo_queue.estimate.devices import device, learner_is_on_cpu
 from echo_queue.estimate.lag import lag
 from echo_queue.estimate.training_time import Batch, flops_of_update, flops_per_token
@@ -116,6 +116,26 @@ def test_the_cache_of_a_worker(name: str, kv: int) -> None:
     shared = worker_memory(config(**sections, rollout=rollout | {"engine": "vllm"}), shape(name))
     assert shared.tokens_in_flight == 2 * 100 + 8 * 1_000
     assert shared.engine == 2 * shape(name).total + kv * shared.tokens_in_flight
+
+
+HALF_SLIDING = {"model_type": "gemma2", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 4}
+HALF_SLIDING |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 10}
+
+
+def test_a_window_leaves_out_keys_and_pairs_beyond_it() -> None:
+    """Two of four layers see 300 tokens; all pairs are counted one by one."""
+    windowed, full = (shape_of(HALF_SLIDING | {"sliding_window": window}, "") for window in (300, 1 << 20))
+    rollout = {"concurrent_groups": 2, "group_size": 4, "engine": "vllm"}
+    sections = {"model": {"dtype": "bfloat16", "max_prompt_tokens": 100, "max_new_tokens": 1_000}, "rollout": rollout}
+    cached, needed = (worker_memory(config(**sections), one).kv_cache for one in (full, windowed))
+    assert (cached, needed) == (4 * 16 * 8_200, 2 * 16 * 8_200 + 2 * 16 * 8 * 300)
+    lacking = 2 * sum(max(0, place - 300) for place in range(1, 1_101))
+    assert flops_per_token(full, 1_100) - flops_per_token(windowed, 1_100) == pytest.approx(
+        12 * 8 * lacking / 1_100, rel=0.01
+    )
+    batch = Batch(1, 3, 100, 1_000)
+    beyond = 2 * 3 * sum(max(0, place - 300) for place in range(101, 1_101))
+    assert flops_of_update(full, batch) - flops_of_update(windowed, batch) == pytest.approx(12 * 8 * beyond, rel=0.01)
 
 
 TIMES = {"t_train_s": 65.0, "t_bcast_s": 12.0, "t_gen_s": 100.0}

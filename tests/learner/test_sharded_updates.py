@@ -13,13 +13,17 @@ from torch import Tensor
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError
 from echo_queue.records import Group
+from echo_queue.weights.lora import DESCRIPTION, B
 from learner.model.loading import load_policy, load_reference
 from learner.model.loading import prepare as for_scorer
+from learner.model.lora.adapters import Adapters
 from learner.model.policy import MASTER, RNG, Policy
-from learner.model.scorer import Scorer
+from learner.model.scorer import Score, Scorer
+from learner.model.sharding import first_row, local
 from learner.ranks.team import RankLostError, Team
 from learner.recovery.state_files import Piece
 from learner.update import UpdateResult, learn
+from tests.learner.model.families import family_model
 from tests.learner.rank_processes import DEADLINE_S, RankProcesses, run_ranks
 from tests.learner.states import put_together, restore
 from tests.learner.synthetic import group, tiny_model
@@ -40,14 +44,21 @@ class Case(NamedTuple):
     masters: torch.dtype = torch.float64
     compute: torch.dtype = torch.float64
     tied: bool = True
+    family: str = ""
+    """One of `tests.learner.model.families`, which is tied as it is."""
     learner: Mapping[str, Any] = {}
+    rank: int = 0
     tolerance: float = 1e-6
     batches: Sequence[list[Group]] = BATCHES
 
     def config(self, folder: Path) -> Config:
         values = {
             "run": {"name": "test", "dir": folder / "run"},
-            "model": {"base": str(base(folder, self.tied)), "dtype": "float32"},
+            "model": {
+                "base": str(base(folder, self.family or self.tied)),
+                "dtype": "float32",
+                "lora": {"rank": self.rank},
+            },
             "learner": {"lr": 1e-3, "micro_tokens": 60, "weight_decay": 0.1, **self.learner},
         }
         if self.compute == torch.bfloat16:
@@ -55,6 +66,7 @@ class Case(NamedTuple):
         return Config.model_validate(values)
 
 
+FAMILIES = ("qwen3_moe", "gemma3")
 AGAIN = {"activation_checkpointing": "full"}
 SINGLE = Case(torch.float32, torch.float32, tolerance=1e-4)
 CASES = {
@@ -63,8 +75,11 @@ CASES = {
     "float32, reference": SINGLE._replace(learner={"kl": 0.5}),
     "float32, untied": SINGLE._replace(tied=False),
     # One update, since bfloat16 rounds otherwise where samples lie otherwise in micro-batches, and that adds up.
-    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, {"kl": 0.5} | AGAIN, 2e-2, BATCHES[:1]),
-}
+    "bfloat16, reference": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5} | AGAIN, 0, 2e-2, BATCHES[:1]),
+    "LoRA, reference": Case(tied=False, learner={"kl": 0.5}, rank=3),
+    "LoRA, float32": SINGLE._replace(learner={"kl": 0.5} | AGAIN, rank=3),
+    "LoRA, bfloat16": Case(torch.float32, torch.bfloat16, True, "", {"kl": 0.5}, 3, 2e-2, BATCHES[:1]),
+} | {family: SINGLE._replace(family=family, learner=AGAIN, batches=BATCHES[:2]) for family in FAMILIES}
 
 
 class Trained(NamedTuple):
@@ -75,18 +90,42 @@ class Trained(NamedTuple):
     snapshot: dict[str, Tensor]
 
 
-def base(folder: Path, tied: bool) -> Path:
-    return folder / ("tied" if tied else "untied")
+def base(folder: Path, model: str | bool) -> Path:
+    """`model`: a family, or whether the tiny model is tied."""
+    return folder / (model if isinstance(model, str) else "tied" if model else "untied")
 
 
-def opened(team: Team, case: Case, folder: Path) -> tuple[Policy, Scorer | None]:
+def opened(team: Team, case: Case, folder: Path) -> tuple[Policy, Score | None]:
     """The learner loads float32 masters from files; float64 is for these tests."""
     config = case.config(folder)
     if case.masters == torch.float32:
-        return load_policy(config, CPU, team), load_reference(config, CPU, team) if config.learner.kl else None
-    reference = Scorer(for_scorer(tiny_model(tie_word_embeddings=case.tied).double().requires_grad_(False)))
-    model = for_scorer(tiny_model(tie_word_embeddings=case.tied).double())
-    return Policy(model, config.learner, case.compute, team), reference if config.learner.kl else None
+        policy = load_policy(config, CPU, team)
+    else:
+        model = for_scorer(tiny_model(tie_word_embeddings=case.tied).double())
+        adapters = Adapters(model, config.model.lora) if case.rank else None
+        policy = Policy(model, config.learner, case.compute, team, adapters=adapters)
+        if adapters is not None:
+            adapters.initialise(config.run.seed)
+    if case.rank:
+        draw_b(policy)
+    return policy, reference_of(policy, config, case) if config.learner.kl else None
+
+
+def draw_b(policy: Policy) -> None:
+    """Draws the factors that begin as zero, so that the first gradient is one of all factors."""
+    for name, master in policy.masters.items():
+        if name.endswith(B):
+            drawn = torch.randn(master.shape, generator=torch.Generator().manual_seed(0), dtype=master.dtype)
+            mine = local(master.detach())
+            mine.copy_(drawn[first_row(master) :][: len(mine)] / 50)
+
+
+def reference_of(policy: Policy, config: Config, case: Case) -> Score:
+    if case.rank:
+        return policy.score_base
+    if case.masters == torch.float32:
+        return load_reference(config, CPU, policy.team)
+    return Scorer(for_scorer(tiny_model(tie_word_embeddings=case.tied).double().requires_grad_(False)))
 
 
 def trained(
@@ -112,6 +151,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bases")
     for tied in (True, False):
         tiny_model(tie_word_embeddings=tied).save_pretrained(base(folder, tied))
+    for family in FAMILIES:
+        family_model(family).save_pretrained(base(folder, family))
     return folder
 
 
@@ -140,6 +181,9 @@ def test_ranks_train_what_one_process_trains(size: int, folder: Path, alone: dic
         assert not any(rank[name].snapshot for rank in ranks[1:]), "rank 0 alone gets the weights"
         assert first.snapshot.keys() == expected.snapshot.keys()
         for key, weight in first.snapshot.items():
+            if key == DESCRIPTION:
+                assert torch.equal(weight, state[key])
+                continue
             assert torch.equal(weight, state[MASTER + key].to(case.compute)), (name, key)
 
 

@@ -12,6 +12,7 @@ from tests.pipeline.supervised_run import (
     SupervisedRun,
     assert_every_prompt_was_trained_once,
     assert_tokens_are_no_older_than_their_groups,
+    trained,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -33,6 +34,20 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
         run.again()
         assert run.ends() == 0
         assert "is finished" in run.output.read_text().rpartition("submitted 80 =")[2]
+    finally:
+        run.stop()
+
+
+def test_a_run_with_adapters_is_killed_and_ends_with_a_model_and_its_adapters(tmp_path: Path) -> None:
+    run = SupervisedRun(tmp_path, ECHO_QUEUE_MODEL__LORA__RANK="4", ECHO_QUEUE_MODEL__DTYPE="bfloat16")
+    try:
+        for moment, role in ((trained(7), "learner"), (trained(11), "worker")):
+            run.until(moment)
+            run.kill(role)
+        assert run.ends() == 0, run.told()
+        assert_every_prompt_was_trained_once(run)
+        _generates(run.config.run.dir / "model")
+        assert (run.config.run.dir / "model" / "adapter" / "adapter_model.safetensors").exists()
     finally:
         run.stop()
 

@@ -138,3 +138,22 @@ def test_a_group_of_8_by_1280_tokens_is_at_most_80_kb_in_redis(queue: Clients) -
     entries: Any = queue.client.xrange(queue.keys.replay)
     ((_, words),) = entries
     assert sum(len(name) + len(value) for name, value in words.items()) <= 80_000
+
+
+def test_a_group_is_shown_without_reading_the_others(queue: Clients) -> None:
+    run = QueueHarness(queue)
+    tasks = run.lease(20)
+    run.queue.complete("w1", [group_of(task, "w1", run.version, length=1000) for task in tasks])
+    before = sent_by_the_server(queue)
+    shown = queue.group_in_replay(tasks[3].id)
+    assert shown is not None and shown.task == tasks[3].id
+    assert sent_by_the_server(queue) - before < 3 * len(encode(shown))
+    newest = queue.group_in_replay()
+    assert newest is not None and newest.task == tasks[-1].id
+    assert queue.group_in_replay("a/0/39") is None, "it is in the backlog"
+    run.drain(4)
+    assert queue.group_in_replay(tasks[0].id) is not None, "it is not trained yet"
+
+
+def sent_by_the_server(queue: Clients) -> int:
+    return int(queue.client.info("stats")["total_net_output_bytes"])

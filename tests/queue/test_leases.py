@@ -112,7 +112,7 @@ def test_a_good_group_that_comes_after_its_task_died_is_still_taken(queue: Clien
     assert [group.task for group in harness.update(1).groups] == [tasks[0].id]
 
 
-def test_one_sweep_takes_back_a_bounded_number(queue: Clients) -> None:
+def test_one_step_of_a_sweep_takes_back_a_bounded_number(queue: Clients) -> None:
     harness = QueueHarness(queue, replace(RULES, s=9), prompts=20)
     harness.lease(20)
     harness.expire(limit=6)

@@ -1,7 +1,11 @@
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
+from echo_queue.reporting import metrics
 from echo_queue.reporting.metrics import MetricsLog, MetricsReader, read, summarise
 from tests.synthetic import update
 
@@ -33,6 +37,35 @@ def test_a_late_line_of_an_older_lineage_changes_nothing(tmp_path: Path) -> None
     for found in (update(1), update(2, lineage=2), update(2), update(3)):
         log.write(found)
     assert [(found.lineage, found.version) for found in read(path)] == [(1, 1), (2, 2)]
+
+
+def test_a_line_costs_the_same_however_many_came_before(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log, reader = MetricsLog(path), MetricsReader(path)
+    costs = []
+    for first in (1, 301):
+        for version in range(first, first + 300):
+            log.write(update(version))
+        costs.append(lines_run(reader.read))
+    assert costs[1] < 1.5 * costs[0]
+
+
+def lines_run(call: Callable[[], object]) -> int:
+    """Calls, and returns how many lines of the module `metrics` ran."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., object]:
+        nonlocal count
+        count += event == "line" and frame.f_code.co_filename == metrics.__file__
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def test_no_file_is_no_updates(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from echo_queue.weights.delta import BadDelta, Settings, apply, encode, read_header
+from echo_queue.weights.delta import BadDelta, Settings, apply, classes, encode, rans, read_header, varints
+from echo_queue.weights.delta.change import InClasses
 from echo_queue.weights.delta.format import LENGTHS, MAGIC
-from echo_queue.weights.delta.streams import pack
+from echo_queue.weights.delta.streams import MalformedStream, pack
 
 torch.set_num_threads(1)
 quick = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -25,20 +26,20 @@ def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Tensors whose pieces are of every kind."""
     random = np.random.default_rng(0)
     base, new = {}, {}
-    for name, share, reach in (("a", 0, 1), ("b", 0.005, 1), ("c", 0.1, 20), ("d", 0.8, 300), ("e", 1, 60_000)):
-        codes = random.integers(0, 65_536, 3001).astype(np.uint16)
-        step = np.where(random.random(3001) < share, random.integers(1, reach, 3001, endpoint=True), 0)
+    for name, share, reach in (("a", 0, 1), ("b", 0.005, 1), ("c", 0.2, 20), ("d", 0.8, 300), ("e", 1, 60_000)):
+        codes = random.integers(0, 65_536, 6001).astype(np.uint16)
+        step = np.where(random.random(6001) < share, random.integers(1, reach, 6001, endpoint=True), 0)
         base[name] = torch.from_numpy(codes.view(np.int16)).view(torch.bfloat16)
         new[name] = torch.from_numpy((codes + step.astype(np.uint16)).view(np.int16)).view(torch.bfloat16)
     return base, new
 
 
 BASE, NEW = versions()
-SHARDS = list(encode(BASE, NEW, settings=Settings(shard_bytes=15_000)))
+SHARDS = list(encode(BASE, NEW, settings=Settings(shard_bytes=30_000, classes_below=1)))
 
 
 def test_the_shards_here_have_pieces_of_every_kind() -> None:
-    assert {piece.kind for shard in SHARDS for piece in shard.pieces} == {"same", "ranked", "gaps", "dense", "full"}
+    assert {piece.kind for shard in SHARDS for piece in shard.pieces} == {"same", "gaps", "classes", "dense", "full"}
 
 
 def survives(data: bytes) -> None:
@@ -101,13 +102,85 @@ def test_bytes_that_never_were_a_shard_are_refused(data: bytes) -> None:
             apply(shard, BASE, {})
 
 
+def test_a_shard_of_the_older_format_is_refused_and_told_apart_from_a_damaged_one() -> None:
+    with pytest.raises(BadDelta, match=r"format EQD1, but this release reads EQD2\n.*the same release"):
+        apply(b"EQD1" + SHARDS[0].data[4:], BASE, {})
+
+
+def numbers(*listed: int) -> np.ndarray:
+    return varints.write(np.array(listed, np.uint32))
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        *(numbers(*listed) for listed in ((), (3,), (3, 0), (3, 5, 0), (255, 1, 1), (256, 1), (3, 101))),
+        np.frombuffer(b"\x03\x85", np.uint8),
+        np.frombuffer(b"\x03\x85\x80\x80\x80\x00", np.uint8),
+    ],
+)
+def test_counts_that_are_not_those_of_classes_are_refused(stream: np.ndarray) -> None:
+    with pytest.raises(MalformedStream):
+        classes.read_counts(stream, 100)
+
+
+CODED = rans.write(np.array([5, 0, 700], np.uint32), np.array([0, 9, 0], np.uint64))
+HALVES = (2, 2048, 2048)
+"""A table of two symbols."""
+ONE = (1, 4096)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        (),
+        (3,),
+        (3, *ONE),
+        (2, *HALVES, *HALVES),
+        (3, *HALVES, *HALVES, 1),
+        (3, *HALVES, *HALVES, 0, *HALVES, *HALVES),
+        (3, 2, 2048, 2047, *HALVES),
+        (3, 2, 2048, 2049, *HALVES),
+        (3, 0, *HALVES),
+        (3, 47, *(0,) * 46, 4096, *ONE),
+        (3, *ONE, 33, *(0,) * 32, 4096),
+        (3, *ONE, 1 << 20, 4096),
+        (1, *ONE, *ONE) * 65,
+    ],
+)
+def test_tables_that_are_not_those_of_the_changes_are_refused(tables: tuple[int, ...]) -> None:
+    count = 65 if len(tables) > 300 else 3
+    with pytest.raises(MalformedStream, match=r"table|runs"):
+        rans.read(CODED._replace(tables=numbers(*tables)), count, 23, 16)
+
+
+@pytest.mark.parametrize("field", ["gaps", "values", "extra"])
+@pytest.mark.parametrize("change", ["cut", "longer", "other"])
+def test_words_and_extra_bits_end_with_the_last_change(field: str, change: str) -> None:
+    whole: np.ndarray = getattr(CODED, field)
+    other = whole ^ np.array([0] * (len(whole) - 1) + [0x80], np.uint8)
+    made = {"cut": whole[:-2], "longer": np.append(whole, whole[:2]), "other": other}[change]
+    with pytest.raises(MalformedStream):
+        rans.read(CODED._replace(**{field: made}), 3, 23, 16)
+
+
+def test_a_gap_beyond_its_class_is_refused_before_anything_is_changed() -> None:
+    codes, counts = np.zeros(100, np.uint16), np.zeros(classes.KEYS, np.uint32)
+    counts[0] = 2
+    for gaps in ([0, 99], [100, 0], [(1 << 23) - 1, (1 << 23) - 1]):
+        changes = classes.Classes(counts, np.array(gaps, np.uint32), np.ones(2, np.uint16))
+        with pytest.raises(MalformedStream, match="beyond the end of its class"):
+            InClasses(changes).add(codes)
+        assert not codes.any()
+
+
 FIELDS = {
     "names": st.sampled_from([[], ["x"], "x", [3], None, 3]),
     "dtype": st.sampled_from(["BF16", "F16", "F64", "U8", "", 3]),
-    "shape": st.lists(st.integers(-1, 2**70), max_size=3) | st.just([3001]) | st.none(),
+    "shape": st.lists(st.integers(-1, 2**70), max_size=3) | st.just([6001]) | st.none(),
     "start": st.integers(-1, 2**70) | st.integers(0, 4000) | st.floats(),
     "count": st.integers(-1, 2**70) | st.integers(0, 4000) | st.booleans(),
-    "kind": st.sampled_from(["same", "gaps", "ranked", "dense", "full", "other", 5, ["full"]]),
+    "kind": st.sampled_from(["same", "gaps", "classes", "dense", "full", "other", 5, ["full"]]),
     "digest": st.text(max_size=70) | st.none(),
     "bits": st.integers(-1, 9) | st.just(2**64),
     "streams": st.lists(st.tuples(st.integers(-1, 2**40), st.integers(-1, 2**40)), max_size=6) | st.just([3]),
@@ -140,7 +213,7 @@ import numpy as np
 from dataclasses import replace
 from echo_queue.weights.delta import BadDelta, Piece, apply
 from echo_queue.weights.delta.format import seal
-from echo_queue.weights.delta.streams import pack
+from echo_queue.weights.delta.streams import MalformedStream, pack
 huge = pack(bytes(1 << 28))
 bomb = Piece(("w",), "BF16", (100,), 0, 100, "full", "", 0, ((len(huge.data), huge.length), (0, 100)))
 shards = [seal([bomb], [[huge]])]

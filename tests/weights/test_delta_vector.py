@@ -19,7 +19,6 @@ WIDTHS = {
     "F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2,
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
-R_BY_VALUE = sorted(range(1, 256), key=lambda r: (bin(r).count("1"), r))
 
 
 def safetensors(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
@@ -67,15 +66,71 @@ def positions(gaps: bytes) -> list[int]:
     return found
 
 
-def ranked_positions(streams: list[bytes], base: list[int], width: int) -> list[int]:
-    groups, found = positions(streams[0]), []
-    for group, value in zip(groups, symbols(4, streams[1:3], len(groups)), strict=True):
-        codes = [base[min(8 * group + lane, len(base) - 1)] for lane in range(8)]
-        keys = [(code >> (8 * width - 9)) % 256 if width > 1 else code % 128 for code in codes]
-        by_rank = sorted(range(8), key=lambda lane: (keys[lane], lane))
-        changed = [by_rank[rank] for rank in range(8) if R_BY_VALUE[value] >> rank & 1]
-        found += [8 * group + lane for lane in sorted(changed)]
+def varints(stream: bytes) -> list[int]:
+    found, number, digits = [], 0, 0
+    for byte in stream:
+        number += (byte & 127) << 7 * digits
+        digits += 1
+        if byte < 128:
+            found.append(number)
+            number = digits = 0
     return found
+
+
+def runs(stream: bytes) -> list[tuple[list[int], list[int]]]:
+    """The tables of gaps and values, for each change."""
+    numbers, found = iter(varints(stream)), []
+    for length in numbers:
+        gaps, values = ([next(numbers) for _ in range(next(numbers))] for _ in range(2))
+        found += [(gaps, values)] * length
+    return found
+
+
+def coded(stream: bytes, tables: list[list[int]]) -> list[int]:
+    words = iter([int.from_bytes(stream[at : at + 2], "little") for at in range(0, len(stream), 2)])
+    x, found = next(words) + 65_536 * next(words), []
+    for table in tables:
+        r, symbol = x % 4096, 0
+        while r >= table[symbol]:
+            r -= table[symbol]
+            symbol += 1
+        x = table[symbol] * (x // 4096) + r
+        if x < 65_536:
+            x = x * 65_536 + next(words)
+        found.append(symbol)
+    assert (x, next(words, None)) == (65_536, None)
+    return found
+
+
+def numbers(symbols: list[int], extra: bytes) -> list[int]:
+    bits, left, found = int.from_bytes(extra, "little"), 8 * len(extra), []
+    for symbol in symbols:
+        width = max(0, symbol // 2 - 1)
+        found.append(((2 + symbol % 2 << width) if symbol > 1 else symbol) + bits % (1 << width))
+        bits, left = bits >> width, left - width
+    assert bits == 0 and 0 <= left < 8
+    return found
+
+
+def in_classes(streams: list[bytes], base: list[int], width: int) -> tuple[list[int], list[int]]:
+    """Positions and values, in class order."""
+    by_key: list[list[int]] = [[] for _ in range(256)]
+    for place, code in enumerate(base):
+        by_key[(code >> (8 * width - 9)) % 256 if width > 1 else code % 128].append(place)
+    tables = runs(streams[1])
+    gap_symbols = coded(streams[2], [gaps for gaps, _ in tables])
+    value_symbols = coded(streams[3], [values for _, values in tables])
+    both = numbers([s for pair in zip(gap_symbols, value_symbols, strict=True) for s in pair], streams[4])
+    first, *counts = varints(streams[0])
+    gaps, places = iter(both[::2]), []
+    for key, count in enumerate(counts, first):
+        at = 0
+        for _ in range(count):
+            at += next(gaps)
+            places.append(by_key[key][at])
+            at += 1
+    assert next(gaps, None) is None
+    return places, both[1::2]
 
 
 def made(piece: dict[str, Any], streams: list[bytes], base: list[int], width: int) -> list[int]:
@@ -86,10 +141,13 @@ def made(piece: dict[str, Any], streams: list[bytes], base: list[int], width: in
         return [(code >> 1) | (code & 1) << (8 * width - 1) for code in planes(streams)]
     if piece["kind"] == "dense":
         places, values = list(range(size)), symbols(piece["bits"], streams, size)
+    elif piece["kind"] == "classes":
+        places, values = in_classes(streams, base, width)
     else:
-        before = {"gaps": 1, "ranked": 3}[piece["kind"]]
-        places = positions(streams[0]) if before == 1 else ranked_positions(streams, base, width)
-        values = [value + 1 for value in symbols(piece["bits"], streams[before:], len(places))]
+        places = positions(streams[0])
+        values = symbols(piece["bits"], streams[1:], len(places))
+    if piece["kind"] != "dense":
+        values = [value + 1 for value in values]
     codes = list(base)
     for place, value in zip(places, values, strict=True):
         codes[place] = (codes[place] + (-(value + 1) // 2 if value % 2 else value // 2)) % modulus
@@ -99,7 +157,7 @@ def made(piece: dict[str, Any], streams: list[bytes], base: list[int], width: in
 def read(path: Path, base: dict[str, tuple[str, list[int], bytes]]) -> list[tuple[dict[str, Any], bytes]]:
     """A shard's pieces, and what each one's codes become."""
     data = path.read_bytes()
-    assert data[:4] == b"EQD1"
+    assert data[:4] == b"EQD2"
     stored, length = (int.from_bytes(data[at : at + 4], "little") for at in (4, 8))
     at, found = 12 + stored, []
     for piece in json.loads(stream(data[12:at], length)):
@@ -132,11 +190,11 @@ def test_the_page_says_enough_to_read_a_shard(route: list[Path]) -> None:
 
 def test_the_vector_has_all_that_the_page_speaks_of() -> None:
     pieces = [piece for path in DELTA for piece in read_header(path.read_bytes())[0]]
-    assert {piece.kind for piece in pieces} == {"same", "gaps", "ranked", "dense", "full"}
+    assert {piece.kind for piece in pieces} == {"same", "gaps", "classes", "dense", "full"}
     assert {(piece.kind, piece.bits) for piece in pieces} >= {("gaps", 4), ("gaps", 8), ("dense", 4), ("dense", 8)}
     assert any(len(piece.names) > 1 for piece in pieces)
     assert any(piece.count == 0 for piece in pieces) and any(piece.shape == () for piece in pieces)
-    assert any(piece.kind == "ranked" and piece.count % 8 for piece in pieces)
+    assert {piece.dtype for piece in pieces if piece.kind == "classes"} == {"BF16", "F32", "U8"}
     assert len(DELTA) > 1 and any(piece.start for piece in pieces)
     assert any(stored < length for piece in pieces for stored, length in piece.streams)
     assert {math.prod(piece.shape) for piece in pieces} >= {0, 1}

@@ -13,9 +13,7 @@ from echo_queue.records import Version
 def open_model(folder: str, dtype: str) -> PreTrainedModel:
     """Opens a model folder or hub name on the CPU. Raises `ConfigError` if that fails."""
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        )
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         message = str(error).strip().splitlines()[0]
         raise ConfigError(

@@ -23,6 +23,7 @@ def applies(model: PreTrainedModel) -> bool:
         config.model_type == "qwen3"
         and config.hidden_act == "silu"
         and not config.attention_bias
+        and "sliding_attention" not in config.layer_types
         and config.rope_parameters["rope_type"] == "default"
         and model.dtype == torch.float32
         and model.device.type == "cpu"

@@ -21,7 +21,7 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.records import PartialSample, Tokens, Version
 from echo_queue.weights.manifest import TensorInfo
 from echo_queue.weights.tensors import matches
-from workers.engines import model_folder
+from workers.engines import attention, model_folder
 from workers.engines.draw import draw
 from workers.engines.kv_cache import KeysValues, KVCache
 from workers.engines.protocol import SampleKey, SampleRequest, Sampling, check
@@ -34,14 +34,14 @@ PREFILL_TOKENS = 8192
 
 
 class TransformersEngine:
-    """The `Engine` for any model of transformers with full attention."""
+    """The `Engine` for any model of transformers whose layers attend, to everything before or within a window."""
 
     name = "transformers"
 
     def __init__(self, folder: str, version: Version, dtype: str, longest: int, sampling: Sampling) -> None:
         """Opens a model folder or hub name. `longest`: the most tokens of a prompt and its completion together.
 
-        Raises `ConfigError` for a model that is too short for `longest`, or that has other than full attention.
+        Raises `ConfigError` for a model that is too short for `longest`, or that has layers of another kind.
         """
         self.version = version
         self.sampled = 0
@@ -51,6 +51,8 @@ class TransformersEngine:
         if problems:
             raise ConfigError(*problems)
         self._model: PreTrainedModel = model.to(device=self._device).eval().requires_grad_(False)  # type: ignore[call-arg]
+        attention.use(self._model)
+        self._model.config.output_router_logits = False  # only a loss of pre-training needs them
         self._forward = Qwen3Step(self._model, longest) if qwen3_applies(self._model) else self._plain_forward
         self._sampling = sampling
         stop_tokens = {*sampling.stop_tokens, *model_folder.stop_tokens(model)}
@@ -141,8 +143,10 @@ class TransformersEngine:
         # Padding attends to itself: the softmax of a row that attends to nothing would be NaN.
         visible = (causal & real[:, None, :]) | torch.eye(length, dtype=torch.bool, device=self._device)
         positions = (real.cumsum(-1) - 1).clamp_(min=0)
+        mask = torch.zeros(visible.shape, dtype=self._model.dtype, device=self._device)
+        mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)
         cache: Any = DynamicCache()
-        self._plain_forward(padded, positions, visible.unsqueeze(1), cache)
+        self._plain_forward(padded, positions, mask.unsqueeze(1), cache)
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def _plain_forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
@@ -203,13 +207,11 @@ def _pad_left(sequences: Sequence[Tokens], device: torch.device) -> tuple[Tensor
 
 
 def _unfit(config: PreTrainedConfig, folder: str, longest: int) -> Iterator[Problem]:
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    window = getattr(config, "sliding_window", None)
-    kinds -= {"sliding_attention"} if window is None or window >= longest else set()
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
         yield Problem(
             "rollout.engine",
-            f"the transformers engine supports only full attention; {folder} has {', '.join(sorted(kinds))} layers",
+            f"the transformers engine has no cache for {', '.join(sorted(kinds))} layers, which {folder} has",
             "choose another engine or model",
         )
     yield from model_folder.too_short(config, longest)

@@ -41,6 +41,15 @@ class Stage:
         """The version and root of the weights that are whole here; None if there are none."""
         self._turn = threading.Lock()
 
+    @property
+    def served(self) -> "Mapping[str, Tensor]":
+        """The tensors that an engine is to serve, by its own names. They stay as they are while the stage is held."""
+        return self.tensors
+
+    def served_manifest(self, manifest: Manifest) -> Manifest:
+        """Returns the manifest that describes `served`, where `manifest` is that of the staged version."""
+        return manifest
+
     def hold(self) -> bool:
         """Keeps the stage as it is until `release`. Returns False, at once, while a version is applied to it."""
         return self._turn.acquire(timeout=0)

@@ -16,6 +16,7 @@ from echo_queue.storage.object_store import ObjectStore
 from workers.engines import Engine
 from workers.weights.fetch import VersionFetcher
 from workers.weights.key_pinning import PinnedKey, pin
+from workers.weights.lora import LoraStage
 from workers.weights.prefetch import Prefetcher
 from workers.weights.staging import Stage
 from workers.weights.swap import WeightSwap
@@ -38,11 +39,14 @@ class WeightSync:
         pinned: PinnedKey,
         transport: WeightTransport,
         *,
+        adapters: bool,
         deadline_s: float,
         shutdown: threading.Event,
     ) -> None:
-        stage = Stage()
-        fetcher = VersionFetcher(store, pinned, stage, transport, deadline_s, base=engine.weight)
+        """`adapters`: whether the run publishes LoRA adapters, not all weights."""
+        stage = LoraStage(engine.weight) if adapters else Stage()
+        base = None if adapters else engine.weight
+        fetcher = VersionFetcher(store, pinned, stage, transport, deadline_s, base=base)
         prefetcher = Prefetcher(queue, pinned.verifier, stage, transport, deadline_s)
         self._queue = queue
         self._engine = engine
@@ -72,7 +76,8 @@ class WeightSync:
         if pinned is None or shutdown.is_set():
             return None
         transport = open_transport(Site(config, caller, store, worker, pinned.keys.token_secret))
-        return cls(queue, store, engine, pinned, transport, deadline_s=config.queue.stall_deadline_s, shutdown=shutdown)
+        adapters, deadline_s = config.model.lora.rank > 0, config.queue.stall_deadline_s
+        return cls(queue, store, engine, pinned, transport, adapters=adapters, deadline_s=deadline_s, shutdown=shutdown)
 
     def start(self, *, on_swap: Callable[[Published, float], object], on_quarantine: Callable[[], object]) -> None:
         """Begins to stage published versions.

@@ -6,7 +6,8 @@
   stays until it is taken.
 - `wait_for` ends at its deadline with an error that names the version it waited for and the last failure.
 - Announced parts of the next version are prefetched between versions, while the learner uploads the others.
-- A run whose key has changed ends the worker: `check` raises the error in the main thread.
+- A run whose key has changed, or whose adapters belong to another base model, ends the worker: `check` raises the error
+  in the main thread.
 """
 
 import logging
@@ -23,6 +24,7 @@ from echo_queue.records import Published, Version
 from echo_queue.weights.manifest import Manifest
 from workers.weights.fetch import FetchedVersion, VersionFetcher
 from workers.weights.key_pinning import KeyChanged
+from workers.weights.lora import OtherBase
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,11 +34,16 @@ log = logging.getLogger(__name__)
 LISTEN_S = 2.0
 KINDS = ("published", "resumed", "announced")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+FATAL = (KeyChanged, OtherBase)
+"""Errors after which trying again is of no use."""
 
 
 @dataclass(frozen=True, eq=False)
 class Staged:
-    """Verified weights that no engine has loaded yet. They stay unchanged until the end of its `with` block."""
+    """Verified weights that no engine has loaded yet. They stay unchanged until the end of its `with` block.
+
+    `manifest` describes `tensors`, which an engine is to serve (`Stage.served`).
+    """
 
     published: Published
     manifest: Manifest
@@ -94,14 +101,14 @@ class WeightWatcher(threading.Thread):
                 if self._closed:
                     return
                 self._report(error)
-                if isinstance(error, KeyChanged):
+                if isinstance(error, FATAL):
                     return
                 time.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def check(self) -> None:
-        """Raises `KeyChanged` if no weights will ever be staged again."""
-        if isinstance(self._failure, KeyChanged):
+        """Raises `KeyChanged` or `OtherBase` if no weights will ever be staged again."""
+        if isinstance(self._failure, FATAL):
             raise self._failure
 
     @property
@@ -120,7 +127,8 @@ class WeightWatcher(threading.Thread):
         if fetched is None:
             self._stage.release()
             return None
-        return Staged(fetched.published, fetched.manifest, self._stage.tensors, self._stage.release)
+        manifest = self._stage.served_manifest(fetched.manifest)
+        return Staged(fetched.published, manifest, self._stage.served, self._stage.release)
 
     def wait_for(self, needed: Version, deadline_s: float, shutdown: threading.Event) -> Staged | None:
         """Waits for staged weights that are `needed` or newer, and takes them; returns None once `shutdown` is set.

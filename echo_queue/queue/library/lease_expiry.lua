@@ -69,7 +69,8 @@ local function forget_workers(run)
   redis.call('ZREMRANGEBYSCORE', run.K.workers, '-inf', run.now - FORGET_WORKER_MS)
 end
 
--- args: limit. One sweep over expired leases, at most `limit` of them.
+-- args: limit. One step of a sweep over expired leases: at most `limit` of them. The last step of a sweep, which finds fewer,
+-- does the rest as well.
 local function reclaim(keys, args)
   local run = open_run(keys)
   local left = tonumber(args[1])
@@ -88,9 +89,11 @@ local function reclaim(keys, args)
   end
   for _, cause in ipairs({ 'expired', 'failed', 'released' }) do count(run, cause, causes[cause]) end
   tell_returned(run, causes.expired + causes.failed + causes.released + causes.late)
-  forget_workers(run)
-  admit(run)
-  return { causes.expired, causes.failed, causes.released, causes.late, causes.dead }
+  if left > 0 then
+    forget_workers(run)
+    admit(run)
+  end
+  return { causes.expired, causes.failed, causes.released, causes.late, causes.dead, causes.lost }
 end
 
 register('reclaim', reclaim, 'allow-oom')

@@ -14,7 +14,7 @@ import numpy as np
 
 from echo_queue.weights.delta.change import Change, change_of
 from echo_queue.weights.delta.codes import Codes, digest, dtype_name, flat, join, on_host, sign_first
-from echo_queue.weights.delta.format import PIECE_BYTES, BadDelta, Piece, read_header
+from echo_queue.weights.delta.format import PIECE_BYTES, BadDelta, Piece, longest_stream, read_header
 from echo_queue.weights.delta.streams import Bytes, MalformedStream, expand
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _apply(
 def _copy(piece: Piece, data: memoryview, source: Codes, target: Codes) -> None:
     np.copyto(target, source)
     if piece.kind != "same":
-        change_of(piece, _streams(piece, data, source.itemsize)).add(target)
+        change_of(piece, _streams(piece, data, source.itemsize), source.itemsize).add(target)
 
 
 def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None:
@@ -77,7 +77,7 @@ def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None
     change: Change | None = None
     try:
         if piece.kind != "same":
-            change = change_of(piece, _streams(piece, data, codes.itemsize))
+            change = change_of(piece, _streams(piece, data, codes.itemsize), codes.itemsize)
             change.add(codes)
         if check:
             _verify(piece, codes)
@@ -106,12 +106,12 @@ def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:
 
 def _streams(piece: Piece, data: memoryview, width: int) -> list[Bytes]:
     """Returns the piece's streams expanded, none longer than a piece of so many elements can need."""
-    expected = {"full": width, "dense": 1 + width, "gaps": 2 + width, "ranked": 4 + width}
+    expected = {"full": width, "dense": 1 + width, "gaps": 2 + width, "classes": 5}
     if len(piece.streams) != expected[piece.kind]:
         raise MalformedStream(f"{len(piece.streams)} streams for a piece of kind {piece.kind}")
     streams, start = [], 0
     for stored, length in piece.streams:
-        if length > 2 * piece.count:
+        if length > longest_stream(piece.count):
             raise MalformedStream("a stream is longer than the piece can need")
         streams.append(np.frombuffer(expand(data[start : start + stored], length), np.uint8))
         start += stored

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from echo_queue.weights.delta import gaps, ranked, symbols
+from echo_queue.weights.delta import classes, gaps, rans, symbols
 from echo_queue.weights.delta.codes import Codes, unzigzag
 from echo_queue.weights.delta.compiled import U, compiled
-from echo_queue.weights.delta.format import Piece
+from echo_queue.weights.delta.format import PIECE_BYTES, Piece
 from echo_queue.weights.delta.streams import Bytes, MalformedStream
 
 
@@ -24,16 +24,17 @@ class Change(Protocol):
         """Undoes `add`, as far as it came."""
 
 
-def change_of(piece: Piece, streams: list[Bytes]) -> Change:
-    """Reads a piece's change from its streams. Raises `MalformedStream`."""
+def change_of(piece: Piece, streams: list[Bytes], width: int) -> Change:
+    """Reads the change of a piece whose codes have `width` bytes from its streams. Raises `MalformedStream`."""
     if piece.kind == "dense":
         return Dense(unzigzag(symbols.read(piece.bits, streams, piece.count)))
     if piece.kind == "gaps":
         found = gaps.count(streams[0], piece.count)
         return Sparse(streams[0], _steps(piece.bits, streams[1:], found))
-    groups = gaps.read(streams[0], -(-piece.count // ranked.EIGHT))
-    bits = ranked.BY_CHANGES.take(symbols.read(4, streams[1:3], len(groups)), mode="clip")
-    return Ranked(groups, bits, _steps(piece.bits, streams[3:], int(np.bitwise_count(bits).sum())))
+    counts = classes.read_counts(streams[0], piece.count)
+    found = int(counts.sum())
+    within, values = rans.read(rans.Coded(*streams[1:]), found, PIECE_BYTES.bit_length(), 8 * width)
+    return InClasses(classes.Classes(counts, within, _changing((values + U(1)).astype(f"u{width}"))))
 
 
 class Dense:
@@ -62,29 +63,35 @@ class Sparse:
         gaps.add(self._stream, np.negative(self._differences), codes)
 
 
-class Ranked:
-    """Differences at ranked positions, which are known only once it is added.
+class InClasses:
+    """Differences at gaps within the classes of the codes, so the positions are known only once it is added.
 
-    There are as many differences as bits, and all groups begin within the codes.
+    There are as many differences and gaps as changes.
     """
 
-    def __init__(self, groups: gaps.Numbers, bits: Bytes, differences: Codes) -> None:
-        self._groups, self._bits, self._differences = groups, bits, differences
+    def __init__(self, changes: classes.Classes) -> None:
+        self._changes = changes
         self._positions = np.empty(0, np.uint32)
 
     def add(self, codes: Codes) -> None:
-        self._positions = ranked.add(self._bits, self._groups, self._differences, codes)
-        if len(self._positions) < len(self._differences):
-            raise MalformedStream("a position beyond the end")
+        self._positions = classes.positions(self._changes, codes)
+        _scatter_add(self._positions, self._changes.differences, codes)
 
     def take_back(self, codes: Codes) -> None:
-        _scatter_add(self._positions, np.negative(self._differences), codes)
+        _scatter_add(self._positions, np.negative(self._changes.differences), codes)
 
 
 def _steps(bits: int, streams: list[Bytes], count: int) -> Codes:
     """Reads differences that are not 0."""
     values = symbols.read(bits, streams, count)
     values += 1
+    return _changing(values)
+
+
+def _changing(values: Codes) -> Codes:
+    """Returns the differences that are mapped to `values`, none of which may be 0."""
+    if not values.all():
+        raise MalformedStream("a change by nothing")
     return unzigzag(values)
 
 

@@ -15,20 +15,20 @@ import orjson
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.weights.delta.streams import MalformedStream, Packed, expand, pack
 
-MAGIC = b"EQD1"
+MAGIC, OLDER = b"EQD2", b"EQD1"
 MAX_HEADER = 16 << 20
 PIECE_BYTES = 4 << 20
 """The largest number of a tensor's bytes in one piece."""
 LENGTHS = struct.Struct("<II")
 
-Kind = Literal["same", "gaps", "ranked", "dense", "full"]
+Kind = Literal["same", "gaps", "classes", "dense", "full"]
 
 
 class BadDelta(ServiceError):
     """The shard is damaged, or belongs to other tensors than those to which it is applied."""
 
-    def __init__(self, where: str, what: str) -> None:
-        super().__init__(Problem(where, what, "fetch it again, or fetch an anchor instead"))
+    def __init__(self, where: str, what: str, fix: str = "fetch it again, or fetch an anchor instead") -> None:
+        super().__init__(Problem(where, what, fix))
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class Shard:
     pieces: tuple[Piece, ...]
 
 
+def longest_stream(count: int) -> int:
+    """Returns the largest expanded length of a stream of a piece with so many elements, in bytes."""
+    return 1024 + 2 * count
+
+
 def seal(pieces: Sequence[Piece], streams: Sequence[Sequence[Packed]]) -> Shard:
     """Returns the shard of `pieces`; `streams`: those of each piece."""
     header = orjson.dumps(pieces)
@@ -77,6 +82,9 @@ def read_header(data: bytes | memoryview) -> tuple[tuple[Piece, ...], int]:
     """Returns a shard's pieces, and the offset at which their streams begin. Raises `BadDelta`."""
     view = memoryview(data)
     start = len(MAGIC) + LENGTHS.size
+    if view[: len(MAGIC)] == OLDER:
+        what = f"is of the format {OLDER.decode()}, but this release reads {MAGIC.decode()}"
+        raise BadDelta("delta shard", what, "run the same release of echo-queue on the learner and on all workers")
     if len(view) < start or view[: len(MAGIC)] != MAGIC:
         raise BadDelta("delta shard", f"does not begin with {MAGIC.decode()}")
     stored, length = LENGTHS.unpack(view[len(MAGIC) : start])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from echo_queue.weights.delta import ranked
+from echo_queue.weights.delta import classes
+from echo_queue.weights.delta.classes import KEYS, Classes
 from echo_queue.weights.delta.codes import Codes, on_host
 from echo_queue.weights.delta.compiled import U, compiled
 from echo_queue.weights.delta.gaps import Numbers
@@ -33,9 +34,8 @@ class Pair(Protocol):
         """Returns the differences (new − base) of all elements."""
         ...
 
-    def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
-        """Returns the numbers of these ascending groups of eight within the codes that follow, and the base's codes
-        of at least those groups."""
+    def classes(self, positions: Numbers, differences: Codes) -> Classes:
+        """Returns the changes, as `changes` lists them, in class order."""
         ...
 
 
@@ -64,8 +64,8 @@ class HostPair:
     def differences(self) -> Codes:
         return self._new - self._base
 
-    def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
-        return groups, self._base
+    def classes(self, positions: Numbers, differences: Codes) -> Classes:
+        return classes.sort(positions, differences, self._base)
 
 
 class DevicePair:
@@ -84,14 +84,19 @@ class DevicePair:
     def differences(self) -> Codes:
         return on_host(self._new - self._base)
 
-    def base(self, groups: Numbers) -> tuple[Numbers, Codes]:
-        """Does what `Pair.base` does; lanes beyond the end repeat the last code."""
+    def classes(self, positions: Numbers, differences: Codes) -> Classes:
+        """Does what `Pair.classes` does. The device sorts all elements; only keys and ranks of changes leave it."""
         import torch
 
-        first = torch.from_numpy(groups.astype(np.int64)).to(self._base.device).view(-1, 1) * ranked.EIGHT
-        lanes = torch.arange(ranked.EIGHT, device=self._base.device)
-        rows = on_host(self._base[(first + lanes).clamp_(max=len(self._base) - 1).view(-1)])
-        return np.arange(len(groups), dtype=np.uint32), rows
+        shift, mask = classes.shift_and_mask(self._base.element_size())
+        keys = (self._base >> shift).bitwise_and_(mask).to(torch.uint8)
+        in_order, order = keys.sort(stable=True)
+        starts = torch.searchsorted(in_order, torch.arange(KEYS, dtype=torch.uint8, device=keys.device))
+        ranks = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=keys.device))
+        chosen = torch.from_numpy(positions.astype(np.int64)).to(keys.device)
+        changed = keys[chosen]
+        own = ranks[chosen] - starts[changed.long()]
+        return classes.in_class_order(on_host(changed), own.cpu().numpy().astype(np.uint32), differences)
 
 
 @compiled

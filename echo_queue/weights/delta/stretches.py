@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from echo_queue.weights.delta.codes import dtype_name
-from echo_queue.weights.delta.ranked import EIGHT
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+WORD = 8
+"""Pieces begin at a multiple of so many elements, and so at a whole word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Stretch:
 def stretches(names: tuple[str, ...], tensor: "Tensor", piece_bytes: int) -> Iterator[Stretch]:
     """Yields a tensor's stretches: at least one, even if it is empty, so that each tensor is named."""
     width, total, shape = tensor.element_size(), math.prod(tensor.shape), tuple(tensor.shape)
-    step = max(1, piece_bytes // width // EIGHT) * EIGHT
+    step = max(1, piece_bytes // width // WORD) * WORD
     for start in range(0, max(1, total), step):
         yield Stretch(names, dtype_name(tensor), shape, width, start, min(step, total - start))
 

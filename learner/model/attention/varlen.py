@@ -1,7 +1,8 @@
 """Attention over sequences of any lengths by flash attention (`torch.nn.attention.varlen`): for GPUs, in bfloat16.
 
 - No padding and no mask. Each sample's keys are its prompt's and its own, gathered one after the other; flash attention
-  aligns the causal mask at the last key, so that a sample's first query sees the whole prompt and itself.
+  aligns the causal mask at the last key, so that a sample's first query sees the whole prompt and itself. Windows are
+  aligned so, too: a gathered key lies as far before a query as in the sample's own sequence.
 - The prompt's keys are copied once per sample, G · P · 2 · H_kv · D values for G samples: little beside the linear
   layers, which see each prompt once.
 """
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
-from learner.batch.packing import Counts, Lengths, moved_tensors
+from learner.batch.packing import Counts, LayerAttention, Lengths, moved_tensors
 
 GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
 """The option that allows fewer key heads than query heads. Torch before 2.12 has no option and always allows it."""
@@ -69,22 +70,24 @@ class VariableLength:
     def to(self, device: torch.device) -> Self:
         return replace(self, **moved_tensors(self, device))
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
         own = query[self.shared :], key.index_select(0, self.keys), value.index_select(0, self.keys)
         bounds = self.query_bounds, self.key_bounds, self.longest_sample, self.longest_keys
-        samples = _causal(own, bounds, scale)
+        samples = _causal(own, bounds, layer)
         if not self.shared:
             return samples
         above = query[: self.shared], key[: self.shared], value[: self.shared]
         bounds = self.prompt_bounds, self.prompt_bounds, self.longest_prompt, self.longest_prompt
-        return torch.cat([_causal(above, bounds, scale), samples])
+        return torch.cat([_causal(above, bounds, layer), samples])
 
 
 def _causal(
-    states: tuple[Tensor, Tensor, Tensor], bounds: tuple[Tensor, Tensor, int, int], scale: float | None
+    states: tuple[Tensor, Tensor, Tensor], bounds: tuple[Tensor, Tensor, int, int], layer: LayerAttention
 ) -> Tensor:
+    assert layer.cap is None and layer.sinks is None  # `learner.model.attention.packing_for`
     query, key, value = states
-    output = varlen_attn(query, key, value, *bounds, scale=scale, window_size=(-1, 0), **GROUPED)
+    before = -1 if layer.window is None else layer.window - 1
+    output = varlen_attn(query, key, value, *bounds, scale=layer.scale, window_size=(before, 0), **GROUPED)
     assert isinstance(output, Tensor)
     return output
 

@@ -319,7 +319,7 @@ class CeleryCase(Case):
 
     def __init__(self, run: Submissions, name: str, places: Places) -> None:
         super().__init__(run.harness, name, places)
-        self.run = run
+        self.run, self._begun = run, False
         source = write_prompts(self.directory / "prompts.jsonl", self.PROMPTS)
         chunks = [chunk for chunk, _ in open_source(str(source)).scan(run.config.prompts.chunk)]
         run.queue.declare(PromptSet(name, str(source)), chunks)
@@ -334,7 +334,9 @@ class CeleryCase(Case):
             return process.over.is_set() or self._settled()
 
         wait_until(over, "every chunk", told=self.told)
-        process.over.wait(0.3 if crash_at else 0.0)  # the last step may be the one to die after
+        # The last step may be the one to die after. The first process comes to its point as surely as alone.
+        process.over.wait((0.3 if self._begun else DEADLINE_S) if crash_at else 0.0)
+        self._begun = True
         return process.wait() if process.over.is_set() else min(0, process.end() + signal.SIGKILL)
 
     def _settled(self) -> bool:

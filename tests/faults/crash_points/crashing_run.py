@@ -38,7 +38,7 @@ BUCKET, PASSWORD = "crash-points", "secret"
 KEYS = StoreKeys("A" * 20, "b" * 40)
 RUNS = "crash-*"
 CELERY_RUNS = ("crash-submitter", "crash-celery")
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 LEASE_S, HEARTBEAT_S = 0.3, 0.03
 
 

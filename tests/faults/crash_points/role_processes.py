@@ -19,18 +19,22 @@ import torch
 from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import EchoQueueError
+from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.signals import set_on_signals
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.services import serve
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
+from learner.__main__ import _train
 from learner.base_model import make
 from learner.ranks import launcher as ranks_launcher
 from learner.ranks.place import ALONE, Place
 from learner.recovery import rewind
 from learner.training_loop import train
+from tests.faults.crash_points import rank_crashes
 from tests.faults.crash_points.forked_process import Forked
+from tests.faults.crash_points.forked_ranks import fork_ranks
 from tests.faults.history import served_versions
 from workers import leaser
 from workers.environments import child
@@ -38,7 +42,7 @@ from workers.environments.scorer import Scorer
 from workers.shutdown import Shutdown, on_signals
 from workers.worker import work
 
-REFUSED = 2
+REFUSED, NEVER = 2, 10**9
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "WARNING")
 
 
@@ -128,6 +132,19 @@ def learner_of_ranks(config: Config) -> None:
             os._exit(code)
 
 
+def learner_that_crashes(about: tuple[Config, Path]) -> None:
+    """The real launcher, and ranks that die as it is planned."""
+    config, directory = about
+
+    def rank(number: int) -> int:
+        rank_crashes.arm(directory, number)
+        return _train(config, Place(number, config.learner.ranks, number, launched=True))
+
+    fork_ranks(rank)
+    backoff = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.02, settled_s=1.0, most_ends=NEVER)
+    raise SystemExit(ranks_launcher.launch([], config.learner.ranks, backoff))
+
+
 def launcher(directory: Path) -> None:
     """Rank 0 ends at once; the other one ends with the launcher, as each rank does, or is killed by it."""
     ranks_launcher.CLOSE_S = 0.2
@@ -197,6 +214,7 @@ ROLES = {
     "learner": learner,
     "learner of S3": learner_of_s3,
     "learner of ranks": learner_of_ranks,
+    "learner whose ranks crash": learner_that_crashes,
     "launcher": launcher,
     "operator": operator,
     "operator of S3": operator_of_s3,

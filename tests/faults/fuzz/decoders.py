@@ -420,7 +420,7 @@ HEADER_WORDS = (
     b"[[1,2]]",
 )
 PARTIALS_WORDS = (b'"samples":[[3,null,[[0,7],[2,9]],[[2,3]]]', b'"lineage":2', b"null", b'"stop"', b"[[0,7]]", b"[]")
-DELTA_WORDS = (b"EQD1", b'"names":', b'"start":', b'"count":27', b'"kind":"ranked"', b'"streams":[[3,3],', b'"I16"')
+DELTA_WORDS = (b"EQD2", b'"names":', b'"start":', b'"count":27', b'"kind":"classes"', b'"streams":[[3,3],', b'"I16"')
 JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800"', b"[[[[", b'{"a":', b"1.0")
 
 # What peers say to each other -----------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ MUTATIONS = (
         LUA + "lease_expiry.lua",
         "if consumer.pending == 0 and consumer.idle > FORGET_WORKER_MS then",
         "if consumer.idle > run.lease_ms then",
-        ("tests/queue/test_leases.py::test_one_sweep_takes_back_a_bounded_number",),
+        ("tests/queue/test_leases.py::test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back",),
     ),
     Mutation(
         "a consumer group that starts at $",
@@ -211,6 +211,14 @@ MUTATIONS = (
         "        if said != told:\n",
         "        if False:\n",
         ("tests/queue/test_progress.py::test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew",),
+    ),
+    Mutation(
+        "one step of a sweep and no more",
+        "what a fleet hands back is free after minutes, while its partial rollouts get too old",
+        "learner/housekeeper.py",
+        "if swept.leases < SWEEP_MAX:",
+        "if True:",
+        ("tests/learner/test_housekeeper.py::test_all_that_was_handed_back_is_free_after_one_sweep",),
     ),
     Mutation(
         "no cap on attempts",

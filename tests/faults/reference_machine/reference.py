@@ -417,13 +417,13 @@ class Reference:
 
     # Housekeeping and operators ---------------------------------------------------------------------------------------
 
-    def reclaim(self) -> tuple[int, int, int, int, int]:
-        """Leases that were over: expired, failed, released, late; and tasks that died."""
+    def reclaim(self) -> tuple[int, int, int, int, int, int]:
+        """Leases that were over: expired, failed, released, late; tasks that died; and none that were lost."""
         causes = dict.fromkeys(("expired", "failed", "released", "late", "dead"), 0)
         for task in [task for task in (*self.retry, *self.tasks) if task in self.leases and self.leases[task].over]:
             causes[self._end_lease(task)] += 1
         self.admit()
-        return causes["expired"], causes["failed"], causes["released"], causes["late"], causes["dead"]
+        return causes["expired"], causes["failed"], causes["released"], causes["late"], causes["dead"], 0
 
     def bury(self, task: str) -> bool:
         if not self.is_open(task) or task in self.dead or (task in self.replay and self.replay[task].drained):

@@ -2,6 +2,8 @@
 
 - Real servers, processes and signals: SIGKILL at any instant, SIGSTOP longer than a lease and then SIGCONT (the role
   comes back as a zombie that others have taken over from), a second learner, and power cuts: all at once.
+- The learner is one process, or a launcher with two ranks, each of which is killed and stopped like any other role; a
+  rank that is stopped stays so beyond its deadline.
 - After the last kill the run must finish; then `checker` judges whether every promise was kept.
 - The exit code is 0 only if every promise was kept and the logs hold no unexpected traceback. A storm of five minutes
   or more must also have killed often enough and met enough, and the run must have finished within a minute (`summary`);

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.faults import storm
 from tests.faults.storm import forked_roles, observer
+from tests.faults.storm.settings import in_words
 from tests.faults.storm.storm import Storm
 from tests.faults.storm.summary import met
 
@@ -20,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.faults.storm", description=(storm.__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
     parser.add_argument("--duration", type=float, default=600.0, help="seconds of killing")
+    parser.add_argument("--ranks", type=int, default=None, help="of the learner; default: as the seed draws")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a storm that was withstood too")
     arguments = parser.parse_args()
     seed = secrets.randbelow(2**31) if arguments.seed is None else arguments.seed
@@ -29,7 +31,7 @@ def main() -> int:
     forked_roles.adopt_orphans()
     gc.freeze()
     try:
-        ok = withstood(directory, seed, arguments.duration)
+        ok = withstood(Storm(directory, seed, arguments.duration, arguments.ranks))
     except Exception:  # the run never began, or its evidence cannot be read: that is no withstood storm
         traceback.print_exc(file=sys.stdout)
         ok = False
@@ -41,9 +43,10 @@ def main() -> int:
     return 0 if ok else 1
 
 
-def withstood(directory: Path, seed: int, duration_s: float) -> bool:
+def withstood(storm_run: Storm) -> bool:
     """Runs the storm; prints its report, stores it in the directory, and returns whether the storm was withstood."""
-    storm_run = Storm(directory, seed, duration_s)
+    print(f"rules: {in_words(storm_run.config)}", flush=True)
+    directory = storm_run.directory
     summary, verdict = storm_run.run()
     looked_s = [snapshot.time_s for snapshot in observer.snapshots(directory)]
     shown = met(storm_run.config, verdict, summary.done)
@@ -58,6 +61,7 @@ def withstood(directory: Path, seed: int, duration_s: float) -> bool:
 def warm_up() -> None:
     """Imports once what roles import, since children are forked with it in place."""
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the learner sets it before it imports torch
     import boto3
     import celery.bin.worker
     import celery.concurrency.prefork

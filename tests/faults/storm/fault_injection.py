@@ -10,7 +10,16 @@ from echo_queue.errors import EchoQueueError
 from tests.faults.storm.forked_roles import Process
 from tests.faults.storm.observer import StormObserver
 from tests.faults.storm.processes import Processes, role_of
-from tests.faults.storm.settings import ACTIONS_PER_S, KILLS, LEASE_S, OTHERS, SPOTS, STOPS
+from tests.faults.storm.settings import (
+    ACTIONS_PER_S,
+    KILLS,
+    KILLS_WITH_RANKS,
+    LEASE_S,
+    OTHERS,
+    RANK_DEADLINE_S,
+    SPOTS,
+    STOPS,
+)
 from tests.faults.storm.summary import spared_by
 
 PAUSE_S = 0.01
@@ -22,10 +31,18 @@ REWIND_S = 7.0
 
 
 class FaultInjector:
-    """Injects faults. `kills` and `stops` count by role; `done` counts the other faults."""
+    """Injects faults. `kills` and `stops` count by role, `learners` by signal and process of the learner, whose
+    launcher and ranks are drawn alike; `done` counts the other faults."""
 
     def __init__(self, processes: Processes, observer: StormObserver, seed: int) -> None:
+        kills = KILLS if observer.config.learner.ranks == 1 else KILLS_WITH_RANKS
+        self._often: dict[tuple[str, str], float] = {
+            **{("kill", role): often for role, often in kills.items()},
+            **{("stop", role): often for role, often in STOPS.items()},
+            **{(name, ""): often for name, often in OTHERS.items()},
+        }
         self.kills: Counter[str] = Counter()
+        self.learners: Counter[str] = Counter()
         self.stops: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self._processes = processes
@@ -49,19 +66,15 @@ class FaultInjector:
             time.sleep(PAUSE_S)
 
     def _act(self) -> None:
-        actions = (
-            [("kill", role) for role in KILLS] + [("stop", role) for role in STOPS] + [(name, "") for name in OTHERS]
-        )
-        weights = [*KILLS.values(), *STOPS.values(), *OTHERS.values()]
-        action, role = self._draw.choices(actions, weights)[0]
-        lot, length_s = self._draw.random(), LEASE_S * self._draw.uniform(1.2, 2.5)
+        action, role = self._draw.choices([*self._often], [*self._often.values()])[0]
+        lot, share = self._draw.random(), self._draw.uniform(1.2, 2.5)
         match action:
             case "kill" if role == "power cut":
                 self._cut_power()
             case "kill":
                 self._kill(role, lot)
             case "stop":
-                self._stop(role, lot, length_s)
+                self._stop(role, lot, share)
             case "rival":
                 self._rival()
             case "spot":
@@ -77,15 +90,24 @@ class FaultInjector:
         process = self._one(role, lot)
         if process and self._processes.signal(process, signal.SIGKILL):
             self.kills[role] += 1
+            self._count_learner(process, "SIGKILL")
 
-    def _stop(self, role: str, lot: float, length_s: float) -> None:
-        """Stops the role for longer than a lease. While a learner is stopped another one takes the run over."""
+    def _stop(self, role: str, lot: float, share: float) -> None:
+        """Stops the role for longer than a lease, a rank for longer than its deadline: for `share` times as long.
+
+        While a learner is stopped another one takes the run over.
+        """
         process = self._one(role, lot)
-        if process is None or not self._processes.stop(process, length_s):
+        if process is None or not self._processes.stop(process, share * (RANK_DEADLINE_S if process.rank else LEASE_S)):
             return
         self.stops[role] += 1
-        if role == "learner":
+        self._count_learner(process, "SIGSTOP")
+        if role == "learner" and not process.rank:
             self._rival()
+
+    def _count_learner(self, process: Process, number: str) -> None:
+        if role_of(process) == "learner":
+            self.learners[f"{number} {process.name}"] += 1
 
     def _cut_power(self) -> None:
         """Kills all processes at once, in two rounds: the second kills what was being started during the first."""

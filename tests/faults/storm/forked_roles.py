@@ -22,10 +22,10 @@ from typing import IO, NoReturn
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.supervisor import Role, Supervisor, sign
-from tests.faults.crash_points.forked_process import POLL_S, Forked
+from tests.faults.crash_points.forked_process import POLL_S, Forked, set_process_name
 from tests.faults.storm.roles import run_role
 
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 NEVER = 10**9
 BACKOFF = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.3, settled_s=1.0, most_ends=NEVER)
 
@@ -38,6 +38,11 @@ class Process:
     parent: int
     name: str
     state: str
+
+    @property
+    def rank(self) -> bool:
+        """True for a rank of a learner."""
+        return " rank " in self.name
 
 
 def fork(name: str, run: Callable[[], int], log: Path) -> Forked:
@@ -109,10 +114,6 @@ def _run_child(name: str, run: Callable[[], int], log: IO[bytes], announce: Call
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
-
-
-def set_process_name(name: str) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode()[:15])
 
 
 def adopt_orphans() -> None:

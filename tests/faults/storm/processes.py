@@ -129,7 +129,7 @@ class Processes:
 
 
 def role_of(process: Process) -> str:
-    """Returns the role of a process. A second learner is a learner."""
+    """Returns the role of a process. A second learner is a learner, and so is a rank."""
     for role, names in SERVERS.items():
         if process.name in names:
             return role
@@ -137,4 +137,4 @@ def role_of(process: Process) -> str:
         return "worker"
     if process.name.startswith("python"):
         return "guard"
-    return "learner" if process.name == "rival" else process.name
+    return "learner" if process.name.startswith("rival") or process.rank else process.name

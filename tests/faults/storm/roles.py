@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue import failpoints, submission
-from echo_queue.config import Config, Weights
+from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problem_output import print_problems
-from echo_queue.records import Published, Version
 from echo_queue.services import serving
+from learner.ranks import launcher
+from tests.faults.crash_points.forked_process import set_process_name
+from tests.faults.crash_points.forked_ranks import fork_ranks
 from tests.faults.history import served_versions, stamps
 from tests.faults.history.recorder import Recorder
 from tests.faults.storm import prompts
@@ -30,10 +32,11 @@ from tests.faults.storm.simulated import ParityScorer, SimulatedEngine
 from tests.queue.clients import Clients
 
 if TYPE_CHECKING:
-    from echo_queue.weights import WeightPublisher
-    from echo_queue.weights.layout import Share
+    from learner.publication.publish_thread import Snapshot
+    from learner.ranks.order import Order
+    from learner.training_loop import TrainingLoop
 
-Publish = Callable[["WeightPublisher", Version, "Share"], Published]
+    TakeSnapshot = Callable[[TrainingLoop, Order], Snapshot]
 
 BACKLOG = 2_000
 """Prompts waiting, below which the submitter submits another set."""
@@ -46,7 +49,7 @@ BACKOFF = RestartBackoff(first_pause_s=0.02, longest_pause_s=0.2, settled_s=10.0
 def run_role(directory: Path, words: Sequence[str]) -> int:
     """Runs the role `words[0]` of the storm in `directory`, named by the last word; returns its exit code."""
     name, path = words[-1], directory / "run.toml"
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(name)s: %(message)s", datefmt="%H:%M:%S")
+    log_as(name)
     os.environ["ECHO_QUEUE_CONFIG"] = str(path)
     failpoints.observer = Recorder(directory / "history", name)
     try:
@@ -54,6 +57,11 @@ def run_role(directory: Path, words: Sequence[str]) -> int:
     except EchoQueueError as error:
         print_problems(error.problems)
         return 2
+
+
+def log_as(name: str) -> None:
+    line = f"%(asctime)s {name} %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=line, datefmt="%H:%M:%S", force=True)
 
 
 def services(directory: Path, config: Config, name: str) -> int:
@@ -70,21 +78,32 @@ def celery(directory: Path, config: Config, name: str) -> int:
 
 
 def learner(directory: Path, config: Config, name: str) -> int:
-    from echo_queue.weights import WeightPublisher
+    """Runs the learner: one process, or the real launcher and its ranks, which are forked with the same stamp."""
     from learner.__main__ import main
+    from learner.training_loop import TrainingLoop
 
-    WeightPublisher.publish_share = stamped(WeightPublisher.publish_share)  # type: ignore[assignment,method-assign]
+    def rank(number: int) -> int:
+        set_process_name(f"{name} rank {number}")
+        log_as(f"{name} rank {number}")
+        return main()
+
+    TrainingLoop._snapshot = stamped(TrainingLoop._snapshot)  # type: ignore[method-assign]
+    launcher.backoff_for = lambda longest_wait_s: BACKOFF
+    fork_ranks(rank)
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
 
 
-def stamped(publish: Publish) -> Publish:
-    from echo_queue.weights.layout import Layout, Share
+def stamped(snapshot: "TakeSnapshot") -> "TakeSnapshot":
+    """Makes every rank publish the version's stamp as one tensor more."""
 
-    def with_stamp(weight_publisher: "WeightPublisher", version: Version, share: "Share") -> Published:
-        stamp = Share.whole(stamps.on(version, {}), "float32", Weights().part_bytes)
-        layout = Layout(share.layout.parts + stamp.layout.parts, share.layout.aliases)
-        return publish(weight_publisher, version, Share(layout, {**share.rows, **stamp.rows}))
+    def with_stamp(loop: "TrainingLoop", order: "Order") -> "Snapshot":
+        published = loop.policy.published
+        loop.policy.published = lambda: stamps.on(order.version, published())  # type: ignore[method-assign]
+        try:
+            return snapshot(loop, order)
+        finally:
+            loop.policy.published = published  # type: ignore[method-assign]
 
     return with_stamp
 

@@ -12,7 +12,8 @@ from tests.faults.storm import simulated
 
 WORKERS, SPOTS = ("worker-1", "worker-2"), ("spot-1", "spot-2")
 """Workers that the supervisor keeps, and those that come and go."""
-LEASE_S = 1.0
+LEASE_S, RANK_DEADLINE_S = 1.0, 4.0
+MOST_RANKS = 2
 ACTIONS_PER_S = 3.4
 KILLS = {
     "worker": 32,
@@ -25,6 +26,8 @@ KILLS = {
     "supervisor": 3,
     "power cut": 1,
 }
+KILLS_WITH_RANKS = {**KILLS, "learner": 4}
+"""Ranks that were killed are back after seconds, in which the launcher notices the death and they find each other."""
 STOPS = {"worker": 6, "learner": 2, "celery": 1, "submit": 1, "redis": 1, "store": 1}
 OTHERS = {"rival": 2.0, "spot": 20.0, "rewind": 0.8, "revive": 0.8, "restart": 0.5}
 """Acts of operators: a second learner by mistake; one more machine, or a notice to one; a rewind to an older
@@ -42,10 +45,10 @@ def supervised_roles() -> tuple[Role, ...]:
     )
 
 
-def configure(directory: Path, seed: int) -> Config:
-    """The run of a storm, written to `directory`."""
+def configure(directory: Path, seed: int, ranks: int | None = None) -> Config:
+    """The run of a storm, written to `directory`. `ranks`: those of its learner; None: as the seed draws."""
     simulated.make_base(directory / "base")
-    (directory / "run.toml").write_text(toml.written(rules(directory, seed)))
+    (directory / "run.toml").write_text(toml.written(rules(directory, seed, ranks)))
     return load(directory / "run.toml", {})
 
 
@@ -55,12 +58,14 @@ def in_words(config: Config) -> str:
     pace = "paced" if staleness.pace else "not paced"
     return (
         f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, {pace}, "
-        f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}"
+        f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}, "
+        f"{'a learner of one process' if config.learner.ranks == 1 else f'{config.learner.ranks} ranks'}"
     )
 
 
-def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
+def rules(directory: Path, seed: int, ranks: int | None = None) -> dict[str, dict[str, object]]:
     """Returns the configuration, section by section, as the seed draws it."""
+    drawn_ranks = random.Random(f"ranks {seed}").randint(1, MOST_RANKS)
     draw = random.Random(f"rules {seed}")
     program = shutil.which("redis-server") if seed % 2 else None  # else Valkey
     mode = draw.choice(("in-flight", "in-flight", "push-pull", "pull"))  # sync is pull by a single worker
@@ -91,6 +96,8 @@ def rules(directory: Path, seed: int) -> dict[str, dict[str, object]]:
             "batch_groups": draw.choice((128, 192, 256)),
             "checkpoint_updates": draw.choice((1, 2, 3)),
             "keep_checkpoints": draw.choice((2, 5)),
+            "ranks": ranks or drawn_ranks,
+            "rank_deadline_s": RANK_DEADLINE_S,
         },
         "queue": {"lease_s": LEASE_S, "max_attempts": 6, "stall_deadline_s": 40.0, "inline_max_bytes": 800},
         "submission": {"reconcile_s": 0.5, "deadline_s": 120.0},

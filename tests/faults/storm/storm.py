@@ -22,9 +22,9 @@ PAUSE_S = 0.05
 class Storm:
     """One storm in `directory`."""
 
-    def __init__(self, directory: Path, seed: int, duration_s: float) -> None:
+    def __init__(self, directory: Path, seed: int, duration_s: float, ranks: int | None = None) -> None:
         self.directory, self.seed, self.duration_s = directory, seed, duration_s
-        self.config = configure(directory, seed)
+        self.config = configure(directory, seed, ranks)
         self._processes = Processes(directory)
         self._observer = StormObserver(directory, self.config)
         self._injector = FaultInjector(self._processes, self._observer, seed)
@@ -50,6 +50,7 @@ class Storm:
             rules=in_words(self.config),
             seconds=time.monotonic() - began,
             kills=self._injector.kills,
+            learners=self._injector.learners,
             stops=self._injector.stops,
             done=self._injector.done,
             drained_s=drained_s,

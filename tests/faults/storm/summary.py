@@ -42,6 +42,8 @@ class StormSummary:
     """The run's rules that decide most, as a phrase."""
     seconds: float
     kills: Counter[str]
+    learners: Counter[str]
+    """The signals that the learner's processes got, by signal and process: `SIGKILL learner rank 1`."""
     stops: Counter[str]
     done: Counter[str]
     drained_s: float | None
@@ -105,6 +107,7 @@ class StormSummary:
                 f"seed        {self.seed}",
                 f"rules       {self.rules}",
                 f"kills       {self.kills.total():,} in {self.seconds:.0f} s: {_counts(self.kills)}",
+                f"learner     {_counts(self.learners)}",
                 f"stops       {self.stops.total():,}: {_counts(self.stops)}; {_counts(self.done)}",
                 f"groups      {verdict.trained:,} trained, {rate:.0f}/s, {60 * rate:,.0f}/min",
                 f"drained     {drained}",

@@ -30,7 +30,9 @@ FORESEEN = (
     "celery: echo_queue.errors.ServiceError: queue of run storm: no answer within 30 s: Connection refused",
 )
 SHOWN = {"a rewind": 1}
-SUMMARY = StormSummary(1, "in-flight", 604.0, KILLED, Counter(), Counter(), 3.0, Counter(FORESEEN), (1_000.0, 1_600.0))
+SUMMARY = StormSummary(
+    1, "in-flight", 604.0, KILLED, Counter(), Counter(), Counter(), 3.0, Counter(FORESEEN), (1_000.0, 1_600.0)
+)
 SHORT = replace(SUMMARY, injected_s=(1_000.0, 1_060.0))
 
 

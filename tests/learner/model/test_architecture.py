@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import (
     CohereConfig,
-    Gemma2Config,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
@@ -14,10 +14,14 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 from echo_queue.errors import ConfigError
+from learner.batch.packing import LayerAttention
 from learner.model.architecture import check_architecture
+from learner.model.attention.rectangles import Rectangles
+from tests.learner.model.families import settings_of
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -52,24 +56,32 @@ def test_full_attention_with_plain_output_embeddings_is_taken(settings: Pretrain
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (Gemma2Config(**SMALL), "layers of sliding_attention"),
-        (Gemma2Config(**SMALL, layer_types=["full_attention"] * 4), "softcap"),
         (
-            Gemma2Config(**SMALL, layer_types=["full_attention"] * 4, attn_logit_softcapping=None),
-            "plain output embeddings",
+            Qwen3NextConfig(**SMALL, linear_num_key_heads=2, linear_num_value_heads=2, num_experts=4),
+            "layers of linear_attention",
         ),
-        (
-            Qwen3Config(**SMALL, use_sliding_window=True, sliding_window=4, max_window_layers=0),
-            "layers of sliding_attention",
-        ),
-        (MistralConfig(**SMALL, sliding_window=4), "sliding_window = 4"),
-        (GraniteConfig(**SMALL, logits_scaling=8.0), "plain output embeddings"),
-        (CohereConfig(**SMALL, logit_scale=0.25), "plain output embeddings"),
+        (GraniteConfig(**SMALL, logits_scaling=8.0), "output embeddings as they are known"),
+        (CohereConfig(**SMALL, logit_scale=0.25), "output embeddings as they are known"),
     ],
-    ids=["gemma 2", "soft cap of attention", "soft cap of logits", "qwen 3", "mistral", "granite", "cohere"],
+    ids=["linear attention", "granite", "cohere"],
 )
 def test_an_architecture_that_would_come_out_wrong_is_refused_with_the_reason(
     settings: PretrainedConfig, what: str
 ) -> None:
     with pytest.raises(ConfigError, match=what):
+        check_architecture(settings)
+
+
+@pytest.mark.parametrize("lost", ["window", "cap", "sinks"])
+def test_what_the_attention_leaves_out_shows(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check notices by the results alone, on models whose layers have each of these."""
+    attend = Rectangles.attend
+
+    def careless(self: Rectangles, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
+        return attend(self, query, key, value, layer._replace(**{lost: None}))
+
+    monkeypatch.setattr(Rectangles, "attend", careless)
+    family = {"window": "mistral sliding", "cap": "gemma2", "sinks": "gpt_oss"}[lost]
+    settings = settings_of(family)
+    with pytest.raises(ConfigError, match="as they are known"):
         check_architecture(settings)

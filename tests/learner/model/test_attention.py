@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.batch.packing import Lengths
+from learner.batch.packing import LayerAttention, Lengths
 from learner.model.attention import packing_for, varlen
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
+from tests.learner.model.families import family_model
 
 HEADS, KEY_HEADS, WIDTH = 4, 2, 8
 
@@ -33,8 +34,18 @@ CASES = [
 ]
 
 
-def by_definition(case: Lengths, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Each token's attention alone: to its prompt and its sample up to itself."""
+PLAIN = LayerAttention(WIDTH**-0.5)
+WINDOWS = [LayerAttention(WIDTH**-0.5, window) for window in (1, 2, 3, 5, 100)]
+SINKS = torch.tensor([-1.0, 0.0, 2.0, 5.0])
+WRITTEN_OUT = [
+    LayerAttention(0.7, cap=1.5),
+    LayerAttention(None, sinks=SINKS),
+    LayerAttention(0.7, window=3, cap=1.5, sinks=SINKS),
+]
+
+
+def by_definition(case: Lengths, query: Tensor, key: Tensor, value: Tensor, layer: LayerAttention) -> Tensor:
+    """Each token's attention alone: to its prompt and its sample up to itself, as far as the window reaches."""
     ends, own = np.cumsum(case.prompts), case.prompts.sum() + np.cumsum(case.samples)
     seen: list[list[int]] = []
     for end, count in zip(ends, case.prompts, strict=True):
@@ -44,23 +55,32 @@ def by_definition(case: Lengths, query: Tensor, key: Tensor, value: Tensor) -> T
         seen += [above + list(range(end - count, place + 1)) for place in range(end - count, end)]
     key, value = (states.repeat_interleave(HEADS // KEY_HEADS, dim=1) for states in (key, value))
     rows = []
-    for place, keys in enumerate(seen):
-        scores = torch.einsum("hd,khd->hk", query[place], key[keys]) / WIDTH**0.5
-        rows.append(torch.einsum("hk,khd->hd", scores.softmax(-1), value[keys]))
+    for place, before in enumerate(seen):
+        keys = before[-layer.window :] if layer.window else before
+        scores = torch.einsum("hd,khd->hk", query[place], key[keys]) * (layer.scale or WIDTH**-0.5)
+        if layer.cap:
+            scores = layer.cap * torch.tanh(scores / layer.cap)
+        shares = scores.exp() / (scores.exp().sum(-1) + (0 if layer.sinks is None else layer.sinks.exp()))[:, None]
+        rows.append(torch.einsum("hk,khd->hd", shares, value[keys]))
     return torch.stack(rows)
 
 
 def documented(
     query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor, *longest: int, **options: Any
 ) -> Tensor:
-    """Computes what torch's documentation says of `varlen_attn` with window (−1, 0): the causal mask of each pair of
-    sequences is aligned at their last tokens. Flash attention itself needs a GPU (`test_gpu.py`)."""
-    assert options["window_size"] == (-1, 0)
+    """Computes what torch's documentation says of `varlen_attn` with window (W, 0): a query sees itself and the W keys
+    before it, all of them with −1. Causal masks and windows of a pair of sequences are aligned at their last tokens.
+    Flash attention itself needs a GPU (`test_gpu.py`)."""
+    before, after = options["window_size"]
+    assert after == 0
     assert longest == (int(query_bounds.diff().max()), int(key_bounds.diff().max()))
     assert query_bounds.dtype == key_bounds.dtype == torch.int32
     parts = []
     for (q0, q1), (k0, k1) in zip(pairs(query_bounds), pairs(key_bounds), strict=True):
-        visible = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool).tril(diagonal=(k1 - k0) - (q1 - q0))
+        last = (k1 - k0) - (q1 - q0)
+        visible = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool).tril(diagonal=last)
+        if before >= 0:
+            visible = visible.triu(diagonal=last - before)
         states = (part.transpose(0, 1) for part in (query[q0:q1], key[k0:k1], value[k0:k1]))
         parts.append(
             torch.nn.functional.scaled_dot_product_attention(
@@ -74,18 +94,38 @@ def pairs(bounds: Tensor) -> Iterator[tuple[int, int]]:
     return zip(bounds.tolist(), bounds.tolist()[1:], strict=False)
 
 
+def states(case: Lengths) -> tuple[Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    count = int(case.prompts.sum() + case.samples.sum())
+    key, value = torch.randn(2, count, KEY_HEADS, WIDTH, generator=draw)
+    return torch.randn(count, HEADS, WIDTH, generator=draw), key, value
+
+
 @pytest.mark.parametrize("kind", [Rectangles, VariableLength])
 @pytest.mark.parametrize("case", CASES)
 def test_each_token_attends_to_its_prompt_and_its_sample_up_to_itself(
     case: Lengths, kind: type[Rectangles | VariableLength], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And, of these, to those in the layer's window, wherever it begins."""
     monkeypatch.setattr(varlen, "varlen_attn", documented)
-    draw = torch.Generator().manual_seed(0)
-    count = int(case.prompts.sum() + case.samples.sum())
-    query = torch.randn(count, HEADS, WIDTH, generator=draw)
-    key, value = torch.randn(2, count, KEY_HEADS, WIDTH, generator=draw)
-    found = kind.of(case).attend(query, key, value, WIDTH**-0.5)
-    torch.testing.assert_close(found, by_definition(case, query, key, value), atol=1e-6, rtol=1e-5)
+    for layer in (PLAIN, *WINDOWS):
+        found = kind.of(case).attend(*states(case), layer)
+        torch.testing.assert_close(found, by_definition(case, *states(case), layer), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scores_are_capped_and_sinks_take_their_share(case: Lengths) -> None:
+    for layer in WRITTEN_OUT:
+        found = Rectangles.of(case).attend(*states(case), layer)
+        torch.testing.assert_close(found, by_definition(case, *states(case), layer), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", [*WINDOWS, *WRITTEN_OUT], ids=str)
+def test_padding_leaves_no_gradient_that_is_no_number(layer: LayerAttention) -> None:
+    for case in CASES:
+        inputs = [part.requires_grad_() for part in states(case)]
+        Rectangles.of(case).attend(inputs[0], inputs[1], inputs[2], layer).sum().backward()
+        assert all(part.grad is not None and part.grad.isfinite().all() for part in inputs)
 
 
 def test_only_rectangles_pay_for_padding() -> None:
@@ -94,7 +134,9 @@ def test_only_rectangles_pay_for_padding() -> None:
     assert VariableLength.size(case) == 5 + 15
 
 
-def test_flash_attention_is_for_gpus_in_bfloat16() -> None:
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert packing_for(gpu, torch.bfloat16) is VariableLength
-    assert packing_for(gpu, torch.float32) is packing_for(cpu, torch.bfloat16) is Rectangles
+def test_flash_attention_is_for_gpus_in_bfloat16_without_caps_and_sinks() -> None:
+    gpu, cpu, model = torch.device("cuda"), torch.device("cpu"), family_model("gemma3")
+    assert packing_for(gpu, torch.bfloat16, model) is VariableLength
+    assert packing_for(gpu, torch.float32, model) is packing_for(cpu, torch.bfloat16, model) is Rectangles
+    for family in ("gemma2", "gpt_oss"):
+        assert packing_for(gpu, torch.bfloat16, family_model(family)) is Rectangles

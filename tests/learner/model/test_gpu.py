@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from echo_queue.config import Learner
-from learner.batch.packing import Lengths
+from learner.batch.packing import LayerAttention, Lengths
 from learner.model import device
 from learner.model.attention.rectangles import Rectangles
 from learner.model.attention.varlen import VariableLength
@@ -18,8 +18,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 GPU = torch.device("cuda", 0)
 
 
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
 @pytest.mark.parametrize("case", CASES)
-def test_flash_attention_gives_the_results_and_gradients_of_rectangles(case: Lengths) -> None:
+def test_flash_attention_gives_the_results_and_gradients_of_rectangles(case: Lengths, window: int | None) -> None:
+    layer = LayerAttention(0.125, window)
     count = int(case.prompts.sum() + case.samples.sum())
     results = []
     for kind in (VariableLength, Rectangles):
@@ -28,7 +30,7 @@ def test_flash_attention_gives_the_results_and_gradients_of_rectangles(case: Len
             torch.randn(count, heads, 64, generator=draw, device=GPU, dtype=torch.bfloat16).requires_grad_()
             for heads in (8, 2, 2)
         ]
-        output = kind.of(case).to(GPU).attend(states[0], states[1], states[2], 0.125)
+        output = kind.of(case).to(GPU).attend(states[0], states[1], states[2], layer)
         output.float().square().sum().backward()
         results.append([output, *(state.grad for state in states)])
     for found, expected in zip(*results, strict=True):

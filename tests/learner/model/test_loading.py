@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,36 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    CohereConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
 )
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Learner
 from echo_queue.errors import ConfigError
 from learner.model.loading import load_policy, load_reference
 from learner.model.sharding import local
 from learner.ranks.team import Team
+from learner.update import learn
+from tests.learner.model.families import SCALED, family_model
 from tests.learner.rank_processes import run_ranks
-from tests.learner.synthetic import tiny_model
+from tests.learner.synthetic import group, tiny_model
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 48,
 }  # fmt: skip
-SCALED = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-SCALED |= {"original_max_position_embeddings": 64}
+FAMILIES_LOADED = ("gemma3", "gemma2", "phi3", "smollm3", "olmo3", "gpt_oss", "qwen3_moe", "mixtral")
+"""The last two have files that name tensors otherwise than transformers does."""
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen 3, tied": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True)),
     "qwen 3, untied": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=False)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=SCALED, max_position_embeddings=512)),
-}
+} | {family: partial(family_model, family) for family in FAMILIES_LOADED}
 LARGE = Qwen3Config(
     vocab_size=16_000, hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
     head_dim=64, intermediate_size=1_536, tie_word_embeddings=True,
@@ -92,8 +94,10 @@ def rows(team: Team, base: Path) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.slow
-def test_ranks_hold_the_rows_of_one_model(tmp_path: Path) -> None:
-    MODELS["llama"]().save_pretrained(tmp_path)
+@pytest.mark.parametrize("model", ["llama", "qwen3_moe"])
+def test_ranks_hold_the_rows_of_one_model(model: str, tmp_path: Path) -> None:
+    """Of five experts too, which three ranks share unevenly."""
+    MODELS[model]().save_pretrained(tmp_path)
     ranks = run_ranks(3, rows, tmp_path)
     for number, dtype in enumerate((torch.float32, torch.bfloat16)):
         whole = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
@@ -154,10 +158,39 @@ def test_files_that_name_a_tied_tensor_twice_or_hold_what_is_computed_are_taken(
     same(load_policy(config(tmp_path), CPU, Team.alone()).model, tiny_model())
 
 
-def test_a_model_whose_files_name_tensors_otherwise_is_refused(tmp_path: Path) -> None:
-    sizes = SIZES | {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
-    Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"its files lack model\.layers\.0\.mlp\.experts"):
+@pytest.mark.parametrize("lost", ["gate_proj", "down_proj"])
+def test_experts_of_which_one_is_not_whole_are_refused(lost: str, tmp_path: Path) -> None:
+    family_model("qwen3_moe").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors[f"model.layers.1.mlp.experts.3.{lost}.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"its files lack model\.layers\.1\.mlp\.experts\.(gate_up|down)_proj"):
+        load_policy(config(tmp_path), CPU, Team.alone())
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_a_frozen_router_stays_as_it_is(family: str, tmp_path: Path) -> None:
+    family_model(family).save_pretrained(tmp_path)
+    settings = Learner(freeze_router=True, lr=0.1, weight_decay=0.1)
+    policy = load_policy(config(tmp_path).model_copy(update={"learner": settings}), CPU, Team.alone())
+    before = policy.snapshot()
+    learn(policy, [group(0), group(1)], 1, settings, 1.0)
+    kept = {name for name, weight in policy.snapshot().items() if torch.equal(weight, before[name])}
+    parts = {"qwen3_moe": ["gate.weight"], "gpt_oss": ["router.weight", "router.bias"]}[family]
+    assert kept == {f"model.layers.{layer}.mlp.{part}" for layer in (0, 1) for part in parts}
+
+
+def test_a_router_that_is_not_there_cannot_be_frozen(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path)
+    settings = config(tmp_path).model_copy(update={"learner": Learner(freeze_router=True)})
+    with pytest.raises(ConfigError, match=r"learner\.freeze_router: is set, but"):
+        load_policy(settings, CPU, Team.alone())
+
+
+def test_a_model_that_is_not_trained_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """As a hub model is whose config.json was not on this machine when the configuration was checked."""
+    CohereConfig(**SIZES).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="of type cohere, is not one of those whose training is checked"):
         load_policy(config(tmp_path), CPU, Team.alone())
 
 

@@ -17,11 +17,12 @@ from learner.batch.prepare import prepare
 from learner.model import device
 from learner.model.activations import Kept
 from learner.model.attention.rectangles import Rectangles
-from learner.model.head import token_scores
+from learner.model.head import Head, token_scores
 from learner.model.loading import prepare as for_scorer
 from learner.model.policy import Policy
 from learner.model.scorer import Scorer
 from learner.model.sharding import local
+from tests.learner.model.families import FAMILIES, family_model
 from tests.learner.synthetic import group, tiny_model
 
 
@@ -35,12 +36,15 @@ def gradients(policy: Policy) -> dict[str, Tensor]:
     return {name: local(master.grad) for name, master in policy.masters.items() if master.grad is not None}
 
 
+@pytest.mark.parametrize("family", ["qwen3", "gemma3", "gpt_oss"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["selective", "full"])
-def test_activations_that_are_computed_again_give_the_same_gradients(kind: str, dtype: torch.dtype) -> None:
-    expected = gradients(Policy(for_scorer(tiny_model()), Learner(), dtype))
+def test_activations_that_are_computed_again_give_the_same_gradients(
+    kind: str, dtype: torch.dtype, family: str
+) -> None:
+    expected = gradients(Policy(for_scorer(family_model(family)), Learner(), dtype))
     settings = Learner(activation_checkpointing=kind)  # type: ignore[arg-type]
-    found = gradients(Policy(for_scorer(tiny_model()), settings, dtype))
+    found = gradients(Policy(for_scorer(family_model(family)), settings, dtype))
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         assert torch.equal(found[name], gradient), name
@@ -66,20 +70,22 @@ def test_layers_with_checkpoints_keep_less_for_the_gradient() -> None:
     assert kept_for_the_gradient(activation_checkpointing="full") < everything
 
 
-def test_bfloat16_scores_as_a_model_that_is_loaded_in_bfloat16(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_scores_as_a_model_that_is_loaded_in_bfloat16(family: str, tmp_path: Path) -> None:
     """Workers load published weights so; buffers such as the rotary frequencies stay in float32 there."""
-    tiny_model().save_pretrained(tmp_path)
+    family_model(family).save_pretrained(tmp_path)
     loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     expected = Scorer(for_scorer(loaded))(one_batch(), 1.0)
-    policy = Policy(for_scorer(tiny_model()), Learner(), torch.bfloat16)
+    policy = Policy(for_scorer(family_model(family)), Learner(), torch.bfloat16)
     found = policy.score(one_batch(), 1.0)
     assert torch.equal(found.logprobs, expected.logprobs)
     assert torch.equal(found.entropy, expected.entropy)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "mixtral"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_model_that_is_written_holds_what_was_published(tmp_path: Path, dtype: torch.dtype) -> None:
-    policy = Policy(for_scorer(tiny_model()), Learner(), dtype)
+def test_the_model_that_is_written_holds_what_was_published(tmp_path: Path, dtype: torch.dtype, family: str) -> None:
+    policy = Policy(for_scorer(family_model(family)), Learner(), dtype)
     published = policy.snapshot()
     policy.save_pretrained(tmp_path, published)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -122,7 +128,7 @@ def test_a_head_in_pieces_gives_the_scores_and_gradients_of_the_whole(rows: int,
     results = []
     for at_once in (10_000, rows * 50):
         inputs = [tensor.clone().requires_grad_() for tensor in (hidden, weight)]
-        scored = token_scores(*inputs, targets, 0.7, at_once)
+        scored = token_scores(inputs[0], Head(inputs[1]), targets, 0.7, at_once)
         (scored.logprobs * upstream).sum().backward()
         results.append((scored.logprobs, scored.entropy, *(tensor.grad for tensor in inputs)))
         assert not scored.entropy.requires_grad

@@ -61,8 +61,8 @@ class Learner:
         self.team, self._config = team, config(folder)
         self._policy = Policy(prepare(tiny_model()), self._config.learner, torch.bfloat16, team)
         self._mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu") if team.size > 1 else None  # type: ignore[arg-type]
-        self._generator = torch.Generator().manual_seed(0)
-        self._odd = {name: torch.randn(shape, generator=self._generator) for name, shape in SHAPES.items()}
+        generator = torch.Generator().manual_seed(0)
+        self._odd = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
         self.announced: list[Any] = []
         self._shares: list[weakref.ref[Share]] = []
         weights = self._config.weights
@@ -83,7 +83,7 @@ class Learner:
         if mesh is not None:
             rows = [sharded.Shard(0)]
             odd = {name: sharded.distribute_tensor(tensor, mesh, rows) for name, tensor in odd.items()}  # type: ignore[misc]
-        return self._policy.published() | odd
+        return self._policy.published() | odd | {"whole on every rank": torch.arange(9)}
 
     def publish(self, number: int) -> None:
         snapshot = Snapshot.now(
@@ -103,10 +103,9 @@ class Learner:
 
     @torch.no_grad()
     def drift(self) -> None:
-        """Moves the same twentieth of the odd tensors on all ranks, and every row of the model a little."""
-        for name, tensor in self._odd.items():
-            moved = torch.rand(tensor.shape, generator=self._generator) < 0.05
-            self._odd[name] = tensor + moved * 1e-2
+        """Moves every twentieth element of the odd tensors on all ranks, and every row of the model a little."""
+        for tensor in self._odd.values():
+            tensor.view(-1)[::20] += 1e-2
         for master in self._policy.masters.values():
             master.mul_(1.0005)
 

@@ -19,25 +19,26 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from learner.ranks import launcher
 if patience := float(os.environ["PATIENCE_S"]):
-    launcher.LAST_WORDS_S = launcher.VERDICT_S = launcher.CLOSE_S = patience
+    launcher.ABORTED_S = launcher.LAST_WORDS_S = launcher.VERDICT_S = launcher.CLOSE_S = patience
 try:
     sys.exit(launcher.launch([sys.executable, "-c", sys.argv[1]], 3, RestartBackoff(0.01, 0.01, 1e9, 3)))
 except EchoQueueError as error:
     sys.exit(str(error))
 """
 RANK = """
-import os, pathlib, signal, sys, time
+import os, pathlib, signal, sys
+from tests.waiting import wait_until
 rank, folder = int(os.environ["RANK"]), pathlib.Path(os.environ["FOLDER"])
 starts = folder / f"starts-{rank}"
 starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
 start = len(starts.read_text())
 (folder / f"pid-{rank}").write_text(str(os.getpid()))
-def wait(): time.sleep(1000)
+def wait(): signal.pause()
 def is_there(other):
     starts = folder / f"starts-{other}"
     return starts.exists() and len(starts.read_text()) >= start
 def others_are_there():
-    while not all(map(is_there, range(3))): time.sleep(0.01)
+    wait_until(lambda: all(map(is_there, range(3))), "the other ranks")
 """
 
 
@@ -147,6 +148,20 @@ def test_ranks_that_keep_dying_end_the_learner_with_the_cause(launched: list[Lau
     assert "learner rank 1 ended with exit code 7; its ranks ended 3 times in a row" in printed
 
 
+def test_a_rank_that_hangs_while_nccl_ends_the_others_is_named(launched: list[Launched], tmp_path: Path) -> None:
+    """NCCL ends each rank that waits in vain with SIGABRT, and names none."""
+    program = """
+others_are_there()
+if start == 2: sys.exit(0)
+if rank != 1: os.kill(os.getpid(), signal.SIGABRT)
+wait()
+"""
+    one = launch(launched, tmp_path, program, 0.5)
+    code, printed = one.end()
+    assert (code, one.starts()) == (0, [2, 2, 2])
+    assert "was ended by SIGABRT, while learner rank 1 still ran: it may hang" in printed
+
+
 def test_a_rank_that_hangs_after_the_end_is_killed(launched: list[Launched], tmp_path: Path) -> None:
     one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: wait()", 0.5)
     assert one.end()[0] == 0
@@ -160,7 +175,8 @@ def end(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, end)
 (folder / f"ready-{rank}").touch()
-while rank == 0 or not (folder / "asked-0").exists(): time.sleep(0.01)
+if rank == 0: wait()
+wait_until((folder / "asked-0").exists, "the end of rank 0")
 """
     one = launch(launched, tmp_path, program)
     wait_until(lambda: all((tmp_path / f"ready-{rank}").exists() for rank in range(3)), "all ranks")
@@ -185,7 +201,7 @@ others_are_there()
 if rank == 1:
     (folder / "gone").touch()
     sys.exit(1)
-while not (folder / "gone").exists(): time.sleep(0.01)
+wait_until((folder / "gone").exists, "the end of rank 1")
 sys.exit(2 if rank == 0 else 1)
 """
     one = launch(launched, tmp_path, program)

@@ -45,7 +45,7 @@ def test_every_rank_gets_every_decision_in_order_and_none_is_kept(store: TCPStor
 def test_a_rank_alone_needs_no_messages() -> None:
     team = Team.alone()
     assert team.first and team.share(lambda: b"decided") == b"decided"
-    team.beat()
+    team.beat(threading.Event())
     team.report("files", b"1")
     assert team.reports("files", 1.0) == [b"1"]
 
@@ -75,12 +75,27 @@ def test_a_rank_0_that_gives_signs_of_life_is_waited_for(store: TCPStore, monkey
     with ThreadPoolExecutor(1) as threads:
         heard = threads.submit(follower.receive)
         for _ in range(4):
-            leader.beat()
+            leader.beat(threading.Event())
             seen = clock.reads + 4
             wait_until(lambda seen=seen: clock.reads > seen or heard.done(), "a look at the sign of life")  # type: ignore[misc]
             clock.now += 0.8
         leader.send(b"go on")
         assert heard.result(DEADLINE_S) == b"go on"
+
+
+def test_rank_0_ends_in_order_when_another_rank_is_asked_to(store: TCPStore) -> None:
+    leader, follower = team_of(store, 0, 2), team_of(store, 1, 2)
+    asked, ends = threading.Event(), threading.Event()
+    follower.pass_on(asked)
+    leader.beat(ends)
+    assert not ends.is_set()
+
+    def heard() -> bool:
+        leader.beat(ends)
+        return ends.is_set()
+
+    asked.set()
+    wait_until(heard, "the request at rank 0")
 
 
 def test_results_come_in_the_order_of_ranks_while_the_main_thread_waits(store: TCPStore) -> None:

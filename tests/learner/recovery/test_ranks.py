@@ -168,7 +168,7 @@ def test_a_rank_reads_only_the_files_that_hold_its_rows(store: ObjectStore, monk
 
 
 class Seen:
-    """What each step of one name was about."""
+    """An observer that keeps what each step of one name was about."""
 
     def __init__(self, step: str) -> None:
         self._step = step

@@ -5,16 +5,18 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from echo_queue.weights.delta import Settings, encode
+from echo_queue.weights.delta import Settings, encode, rans
 
 FOLDER = Path(__file__).parent
 TYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
-HOW = Settings(piece_bytes=1024, shard_bytes=6000, ranked_below=0.1)
+HOW = Settings(piece_bytes=24_576, shard_bytes=40_000, classes_below=1)
+RUN = 512
+"""Changes for each pair of tables: fewer than usual, so that a small piece has several."""
 TIED = {"head": "embedding"}
 
 
 def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Pieces of every kind and width of symbols, cut in the middle of a group of eight at the end."""
+    """Pieces of every kind and width of symbols, and of classes for every width of codes."""
     random = np.random.default_rng(4)
     base: dict[str, Tensor] = {"empty": torch.empty(0, 3), "scalar": torch.tensor(-0.0)}
     new: dict[str, Tensor] = {"empty": torch.empty(0, 3), "scalar": torch.tensor(float("nan"))}
@@ -26,7 +28,19 @@ def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         kind: torch.dtype = getattr(torch, TYPES[width])
         base[name], new[name] = (torch.from_numpy(part.view(np.uint8)).view(kind).clone() for part in codes)
 
-    add("embedding", 2, 1205, 0.02, 2)
+    def add_by_exponent(name: str, width: int, size: int, least: float) -> None:
+        """Small numbers change more often, as in an update."""
+        old = random.normal(0, 0.02, size).astype(np.float32).view(np.uint32) >> (32 - 8 * width)
+        key = (old >> (8 * width - 9)) & 255 if width > 1 else old & 127
+        share = np.minimum(0.9, least * 2.0 ** (key.max() - key.astype(int)))
+        step = np.where(random.random(size) < share, random.choice([1, -1, 2, 70], size), 0)
+        kind: torch.dtype = getattr(torch, TYPES[width])
+        for tensors, codes in ((base, old), (new, old + step)):
+            tensors[name] = torch.from_numpy(codes.astype(f"u{width}").view(np.uint8)).view(kind).clone()
+
+    add_by_exponent("embedding", 2, 12_288 + 1205, 0.02)
+    add_by_exponent("eighths", 1, 9000, 0.05)
+    add_by_exponent("quarters", 4, 6001, 0.02)
     add("rare", 2, 1003, 0.002, 200)
     add("bytes", 1, 203, 0.05, 9)
     add("floats", 4, 301, 0.03, 1)
@@ -41,6 +55,7 @@ def versions() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def write() -> None:
+    rans.RUN = RUN
     base, new = versions()
     save_file(base, FOLDER / "base.safetensors")
     save_file(new, FOLDER / "new.safetensors")

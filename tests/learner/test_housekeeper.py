@@ -1,0 +1,49 @@
+"""The housekeeper frees what no worker holds any more, and its end is the learner's."""
+
+import pytest
+
+from echo_queue.errors import ServiceError
+from echo_queue.queue import RunRules, Status
+from echo_queue.queue.caller import Caller
+from echo_queue.queue.operator import SWEEP_MAX
+from echo_queue.storage.object_store import ObjectStore
+from learner.housekeeper import Housekeeper
+from tests.queue.clients import Clients
+from tests.queue.queue_harness import QueueHarness
+from tests.waiting import wait_until
+
+HANDED_BACK = 5 * SWEEP_MAX + 1
+RULES = RunRules(s=1, batch=HANDED_BACK, lease_ms=60_000, max_attempts=3, pace=False)
+
+
+def test_all_that_was_handed_back_is_free_after_one_sweep(queue: Clients, store: ObjectStore) -> None:
+    run = QueueHarness(queue, RULES, prompts=HANDED_BACK)
+    queue.release("w1", [task.id for task in run.lease(HANDED_BACK)])
+    seen: list[Status] = []
+    housekeeper = Housekeeper(Caller(queue.client, queue.run), store, lease_s=1.0, observe=seen.append)
+    housekeeper.start()
+    wait_until(lambda: seen, "the first sweep")
+    housekeeper.close()
+    assert seen[0].counts["released"] == HANDED_BACK
+    assert len(run.lease(HANDED_BACK, "w2")) == HANDED_BACK
+
+
+def test_the_learner_hears_of_a_housekeeper_that_has_ended(queue: Clients, store: ObjectStore) -> None:
+    QueueHarness(queue)
+
+    def observe(status: Status) -> None:
+        raise ZeroDivisionError("a defect of ours")
+
+    housekeeper = Housekeeper(Caller(queue.client, queue.run), store, lease_s=1.0, observe=observe)
+    housekeeper.check()
+    housekeeper.start()
+    wait_until(lambda: not housekeeper.is_alive(), "the end of the housekeeper")
+    with pytest.raises(ZeroDivisionError):
+        housekeeper.check()
+
+
+def test_a_key_that_somebody_spoiled_is_one_clear_error(queue: Clients) -> None:
+    QueueHarness(queue)
+    queue.client.set(Caller(queue.client, queue.run).keys.prefix + "open", "a string")
+    with pytest.raises(ServiceError, match="see Redis's log"):
+        queue.bury("a/0/0", "for a test")
