@@ -151,6 +151,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreEndpoint
     server.stop()
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_stores_the_same_bytes(endpoint: StoreEndpoint, tmp_path: Path) -> None:
     """… also where objects are there already, as after a restart: documents are put once, so others are refused."""
     store = ObjectStore(endpoint, RUN)
@@ -194,6 +195,7 @@ def fail_on_rank_1(team: Team, folder: Path, endpoint: StoreEndpoint) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_a_rank_whose_upload_fails_is_named_and_nothing_is_published(endpoint: StoreEndpoint, tmp_path: Path) -> None:
     store = ObjectStore(endpoint, RUN)
     store.delete([one.key for one in store.list()])
@@ -217,6 +219,7 @@ def silent(team: Team, folder: Path, endpoint: StoreEndpoint) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_a_rank_that_stays_silent_is_named_at_the_deadline(endpoint: StoreEndpoint, tmp_path: Path) -> None:
     assert run_ranks(2, silent, tmp_path, endpoint)[0].startswith("learner rank 1: did not report on publication")
 
