@@ -40,6 +40,9 @@ def contradictions(config: Config) -> Iterator[Problem]:
     yield from _environment(config.environment)
     yield from _schedule(config.learner)
     yield from _lora(config.model.lora)
+    if config.model.lora.rank and config.learner.freeze_router:
+        what = "is not used with model.lora.rank, which leaves all of the base model as it is"
+        yield Problem("learner.freeze_router", what, "remove it")
     source = config.prompts.source
     if config.environment.kind == "poker" and source and not source.startswith("poker:"):
         yield Problem("prompts.source", f"{source} has no hands for a poker table", "name poker:kuhn or poker:leduc")

@@ -48,16 +48,24 @@ def _of_model(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:
     yield from problems
     if problems:
         return
-    if config.learner.freeze_router and not has_experts(found):
+    if has_experts(found):
+        yield from _of_mixture(config, found["model_type"])
+    elif config.learner.freeze_router:
         what = f"is set, but the model, of type {found['model_type']}, is no mixture of experts"
         yield Problem("learner.freeze_router", what, "remove it")
-    if config.rollout.engine != "transformers" and has_experts(found):
+
+
+def _of_mixture(config: Config, kind: str) -> Iterator[Problem]:
+    if config.rollout.engine != "transformers":
         yield Problem(
             "rollout.engine",
-            f"the model, of type {found['model_type']}, is a mixture of experts, which vLLM stores otherwise than the "
-            "learner publishes it, so that new weights could not be put in place",
+            f"the model, of type {kind}, is a mixture of experts, which vLLM stores otherwise than the learner "
+            "publishes it, so that new weights could not be put in place",
             'set rollout.engine = "transformers"',
         )
+    if config.model.lora.rank and config.model.lora.target_modules == "all-linear":
+        what = f'is "all-linear", and the model, of type {kind}, has experts and routers, which no adapter fits'
+        yield Problem("model.lora.target_modules", what, 'write ["q_proj", "k_proj", "v_proj", "o_proj"]')
 
 
 def _of_shape(config: Config, environ: Mapping[str, str]) -> Iterator[Problem]:

@@ -68,7 +68,7 @@ def complete(
     """
     name = name_of(version)
     reports = rank_report.gather(team, _parts_of(name), deadline_s)
-    rank_report.raise_failures(reports, f"save its part of checkpoint {name}")
+    rank_report.raise_failures(team, reports, f"save its part of checkpoint {name}")
     files = tuple(file for report in reports for file in report.files)
     manifest = CheckpointManifest(*version, history.parent, history.window, history.trained, name, files)
     _check_whole(manifest)
@@ -188,7 +188,7 @@ def _restore_one(
         raise
     # A rank whose store does not answer reports that once its request has reached the store's own deadline.
     reports = rank_report.exchange(team, what, own, store.deadline_s + team.deadline_s)
-    rank_report.raise_failures(reports, f"load its part of checkpoint {manifest.name}")
+    rank_report.raise_failures(team, reports, f"load its part of checkpoint {manifest.name}")
     found = [(rank, report.damage) for rank, report in enumerate(reports) if report.damage is not None]
     return tuple(damage if team.size == 1 else f"rank {rank}: {damage}" for rank, damage in found)
 

@@ -67,15 +67,18 @@ def exchange(team: Team, name: str, own: RankReport, deadline_s: float) -> tuple
     return tuple(map(decode, together.split(b"\n")))
 
 
-def raise_failures(reports: Sequence[RankReport], part: str) -> None:
-    """Raises `OtherRankError`, which names each rank whose `part`, such as "save its part", failed, and the cause."""
+def raise_failures(team: Team, reports: Sequence[RankReport], part: str) -> None:
+    """Raises an error that names each rank whose `part`, such as "save its part", failed, and the cause.
+
+    It is an `OtherRankError` on all ranks but rank 0.
+    """
     problems = [
         Problem(f"learner rank {rank}", f"could not {part}: {_cause(report.failure)}", report.failure.fix)
         for rank, report in enumerate(reports)
         if report.failure is not None
     ]
     if problems:
-        raise OtherRankError(*problems)
+        raise (EchoQueueError if team.first else OtherRankError)(*problems)
 
 
 def _cause(failure: Problem) -> str:

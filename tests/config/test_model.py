@@ -146,6 +146,27 @@ def test_a_schedule_ends_with_the_run_or_by_its_own_number(tmp_path: Path) -> No
     assert not problems(tmp_path, BASE + '[learner]\nschedule = "cosine"\nschedule_updates = 100\nwarmup_updates = 9\n')
 
 
+@pytest.mark.parametrize(
+    ("lora", "where"),
+    [
+        ("rank = -1", "rank"),
+        ("rank = 8\ntarget_modules = []", "target_modules"),
+        ('rank = 8\ntarget_modules = ["layers.0.q_proj"]', "target_modules"),
+        ('target_modules = ["q_proj"]', "target_modules"),
+        ("alpha = 16", "alpha"),
+    ],
+)
+def test_adapters_are_asked_for_whole(tmp_path: Path, lora: str, where: str) -> None:
+    assert list(problems(tmp_path, BASE + f"[model.lora]\n{lora}\n")) == [f"model.lora.{where}"]
+    assert not problems(tmp_path, BASE + '[model.lora]\nrank = 8\nalpha = 16\ntarget_modules = ["q_proj"]\n')
+
+
+def test_a_router_is_frozen_with_the_base_model_of_adapters_in_any_case(tmp_path: Path) -> None:
+    frozen = "[learner]\nfreeze_router = true\n"
+    assert not problems(tmp_path, BASE + frozen)
+    assert list(problems(tmp_path, BASE + frozen + "[model.lora]\nrank = 8\n")) == ["learner.freeze_router"]
+
+
 def test_a_union_is_one_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE + '[staleness]\nkappa = "often"\n')
     assert list(found) == ["staleness.kappa"]

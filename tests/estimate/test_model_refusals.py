@@ -78,6 +78,14 @@ def test_experts_are_served_by_the_engine_that_can_renew_them(engine: str, tmp_p
     assert problems == ([] if engine == "transformers" else [("rollout.engine", 'set rollout.engine = "transformers"')])
 
 
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "o_proj")])
+def test_adapters_of_a_mixture_are_those_of_its_attention(targets: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((MODELS / "qwen3-30b-a3b.json").read_bytes())
+    model = {"base": str(tmp_path), "lora": {"rank": 8, "target_modules": targets}}
+    problems = [problem.where for problem in refusals(config(model=model, learner={"allow_cpu": True}))]
+    assert problems == (["model.lora.target_modules"] if targets == "all-linear" else [])
+
+
 def test_a_router_can_be_frozen_only_where_there_is_one(tmp_path: Path) -> None:
     for name, expected in (("qwen3-30b-a3b", []), ("qwen3-4b", ["learner.freeze_router"])):
         (tmp_path / "config.json").write_bytes((MODELS / f"{name}.json").read_bytes())

@@ -28,9 +28,8 @@ class SupervisedRun:
 
     def __init__(self, directory: Path, base: Path | None = None, **overrides: str) -> None:
         self.directory = directory
-        self.environ = {**os.environ, "ECHO_QUEUE_RUN__DIR": str(directory / "run"), **overrides}
-        if base:
-            self.environ["ECHO_QUEUE_MODEL__BASE"] = str(base)
+        made = {"ECHO_QUEUE_MODEL__BASE": str(base)} if base else {}
+        self.environ = {**os.environ, "ECHO_QUEUE_RUN__DIR": str(directory / "run"), **made, **overrides}
         self.config: Config = load(TINY, self.environ)
         self.output = directory / "output"
         self.process = self._start()

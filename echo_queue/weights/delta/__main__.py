@@ -8,8 +8,8 @@ import torch
 from echo_queue.weights.delta import apply, encode
 from echo_queue.weights.delta.codes import SIGNED
 
-SHARES = (0.01, 0.5)
-"""Shares of changed elements; few and many are coded differently."""
+SHARES = (0.01, 0.1, 0.5)
+"""Shares of changed elements; few, some and many are coded differently."""
 
 draw = torch.Generator().manual_seed(0)
 for width in SIGNED.values():

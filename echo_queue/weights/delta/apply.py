@@ -3,7 +3,7 @@
 - After `apply` returns, every piece in `out` has the digest that the shard names.
 - In place, a piece whose result is wrong is restored, and a piece that already has the right bytes is left as it is: a
   shard may be applied again after any failure. Pieces before the failing one stay applied.
-- Whatever the bytes say, allocations never exceed a few times the size of a piece of the caller's own tensors.
+- Whatever the bytes say, allocations never exceed some thirty times the size of a piece of the caller's own tensors.
 """
 
 import math

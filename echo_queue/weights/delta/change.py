@@ -34,7 +34,8 @@ def change_of(piece: Piece, streams: list[Bytes], width: int) -> Change:
     counts = classes.read_counts(streams[0], piece.count)
     found = int(counts.sum())
     within, values = rans.read(rans.Coded(*streams[1:]), found, PIECE_BYTES.bit_length(), 8 * width)
-    return InClasses(classes.Classes(counts, within, _changing((values + U(1)).astype(f"u{width}"))))
+    values += U(1)
+    return InClasses(classes.Classes(counts, within, _changing(values.astype(f"u{width}"))))
 
 
 class Dense:

@@ -49,10 +49,13 @@ class Adapters:
         self._enabled = True
         try:
             inject_adapter_in_model(self.config, model, low_cpu_mem_usage=model.device.type == "meta")
-        except ValueError as error:
-            raise _unsuited(str(error)) from None
+        except ValueError as error:  # none of the layers exists, or one is of a kind that takes no adapter
+            raise _unsuited(str(error).splitlines()[0]) from None
         layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
         self._layers: list[Any] = list(layers.values())
+        for target in [] if isinstance(targets, str) else targets:
+            if not any(name.endswith(f".{target}") for name in layers):
+                raise _unsuited(f"{target} is no layer of {type(model).__name__}")
         inside = {id(module) for module in model.base_model.layers.modules()}  # type: ignore[union-attr]
         for name, layer in zip(layers, self._layers, strict=True):
             if id(layer) not in inside or type(layer.base_layer) is not Linear:

@@ -146,6 +146,12 @@ def test_a_worker_with_another_base_model_is_refused(learner: Publications, tmp_
         other.serve(2)
 
 
+@pytest.mark.parametrize("names", [["c_attn"], ["q_proj", "c_attn"], ["mlp"], ["lm_head"]])
+def test_adapters_need_linear_layers_of_the_decoder(folder: Path, names: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"model\.lora\.target_modules"):
+        loaded(config(folder, target_modules=names))
+
+
 def test_adapters_of_another_base_or_scaling_or_rank_are_not_resumed(
     folder: Path, policy: Policy, tmp_path: Path
 ) -> None:
