@@ -20,6 +20,8 @@ from echo_queue.records import Group, Version
 from echo_queue.records.validation import GroupValidator
 
 LISTEN_S = 1.0
+OWED_S = 0.02
+"""Longest wait for a group while a version is to be published as soon as the one before it is."""
 ARRIVALS = ("completed", "declared", "submitted", "buried")
 """Events after which a drain may return more groups than the one before."""
 
@@ -57,15 +59,23 @@ class BatchCollector:
         self._s = config.staleness.s
         self._deadline_s = config.queue.stall_deadline_s
         self._cursor = "0-0"
+        self._short_since: float | None = None
+        """The time since when there are too few groups for the next update."""
 
     def handed_out(self, version: Version) -> None:
         """Notes that workers may generate with these weights from now on."""
         self._validator.newest = version
 
-    def gather(self, version: int, stop: threading.Event) -> Batch:
-        """Returns B groups for the update after `version`; fewer only if they are the last ones or `stop` is set."""
+    def gather(
+        self, version: int, stop: threading.Event, owed: Callable[[], bool | None] = lambda: False
+    ) -> Batch | None:
+        """Returns B groups for the update after `version`; fewer only if they are the last ones or `stop` is set.
+
+        Returns None, and keeps what it has in hand, as soon as it has to wait and `owed` says that a publication can
+        be made up for. While `owed` answers None, it will before long.
+        """
         groups = self._in_hand(version)
-        last_group_s, short_since, ready = time.monotonic(), None, 0
+        last_group_s, ready = time.monotonic(), 0
         while len(groups) < self._size and not stop.is_set():
             self._check()
             self._validator.complain()
@@ -74,11 +84,15 @@ class BatchCollector:
             ready, now = drained.ready, time.monotonic()
             if len(groups) >= self._size or drained.exhausted:
                 break
-            short_since = short_since or now
+            self._short_since = self._short_since or now
+            if (waits := owed()) is True:
+                self.pending.extendleft(reversed(groups))
+                return None
             last_group_s = now if drained.groups else last_group_s
             if now - last_group_s > self._deadline_s:
                 self._give_up(len(groups))
-            self._cursor = self._queue.wait_for_event(self._cursor, LISTEN_S, ARRIVALS)
+            self._cursor = self._queue.wait_for_event(self._cursor, LISTEN_S if waits is False else OWED_S, ARRIVALS)
+        short_since, self._short_since = self._short_since, None
         return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
 
     def _in_hand(self, version: int) -> list[Group]:

@@ -5,8 +5,9 @@ from threading import Event
 
 from torch import Tensor
 
-from echo_queue.records import Version
-from learner.ranks.order import Order, receive
+from learner.publication.part_thread import PartThread
+from learner.publication.publish_thread import Snapshot
+from learner.ranks.order import NOW, Order, receive
 from learner.ranks.team import Team
 from learner.recovery.manifest import CheckpointManifest, History
 from learner.update import UpdateResult
@@ -15,25 +16,36 @@ from learner.update import UpdateResult
 class Follower:
     """`Leader` on the other ranks: it hears what rank 0 decides, and leaves to rank 0 what rank 0 alone does."""
 
-    def __init__(self, team: Team) -> None:
-        self._team = team
+    def __init__(self, team: Team, parts: PartThread) -> None:
+        self._team, self._parts = team, parts
+        self._over = False
+        """Whether rank 0 has said that no more orders follow."""
 
     def start(self) -> None:
-        """No thread works beside the main one."""
+        """Starts the thread that makes this rank's parts of the versions."""
+        self._parts.start()
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Lets that thread end what rank 0 still publishes, if the learner ends as it should."""
+        if self._over:
+            self._parts.close()
 
     def orders(self, stop: Event) -> Iterator[Order]:
         """Yields rank 0's orders until the last one. Raises `RankLostError`."""
         while order := receive(self._team):
             yield order
+        self._over = True
 
     def advance(self, order: Order, trained_s: float) -> None:
         """Rank 0 advances the queue."""
 
-    def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> None:
-        """Rank 0 publishes."""
+    def publishes(self, order: Order) -> bool:
+        """Hears whether the version is published now."""
+        return self._team.receive() == NOW
+
+    def hand_over(self, snapshot: Snapshot) -> None:
+        """Hands this rank's share over."""
+        self._parts.hand_over(snapshot)
 
     def record(self, order: Order, result: UpdateResult) -> None:
         """Rank 0 keeps the records."""
@@ -43,7 +55,8 @@ class Follower:
         return History()
 
     def commit(self, saved: CheckpointManifest | None) -> None:
-        """Rank 0 commits."""
+        """Rank 0 commits; here is raised what ended this rank's thread."""
+        self._parts.check()
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
         """Rank 0 writes the model."""

@@ -28,9 +28,9 @@ from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.trained_groups import TrainedGroups
 from learner.batch_collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
-from learner.publication.publish_thread import publication_period
+from learner.publication.publish_thread import Snapshot, publication_period
 from learner.publication.weight_broadcast import WeightBroadcast
-from learner.ranks.order import Order, send
+from learner.ranks.order import NOT_NOW, NOW, Order, send
 from learner.ranks.team import Team
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest, History
@@ -138,7 +138,11 @@ class Leader:
         save_s = 0.0
         while not stop.is_set() and not self._reached_max_updates():
             began = time.monotonic()
-            self._batch = self.collector.gather(self._version.number, stop)
+            batch = self.collector.gather(self._version.number, stop, self._publication_owed)
+            if batch is None:
+                yield Order(self._version, publish=True)
+                continue
+            self._batch = batch
             if stop.is_set() or not self._batch.groups:
                 break
             self._refuse_stale_groups()
@@ -165,6 +169,12 @@ class Leader:
         since_s = time.monotonic() + self._t_train_s - self._saved_s
         return 0 < settings.checkpoint_s <= since_s or number - self._saved >= settings.checkpoint_updates
 
+    def _publication_owed(self) -> bool | None:
+        """Returns whether the newest version is due and was left out: True once it can be published; None before."""
+        if not self._publication_due(self._version.number):
+            return False
+        return True if self.broadcast.free else None
+
     def _publication_due(self, number: int) -> bool:
         kappa = self._config.staleness.kappa
         if kappa == "auto":
@@ -189,11 +199,20 @@ class Leader:
         self._window = staleness_rules.pace(self._window, batch.starved_s, t_train_s, batch.ready, size, widest=widest)
         self._queue.advance(self._version.number, len(batch.groups), self._window)
 
-    def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> None:
-        """Hands weights, a copy that no update changes, over for publication."""
-        self._handed_over = version.number
-        self.collector.handed_out(version)
-        self.broadcast.hand_over(version, weights)
+    def publishes(self, order: Order) -> bool:
+        """Decides for all ranks whether the version is published now: not while another one still is.
+
+        A version that is left out is due again with the next one, or once the learner waits for groups.
+        """
+        if order.export:
+            self.broadcast.wait()
+        return self._team.share(lambda: NOW if self.broadcast.free else NOT_NOW) == NOW
+
+    def hand_over(self, snapshot: Snapshot) -> None:
+        """Hands a version over for publication; of several ranks, this one's share."""
+        self._handed_over = snapshot.version.number
+        self.collector.handed_out(snapshot.version)
+        self.broadcast.hand_over(snapshot)
 
     def record(self, order: Order, result: UpdateResult) -> None:
         """Writes the update to `metrics.jsonl` and the log, and keeps its groups for people to inspect.

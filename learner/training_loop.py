@@ -33,6 +33,9 @@ from learner.model.loading import load_policy, load_reference
 from learner.model.policy import Policy
 from learner.model.scorer import Score
 from learner.publication import announcer, signing_key
+from learner.publication.part_thread import PartThread
+from learner.publication.publish_thread import Snapshot
+from learner.publication.snapshot import take_share
 from learner.publication.weight_broadcast import open_broadcast
 from learner.ranks.join import join, leave
 from learner.ranks.order import Order
@@ -106,11 +109,12 @@ class TrainingLoop:
             result = self._learn(order)
             trained_s = time.monotonic()
             # Before rank 0 waits for Redis: the others wait for it only as long as for a collective.
-            weights = self._snapshot(order) if order.publish or order.export else {}
+            snapshot = self._snapshot(order) if order.publish and self.leader.publishes(order) else None
+            weights = self._whole_weights(order) if order.export else {}
             if result:
                 self.leader.advance(order, trained_s)
-            if order.publish:
-                self.leader.hand_over(order.version, weights)
+            if snapshot:
+                self.leader.hand_over(snapshot)
             if result:
                 self.leader.record(order, result)
             self.leader.commit(self.saver.finished())
@@ -120,7 +124,13 @@ class TrainingLoop:
             if order.export:
                 self.leader.finish(weights)
 
-    def _snapshot(self, order: Order) -> Mapping[str, Tensor]:
+    def _snapshot(self, order: Order) -> Snapshot:
+        """Returns this rank's share of the version."""
+        policy, part_bytes = self.policy, self.config.weights.part_bytes
+        with self.team.together(f"share version {order.version.number} out"):
+            return Snapshot.now(order.version, take_share(policy.published(), policy.dtype, self.team, part_bytes))
+
+    def _whole_weights(self, order: Order) -> Mapping[str, Tensor]:
         """Returns rank 0 a copy of the weights; the others have none."""
         with self.team.together(f"put version {order.version.number} together"):
             return self.policy.snapshot()
@@ -141,9 +151,11 @@ def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.devic
         reference = _reference(config, policy) if config.learner.kl else None
     restored = checkpoint.restore(store, team, policy.restore)
     saver = BackgroundSaver(store, team, config.queue.stall_deadline_s)
-    leader: Leader | Follower = Follower(team)
+    leader: Leader | Follower
     if team.first:
         leader = _open_leader(config, store, team, policy=policy, saver=saver, restored=restored)
+    else:
+        leader = Follower(team, PartThread(config, store, team))
     return TrainingLoop(config, team, leader, policy=policy, reference=reference, saver=saver)
 
 
@@ -172,7 +184,7 @@ def _open_leader(
     lineage, newest = resume(queue, store, restored)
     queue.publish_keys(signing_key.run_keys(signer))
     announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
-    broadcast = open_broadcast(config, store, queue, announcements, signer)
+    broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
     housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
     version = Version(lineage, newest.version if newest else 0)
 

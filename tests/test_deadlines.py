@@ -13,6 +13,7 @@ ALLOWED = {
     "learner/publication/weight_broadcast.py:WeightBroadcast.wait": "`PublishThread.wait` has a deadline of its own",
     "learner/ranks/team.py:Team._pass_on": "a thread that is idle until the rank is asked to end",
     "learner/leader.py:Leader._orders": "likewise; and `BackgroundSaver.wait` has one",
+    "learner/leader.py:Leader.publishes": "likewise",
     "learner/leader.py:Leader.finish": "likewise",
     "learner/training_loop.py:TrainingLoop.run": "`BackgroundSaver.wait` has a deadline of its own",
     "learner/recovery/state_files.py:in_threads": "threads whose requests have the store's deadline",
@@ -30,7 +31,7 @@ ALLOWED = {
     "workers/weights/peers/http1.py:Wire.ended": "it does not wait",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "parts of it, each with the store's deadline",
     "echo_queue/weights/reader.py:fetch_parts": "parts of it, each with the store's deadline",
-    "echo_queue/weights/publisher.py:WeightPublisher._upload": "likewise",
+    "echo_queue/weights/part_makers.py:_RouteMaking._results": "likewise",
 }
 """File and function → why a call in it may have no timeout of its own."""
 

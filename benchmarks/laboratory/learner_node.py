@@ -40,7 +40,6 @@ class Spec:
 
     run: str
     origin: str
-    folder: str
     elements: int
     redis: str = ""
     announces: bool = False
@@ -59,7 +58,6 @@ def main() -> None:
         spec.run,
         signer,
         Weights(part_bytes=spec.part_bytes),
-        Path(spec.folder),
         announce=announcer.announce if announcer is not None else lambda announcement, document: None,
     )
     lineage = queue.resume().lineage if queue is not None else 1

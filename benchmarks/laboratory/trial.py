@@ -122,7 +122,7 @@ class Laboratory:
         """Starts a learner node at `place`, with a model of the laboratory's bytes; yields it and its public key."""
         folder = self.network.directory / f"{run}.learner"
         folder.mkdir()
-        spec = {"run": run, "origin": self.network.address(ORIGIN), "elements": self.size // 2, "folder": str(folder)}
+        spec = {"run": run, "origin": self.network.address(ORIGIN), "elements": self.size // 2}
         weight_publisher = Node(place, folder, spec | more, LEARNER_NODE)
         try:
             yield weight_publisher, weight_publisher.await_event("ready", READY_S).figures["public_key"]

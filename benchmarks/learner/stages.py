@@ -3,11 +3,15 @@
 The store is the project's own S3 server on this machine's disk: its speed is no network's.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from benchmarks.learner.timing import timed, timed_result
 from benchmarks.learner.trainers import Ours
@@ -17,7 +21,11 @@ from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import WeightPublisher
+from echo_queue.weights.layout import Share
+from echo_queue.weights.part_makers import PartMaker
 from echo_queue.weights.signatures import Signer
+from learner.model.policy import Policy
+from learner.publication.snapshot import take_share
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
@@ -52,15 +60,21 @@ class Stages:
         )
 
 
+def _snapshot(policy: Policy) -> Share:
+    return take_share(policy.published(), policy.dtype, policy.team, Weights().part_bytes)
+
+
 def measured(trainer: Ours) -> Stages:
     """Measures a learner that has taken its first steps, on one rank. Ends with the state that it began with."""
     with tempfile.TemporaryDirectory() as folder, _store(Path(folder)) as store:
-        publisher = WeightPublisher(store, RUN, Signer.generate(), Weights(), Path(folder) / "bases")
-        publisher.publish(Version(1, 1), trainer.policy.snapshot(), "bfloat16")
+        threads = max(1, len(os.sched_getaffinity(0)) - torch.get_num_threads())
+        maker = PartMaker(store, Weights().chunk_bytes, threads=threads)
+        publisher = WeightPublisher(store, RUN, Signer.generate(), Weights(), makers=maker)
+        publisher.publish_share(Version(1, 1), _snapshot(trainer.policy))
         before = sum(publisher.stored.values())
         trainer.update(2)
-        stall_s, snapshot = timed_result(trainer.policy.snapshot)
-        publish_s = timed(lambda: publisher.publish(Version(1, 2), snapshot, "bfloat16"))
+        stall_s, snapshot = timed_result(partial(_snapshot, trainer.policy))
+        publish_s = timed(lambda: publisher.publish_share(Version(1, 2), snapshot))
         team, policy = Team.alone(), trainer.policy
         saver = BackgroundSaver(store, team, DEADLINE_S)
         for version in (Version(1, 1), Version(1, 2)):  # the first one makes room for the copies

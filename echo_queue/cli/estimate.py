@@ -28,6 +28,7 @@ LEARNER_PARTS = {
     "compute_copy": "the weights that the passes compute with, and their gradients",
     "reference": "the base model, for learner.kl",
     "snapshot": "the weights that are being published",
+    "newest": "the weights that were published last",
     "checkpoint": "the copy of masters and moments that is being saved",
 }
 """The parts of the learner's state, and what each of them is."""
@@ -113,7 +114,7 @@ def _storage_rows(config: Config, found: RunEstimate) -> Iterator[Row]:
     else:
         for change, size in found.deltas.items():
             yield f"delta, {change * 100:.3g} % changed", _bytes(size), measured
-    yield "anchor", _bytes(found.anchor_bytes), f"every {config.weights.anchor_every} publications"
+    yield "anchor", _bytes(found.anchor_bytes), "each time the deltas since the last one come to half of it"
 
 
 def _time_rows(config: Config, found: RunEstimate) -> Iterator[Row]:

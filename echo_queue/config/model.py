@@ -347,9 +347,10 @@ class Weights(Section):
     """Size of a chunk, the unit that is verified and passed on to peers."""
     part_bytes: Annotated[int, Field(ge=1_024)] = 67_108_864
     """Bytes of tensors in one part, which is one object of the store, before they are encoded."""
-    anchor_every: Positive = 16
-    """Number of publications from one anchor to the next. An anchor is a version that is also stored whole; the others
-    are stored as deltas to an earlier version."""
+    anchor_every: Positive = 128
+    """Largest number of publications from one anchor to the next. An anchor is a version that is also stored whole; the
+    others are stored as deltas to an earlier version. An anchor is due earlier once the deltas since the last one come
+    to half of its bytes."""
     skips: tuple[Annotated[int, Field(ge=2)], ...] = (2, 4, 8)
     """Numbers of publications that further deltas span, for workers that missed some versions."""
     encrypt: bool = False

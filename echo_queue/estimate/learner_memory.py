@@ -64,6 +64,8 @@ class LearnerMemory:
     """The base model, with `learner.kl` above 0. With LoRA the learner has it in any case."""
     snapshot: int
     """The copy of the weights that is being published."""
+    newest: int
+    """The newest published version, from which the next delta starts, in host memory: nothing of a GPU's."""
     checkpoint: int
     """The copy of masters and moments that is being saved, in host memory: nothing of a GPU's."""
     activations: int
@@ -81,7 +83,7 @@ class LearnerMemory:
     @property
     def copies(self) -> int:
         """The copies that are published and saved beside training."""
-        return self.snapshot + self.checkpoint
+        return self.snapshot + self.newest + self.checkpoint
 
     @property
     def peak(self) -> int:
@@ -113,6 +115,7 @@ def learner_memory(
         compute_copy=_compute_copy(shape, width, devices, lora, kind),
         reference=width * whole if config.learner.kl and not lora else 0,
         snapshot=width * share,
+        newest=width * share if kind == "cpu" else 0,
         checkpoint=3 * FLOAT32 * share if kind == "cpu" else 0,
         activations=activations(shape, batch, width, kind, lora=lora),
         checkpointed_activations=activations(shape, batch, width, kind, lora=lora, checkpointed=True),

@@ -362,7 +362,10 @@ class ObjectStore:
             except FAILURES as error:
                 failure = explain(_cause(error), self.endpoint, what)
             if not isinstance(failure, Unreachable) or time.monotonic() + pause_s > give_up:
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    del failure  # else it and this frame would keep alive what the callers hold, such as weights
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

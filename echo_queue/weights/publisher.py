@@ -1,82 +1,73 @@
-"""Publishes versions: stores parts while later ones are being encoded, and the signed manifest last and once.
+"""Publishes versions: stores parts while later ones are being coded, and the signed manifest last and once.
 
-- Readers see a version whole or not at all. Publishing a version again with the same tensors changes nothing;
-  with other tensors it raises `FencedError`, because only another learner can have published the first ones.
+- Readers see a version whole or not at all. If a publication fails, the same version may be published again; once it
+  is published, versions only ascend. Other weights under the name of a published version raise `FencedError`, because
+  only another learner can have published the first ones.
 - A version's own route is the delta from the version published before, unless that is hardly smaller than an anchor.
   `further` adds deltas that span several publications, aligned like a skip list, and anchors.
-- Parts of a version's own route are announced as they are stored, except for the first version of a lineage, whose
-  weights most workers have from elsewhere.
-- One copy of each version that a later delta starts from is kept in a file; only a few parts are in memory at a time.
+- Parts of a version's own route are announced in order, as they are stored, except for the first version of a lineage,
+  whose weights most workers have from elsewhere.
+- The part makers hold the newest version once, and what the last publications changed; this class holds no weights.
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from echo_queue import config
 from echo_queue.errors import FencedError, Problem
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights import delta
-from echo_queue.weights.announcements import Announce, OrderedAnnouncements
 from echo_queue.weights.cheapest_path import Edge, cheapest
-from echo_queue.weights.ciphers import cut
+from echo_queue.weights.layout import Layout, Share
 from echo_queue.weights.manifest import (
     Announcement,
     Manifest,
     Part,
     Route,
-    TensorInfo,
     digest,
     manifest_key,
     root_digest,
     route_key,
 )
+from echo_queue.weights.part_makers import PartMaker, PartMakers, RouteOrder, StoredPart
 from echo_queue.weights.signatures import Signer
-from echo_queue.weights.tensors import cast, described, kept, moved, untie
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-UPLOADS = 4
-"""The number of parts that are uploaded while the next one is encoded."""
 WORTHWHILE = 0.9
 """A delta must be smaller than this share of the anchor, or of the routes that already lead to the same version."""
 SPARSE = 0.5
 """Deltas that span several publications are made only where a version's own delta is smaller than this share of an
 anchor: where most elements change, a delta that spans two publications is hardly smaller than the anchor."""
+DEBT = 0.5
+"""An anchor is due once the deltas since the last one come to this share of it. So a worker that comes late fetches
+at most one and a half anchors, and the anchors cost the learner at most twice what its deltas do."""
 OVERDUE = 2
-"""An anchor that is due for this many periods is made even if the next version is waiting."""
+"""An anchor that is due this many times over is made even if the next version is waiting."""
 
+Announce = Callable[[Announcement, bytes], object]
+"""Announces a part to the workers by its signed document; returns at once."""
 Hurried = Callable[[], bool]
 
 
 @dataclass(frozen=True, eq=False)
 class Publication:
-    """A published version, and a copy of its tensors from which later deltas start."""
+    """A published version. `undo_bytes`: what the makers keep to get from it to the version published before."""
 
     version: Version
     root: str
-    infos: tuple[TensorInfo, ...]
-    aliases: Mapping[str, str]
-    tensors: "Mapping[str, Tensor]"
-
-    def like(self, tensors: "Mapping[str, Tensor]", aliases: Mapping[str, str]) -> bool:
-        """Returns whether a delta may lead from this version to `tensors`: names, types and shapes are the same."""
-        mine = {info.name: (info.dtype, info.shape) for info in self.infos}
-        theirs = {info.name: (info.dtype, info.shape) for info in described(tensors, dict.fromkeys(tensors, ()))}
-        return mine == theirs and self.aliases == aliases
+    layout: Layout
+    undo_bytes: int
 
 
 class WeightPublisher:
-    """Publishes one learner's versions of run `run`, in ascending order; `folder` gets the copies.
+    """Publishes one learner's versions of run `run`, in ascending order. One thread uses it.
 
-    One thread uses it. `announce` is called in that thread and in those of its uploads.
+    `makers`: those who make the parts; by default this process alone, with `chunk_key` if the run encrypts.
     """
 
     def __init__(
@@ -85,34 +76,36 @@ class WeightPublisher:
         run: str,
         signer: Signer,
         settings: config.Weights,
-        folder: Path,
         *,
         chunk_key: bytes | None = None,
+        makers: PartMakers | None = None,
         announce: Announce = lambda announcement, document: None,
     ) -> None:
         self._store, self._run, self._signer, self._settings = store, run, signer, settings
-        self._folder, self._chunk_key, self._announce = folder, chunk_key, announce
-        self._codec = delta.Settings(shard_bytes=settings.part_bytes)
+        self._makers = makers or PartMaker(store, settings.chunk_bytes, chunk_key=chunk_key)
+        self._announce = announce
         self.stored: Counter[str] = Counter()
         """The bytes stored for routes since the start, by kind ("anchor", "delta")."""
         self._start_over()
 
     def publish(self, version: Version, tensors: "Mapping[str, Tensor]", dtype: str) -> Published:
-        """Stores `tensors` (floating ones as `dtype`: "float32" or "bfloat16") and returns the pointer to them.
+        """Publishes a copy of `tensors` as `publish_share` does; floating ones as `dtype` ("float32" or "bfloat16")."""
+        return self.publish_share(version, Share.whole(tensors, dtype, self._settings.part_bytes))
+
+    def publish_share(self, version: Version, share: Share) -> Published:
+        """Stores a version, of which this process has `share`, and returns the pointer to it.
 
         Raises `FencedError` if other weights were published as this version, `ServiceError` if the store fails.
         """
-        distinct, aliases = untie(tensors)
-        given = cast(distinct, dtype)
-        copy = kept(self._folder, given)
-        self._begin(version, copy, aliases)
-        route, infos = self._main(version, given, copy, aliases)
-        manifest = Manifest(self._run, version, infos, aliases, route.root, route)
+        base = self._base_for(version, share.layout)
+        self._makers.take(share)
+        base, parts = self._main(version, base, len(share.layout.parts) > 1)
+        infos = share.layout.described([part.digests for part in parts])
+        route = self._route(version, base, root_digest(infos, share.layout.aliases), parts)
+        manifest = Manifest(self._run, version, infos, share.layout.aliases, route.root, route)
         envelope, key = self._signer.sign(manifest.encode()), manifest_key(version)
         self._put_once(key, envelope)
-        self._place += 1
-        self._bases[self._place] = Publication(version, route.root, infos, aliases, copy)
-        self._note(route)
+        self._keep(route, share.layout, sum(part.undo_bytes for part in parts))
         return Published(version, key, digest(envelope))
 
     def further(self, version: Version, hurried: Hurried = lambda: False) -> list[Route]:
@@ -121,13 +114,13 @@ class WeightPublisher:
 
         Once `hurried` says that the next version waits, deltas are left out, and anchors are put off.
         """
-        here = self._bases.get(self._place)
+        here = self._past.get(self._place)
         if here is None or here.version != version:
             raise ValueError(f"{version} is not the version that was published last")
-        routes = [self._extra(None, here)] if self._anchor_due(hurried()) else []
+        routes = [self._extra(here, 0)] if self._anchor_due(hurried()) else []
         for span in self._settings.skips if self._sparse(version) else ():
-            if self._place >= span and self._place % span == 0 and not hurried():
-                routes.append(self._extra(self._bases[self._place - span], here))
+            if span <= self._changes and self._place % span == 0 and not hurried():
+                routes.append(self._extra(here, span))
         return [route for route in routes if route is not None]
 
     # Which routes -----------------------------------------------------------------------------------------------------
@@ -136,79 +129,83 @@ class WeightPublisher:
         """Forgets all publications: no delta starts from them any more."""
         self._place = -1
         """The newest publication's place, counted from the first one that a delta to a later one can start from."""
-        self._bases: dict[int, Publication] = {}
-        """Publications by place: the newest, and those from which a further delta will start."""
+        self._past: dict[int, Publication] = {}
+        """Publications by place: those that a delta may start from, the newest among them."""
+        self._changes = 0
+        """The number of last publications of which the makers keep the changes."""
         self._edges: list[Edge] = []
         self._anchor: tuple[int, int] | None = None
         """The place and the bytes of the newest anchor."""
+        self._owed = 0
+        """The bytes of the versions' own deltas since then."""
 
-    def _begin(self, version: Version, tensors: "Mapping[str, Tensor]", aliases: Mapping[str, str]) -> None:
-        """Keeps only publications from before `version` that can be a base for it."""
-        last = self._bases.get(self._place)
-        if last is not None and last.version == version:  # published again: from the same base
-            del self._bases[self._place]
-            self._edges = [edge for edge in self._edges if edge.version != version]
-            self._place -= 1
-            last = self._bases.get(self._place)
-        if last is None or last.version.lineage != version.lineage or not last.like(tensors, aliases):
+    def _base_for(self, version: Version, layout: Layout) -> Publication | None:
+        """Returns the publication that a delta to `version` starts from; None if there is none."""
+        last = self._past.get(self._place)
+        if last is None or last.version.lineage != version.lineage or last.layout != layout:
             self._start_over()
-            return
-        if last.version > version:
+            return None
+        if last.version >= version:
             raise ValueError(f"{version} after {last.version}: versions only ascend")
-        self._forget()
-
-    def _forget(self) -> None:
-        """Forgets the publications from which no delta to a later one starts."""
-        needed = {self._place, *(self._place - self._place % span for span in self._settings.skips)}
-        self._bases = {place: base for place, base in self._bases.items() if place in needed}
-        oldest = self._bases[min(self._bases)].version
-        self._edges = [edge for edge in self._edges if edge.base is not None and edge.base >= oldest]
+        return last
 
     def _main(
-        self,
-        version: Version,
-        given: "Mapping[str, Tensor]",
-        copy: "Mapping[str, Tensor]",
-        aliases: Mapping[str, str],
-    ) -> tuple[Route, tuple[TensorInfo, ...]]:
-        """Stores the delta from the version before, or an anchor; returns that route and the tensors' descriptions."""
-        pieces: dict[str, list[str]] = {}
+        self, version: Version, base: Publication | None, several: bool
+    ) -> tuple[Publication | None, tuple[StoredPart, ...]]:
+        """Stores the delta from `base`, or an anchor; returns what it starts from, and its parts.
 
-        def shards(base: "Mapping[str, Tensor]", new: "Mapping[str, Tensor]") -> Iterable[bytes]:
-            pieces.clear()
-            for shard in delta.encode(base, new, aliases, self._codec):
-                for piece in shard.pieces:
-                    pieces.setdefault(piece.names[0], []).append(piece.digest)
-                yield shard.data
-
-        parts, base = None, self._bases.get(self._place)
-        known = base is not None
+        `several`: whether the route has more parts than one, and so is worth announcing.
+        """
+        announce = several and base is not None
         if base is not None and self._anchor is not None:
-            ours, theirs = _side_by_side(base.tensors, given, copy)
-            parts = self._upload(version, base, shards(ours, theirs), WORTHWHILE * self._anchor[1], announce=True)
-        if parts is None:
-            base, parts = None, self._upload(version, None, shards({}, copy), announce=known) or ()
-        infos = described(copy, pieces)
-        root = root_digest(infos, aliases)
-        return self._route(version, base, root, parts), infos
+            order = RouteOrder(version, base.version, 1, WORTHWHILE * self._anchor[1])
+            parts = self._make(order, base.root, announce=announce)
+            if parts is not None:
+                return base, parts
+        return None, self._make(RouteOrder(version), announce=announce) or ()
+
+    def _keep(self, route: Route, layout: Layout, undo_bytes: int) -> None:
+        """Makes the version of its own `route` the base of what follows. The changes that are kept come, together, to
+        no more than the weights do."""
+        self._place += 1
+        self._past[self._place] = Publication(route.version, route.root, layout, undo_bytes)
+        self._changes = 0 if route.base is None else self._affordable(layout.nbytes)
+        self._makers.keep(self._changes)
+        self._past = {place: one for place, one in self._past.items() if place >= self._place - self._changes}
+        oldest = self._past[min(self._past)].version
+        self._edges = [edge for edge in self._edges if edge.base is not None and edge.base >= oldest]
+        self._owed += route.size if route.base is not None else 0
+        self._note(route)
+
+    def _affordable(self, most: int) -> int:
+        """Returns how many of the last publications' changes may be kept, of those that are, in `most` bytes."""
+        longest = min(self._changes + 1, max(self._settings.skips, default=0))
+        for changes in range(longest):
+            most -= self._past[self._place - changes].undo_bytes
+            if most < 0:
+                return changes
+        return longest
 
     def _anchor_due(self, hurried: bool) -> bool:
-        since = self._place - (self._anchor[0] if self._anchor else 0)
-        return since >= self._settings.anchor_every * (OVERDUE if hurried else 1)
+        place, size = self._anchor or (0, 0)
+        times = OVERDUE if hurried else 1
+        return self._owed > DEBT * size * times or self._place - place >= self._settings.anchor_every * times
 
     def _sparse(self, version: Version) -> bool:
         own = next((edge.size for edge in self._edges if edge.version == version and edge.base is not None), None)
         return own is not None and self._anchor is not None and own < SPARSE * self._anchor[1]
 
-    def _extra(self, base: Publication | None, here: Publication) -> Route | None:
-        """Stores a route beside the manifest's own, with its own signed document; None if it is not worth its bytes."""
-        tensors: Mapping[str, Tensor] = {}
-        limit = math.inf
+    def _extra(self, here: Publication, span: int) -> Route | None:
+        """Stores a route beside the manifest's own, with its own signed document; None if it is not worth its bytes.
+
+        `span`: the publications that the delta spans; 0 for an anchor.
+        """
+        base = self._past[self._place - span] if span else None
+        order = RouteOrder(here.version)
         if base is not None and self._anchor is not None:
-            tensors = base.tensors
             limit = WORTHWHILE * min(self._anchor[1], self._detour(base.version, here.version))
-        shards = (shard.data for shard in delta.encode(tensors, here.tensors, here.aliases, self._codec))
-        parts = self._upload(here.version, base, shards, limit)
+            order = RouteOrder(here.version, base.version, span, limit)
+        parts = self._make(order)
         if parts is None:
             return None
         route = self._route(here.version, base, here.root, parts)
@@ -221,80 +218,45 @@ class WeightPublisher:
         path = cheapest((edge for edge in self._edges if edge.base is not None), base, version)
         return math.inf if path is None else sum(edge.size for edge in path)
 
-    def _route(self, version: Version, base: Publication | None, root: str, parts: tuple[Part, ...]) -> Route:
-        start, start_root = _start(base)
-        return Route(self._run, version, start, root, start_root, parts)
+    def _route(self, version: Version, base: Publication | None, root: str, parts: Iterable[StoredPart]) -> Route:
+        start, start_root = (None, None) if base is None else (base.version, base.root)
+        return Route(self._run, version, start, root, start_root, tuple(part.part for part in parts))
 
     def _note(self, route: Route) -> None:
         self._edges.append(Edge(route.base, route.version, route.size))
         self.stored["anchor" if route.base is None else "delta"] += route.size
         if route.base is None:
-            self._anchor = self._place, route.size
+            self._anchor, self._owed = (self._place, route.size), 0
 
     # The store --------------------------------------------------------------------------------------------------------
 
-    def _upload(
-        self,
-        version: Version,
-        base: Publication | None,
-        shards: Iterable[bytes],
-        limit: float = math.inf,
-        *,
-        announce: bool = False,
-    ) -> tuple[Part, ...] | None:
-        """Stores parts as they are made; `announce`: announces each one.
+    def _make(
+        self, order: RouteOrder, base_root: str | None = None, *, announce: bool = False
+    ) -> tuple[StoredPart, ...] | None:
+        """Lets a route be made; `announce`: announces each part once it and all before it are stored.
 
-        Returns None, and leaves nothing in the store, if the parts come to `limit` bytes or more.
+        Returns None, and leaves nothing in the store, if the parts come to the order's limit.
         """
-        start, _ = _start(base)
-        parts: list[Part] = []
-        uploads: deque[Future[None]] = deque()
-        size = 0
-        announcements = OrderedAnnouncements(partial(self._announce_part, version, base))
-        with ThreadPoolExecutor(UPLOADS) as pool:
-            for shard in shards:
-                part, data = cut(version, start, shard, self._settings.chunk_bytes, self._chunk_key)
-                size += part.size
-                if size >= limit:
-                    break
+        parts: list[StoredPart] = []
+        size, whole = 0, True
+        for place, part in enumerate(self._makers.make(order)):
+            size += part.part.size if part is not None else 0
+            whole = whole and part is not None and size < order.limit
+            if part is not None and whole:
                 parts.append(part)
-                uploads.append(pool.submit(self._put, part.key, data))
                 if announce:
-                    announcements.follow(part, uploads[-1])
-                if len(uploads) > UPLOADS:
-                    uploads.popleft().result()
-            for upload in uploads:
-                upload.result()
-        if size < limit:
+                    self._announce_part(order, base_root, place, part.part)
+        if whole:
             return tuple(parts)
-        self._store.delete([part.key for part in parts])
+        self._makers.discard()
         return None
 
-    def _announce_part(self, version: Version, base: Publication | None, place: int, part: Part) -> None:
-        """Upload thread, or the publisher's own: signs and passes on one announcement."""
-        start, start_root = _start(base)
-        announcement = Announcement(self._run, version, start, start_root, place, part)
+    def _announce_part(self, order: RouteOrder, base_root: str | None, place: int, part: Part) -> None:
+        """Signs and passes on one announcement."""
+        announcement = Announcement(self._run, order.version, order.base, base_root, place, part)
         self._announce(announcement, self._signer.sign(announcement.encode()))
-
-    def _put(self, key: str, data: bytes) -> None:
-        self._store.put(key, data)
 
     def _put_once(self, key: str, envelope: bytes) -> None:
         if not self._store.put(key, envelope, once=True):
             what = "other weights were published as this version: another learner trains this run"
             raise FencedError(Problem(key, what, "let only one learner run"))
-
-
-def _start(base: Publication | None) -> tuple[Version, str] | tuple[None, None]:
-    """Returns the version and the root that a route begins at; an anchor begins at nothing."""
-    return (None, None) if base is None else (base.version, base.root)
-
-
-def _side_by_side(
-    base: "Mapping[str, Tensor]", given: "Mapping[str, Tensor]", copy: "Mapping[str, Tensor]"
-) -> "tuple[Mapping[str, Tensor], Mapping[str, Tensor]]":
-    """Returns both versions on the device that holds the new one: differences are computed there."""
-    device = next((tensor.device for tensor in given.values()), None)
-    if device is None or device.type == "cpu":
-        return base, copy
-    return moved(base, device), given

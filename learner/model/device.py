@@ -1,7 +1,7 @@
 """The device of the learner."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -31,9 +31,9 @@ def choose(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.dev
     return torch.device("cuda", number)
 
 
-def ready(tensors: Mapping[str, Tensor]) -> "torch.cuda.Event | None":
+def ready(tensors: Iterable[Tensor]) -> "torch.cuda.Event | None":
     """Returns the event after which GPU tensors, which this thread's stream computes, may be read; None for a CPU's."""
-    if not any(tensor.is_cuda for tensor in tensors.values()):
+    if not any(tensor.is_cuda for tensor in tensors):
         return None
     event = torch.cuda.Event()
     event.record()

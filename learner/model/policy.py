@@ -27,7 +27,7 @@ from learner.model.head import Scored
 from learner.model.lora.adapters import Adapters
 from learner.model.lora.frozen_base import ADAPTER_FOLDER, FrozenBase
 from learner.model.scorer import Scorer
-from learner.model.sharding import first_row, local, materialise, shard, whole
+from learner.model.sharding import first_row, local, materialise, rounded_type, shard, whole
 from learner.ranks.team import Team
 from learner.recovery.state_files import Piece
 
@@ -87,6 +87,16 @@ class Policy:
         scored: Scored = self._scorer(batch, temperature)
         return scored
 
+    def published(self) -> dict[str, Tensor]:
+        """Returns the weights to publish, by name, tied ones once: this rank's rows, before they are rounded.
+
+        What no rank has rows of is whole on all of them.
+        """
+        published = {name: master.detach() for name, master in self.masters.items()}
+        if self.frozen_base is not None:
+            published[DESCRIPTION] = self.frozen_base.description.tensor()
+        return published
+
     def score_base(self, batch: MicroBatch, temperature: float) -> Scored:
         """Returns the scores by the base model, without gradient; only a policy with adapters still has it."""
         if self.adapters is None:
@@ -95,20 +105,18 @@ class Policy:
             return self.score(batch, temperature)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Returns rank 0 a copy of the weights to publish, by name, tied ones once; nothing to the other ranks.
+        """Returns rank 0 a copy of the weights that are published, by name; nothing to the other ranks.
 
         Of several ranks, the weights go to the CPU: no rank's device holds more than one whole tensor at a time.
         """
         copies: dict[str, Tensor] = {}
-        for name, master in self.masters.items():
+        for name, master in self.published().items():
             if self.team.size == 1:
-                copies[name] = local(master.detach()).to(self.dtype, copy=True)
+                copies[name] = local(master).to(rounded_type(master, self.dtype), copy=True)
                 continue
-            published = whole(master.detach().to(self.dtype))
+            published = whole(master.to(rounded_type(master, self.dtype)))
             if self.team.first:
                 copies[name] = published.cpu()
-        if self.team.first and self.frozen_base is not None:
-            copies[DESCRIPTION] = self.frozen_base.description.tensor()
         return copies
 
     def save_pretrained(self, folder: Path, weights: Mapping[str, Tensor]) -> None:

@@ -57,6 +57,11 @@ def first_row(tensor: Tensor) -> int:
     return min(tensor.device_mesh.get_local_rank() * rows, len(tensor))
 
 
+def rounded_type(tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Returns the type in which a tensor is published: `dtype`, unless it holds no floating numbers."""
+    return dtype if tensor.is_floating_point() else tensor.dtype
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Returns a sharded tensor put together from all processes, which all must call this; any other as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,8 +1,8 @@
 """Publishes weights while training goes on, and measures how long they take to arrive.
 
-- The weights that `hand_over` is given are a copy (`Policy.snapshot`), which no later update changes.
-- One version is published at a time. Of the versions handed over meanwhile, the newest waits and older ones are left
-  out. The learner is never held up: admission itself waits for the publications it needs.
+- The share that `hand_over` is given is a copy, which no later update changes.
+- One version is published at a time, and a version is handed over only when none is being published (`free`): the
+  learner leaves others out, and is never held up. Admission itself waits for the publications it needs.
 - A version has arrived once every living worker's heartbeat names it or a newer one; the time since the end of its
   update is T_bcast, as coarse as heartbeats are. Without workers T_bcast is the time that publishing took.
 - An error in the background is raised by the next call.
@@ -12,15 +12,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import torch
-from torch import Tensor
 
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import Status
 from echo_queue.records import Version
+from echo_queue.weights.layout import Share
 from learner.model.device import ready, side_stream
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ STUCK_FACTOR = 10.0
 """A publication that takes longer than this many times T_bcast is stuck."""
 CLOSE_S = 30.0
 
-Publish = Callable[[Version, Mapping[str, Tensor]], object]
+Publish = Callable[[Version, Share], object]
 Further = Callable[[Version, Callable[[], bool]], object]
 
 
@@ -41,13 +41,18 @@ def publication_period(t_bcast_s: float, t_train_s: float, s: int) -> int:
 
 
 class Snapshot(NamedTuple):
-    """A version with its weights. `updated_s`: when its update ended (monotonic clock)."""
+    """A version with a rank's share of its weights. `updated_s`: when its update ended (monotonic clock)."""
 
     version: Version
-    weights: Mapping[str, Tensor]
+    share: Share
     updated_s: float
     ready: "torch.cuda.Event | None" = None
     """The event after which the weights on a GPU may be read."""
+
+    @classmethod
+    def now(cls, version: Version, share: Share) -> Self:
+        """Returns the snapshot of a version whose update has just ended."""
+        return cls(version, share, time.monotonic(), ready(share.rows.values()))
 
 
 class PublishThread(threading.Thread):
@@ -66,15 +71,23 @@ class PublishThread(threading.Thread):
         self._changed = threading.Condition()
         self._waiting: Snapshot | None = None
         self._publishing: Snapshot | None = None
-        self._arriving: Snapshot | None = None
+        self._arriving: tuple[Version, float] | None = None
+        """The version that is on its way to the workers, and when its update ended."""
         self._failure: BaseException | None = None
         self._closed = False
 
-    def hand_over(self, version: Version, weights: Mapping[str, Tensor]) -> None:
-        """Publishes `weights` in the background, as soon as no other version is being published."""
-        snapshot = Snapshot(version, weights, time.monotonic(), ready(weights))
+    @property
+    def free(self) -> bool:
+        """Whether a version may be handed over. Less urgent work may still go on, but is then brought to an end."""
+        with self._changed:
+            return self._publishing is None and self._waiting is None
+
+    def hand_over(self, snapshot: Snapshot) -> None:
+        """Publishes a snapshot in the background. Raises `RuntimeError` if the thread is not `free`."""
         with self._changed:
             self.check()
+            if not self.free:
+                raise RuntimeError(f"{snapshot.version} was handed over before another version was published")
             self._waiting = snapshot
             self._changed.notify_all()
 
@@ -105,16 +118,22 @@ class PublishThread(threading.Thread):
             log.warning("a version is left half published; nothing points to it")
 
     def run(self) -> None:
-        while snapshot := self._next():
+        while self._next():
             try:
-                with side_stream(snapshot.ready):
-                    self._publish(snapshot.version, snapshot.weights)
-                    self._start_measuring(snapshot)
-                    self._end_publication()
-                    self._further(snapshot.version, self._hurried)
+                self._further(self._publish_next(), self._hurried)
             except BaseException as error:
                 self._failure = error
                 self._end_publication()
+
+    def _publish_next(self) -> Version:
+        """Publishes the next version, and returns it. Its share is let go: what is further made of it is kept."""
+        snapshot = self._publishing
+        assert snapshot is not None
+        with side_stream(snapshot.ready):
+            self._publish(snapshot.version, snapshot.share)
+        self._start_measuring(snapshot)
+        self._end_publication()
+        return snapshot.version
 
     def _end_publication(self) -> None:
         """Wakes `wait`, which need not wait for the less urgent work of `further`."""
@@ -128,27 +147,28 @@ class PublishThread(threading.Thread):
     def _has_left(self, snapshot: Snapshot) -> bool:
         return self._failure is not None or (self._publishing is not snapshot and self._waiting is not snapshot)
 
-    def _next(self) -> Snapshot | None:
+    def _next(self) -> bool:
+        """Waits for a version to publish. Returns whether there is one."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed or self._failure)
             if self._closed or self._failure:
-                return None
+                return False
             self._publishing, self._waiting = self._waiting, None
-            return self._publishing
+            return True
 
     def observe(self, status: Status) -> None:
         """Checks whether the version on its way has arrived at every worker. Any thread may call it."""
         arriving = self._arriving
         serving = [worker.heartbeat.version for worker in status.workers if worker.heartbeat is not None]
-        if arriving is not None and serving and min(serving) >= arriving.version:
+        if arriving is not None and serving and min(serving) >= arriving[0]:
             self._arriving = None
-            self._measure(time.monotonic() - arriving.updated_s)
+            self._measure(time.monotonic() - arriving[1])
 
     def _start_measuring(self, snapshot: Snapshot) -> None:
         if self.t_bcast_s == 0.0:
             self._measure(time.monotonic() - snapshot.updated_s)
         if self._arriving is None:
-            self._arriving = snapshot._replace(weights={})
+            self._arriving = snapshot.version, snapshot.updated_s
 
     def _measure(self, seconds: float) -> None:
         self.t_bcast_s = seconds if self.t_bcast_s == 0.0 else (1 - SMOOTHING) * self.t_bcast_s + SMOOTHING * seconds

@@ -1,6 +1,7 @@
 """Brings the learner's weights to the workers: stores a version, moves the pointer to it, removes what no worker needs.
 
-- The learner's thread hands over a version and goes on training; the publish thread stores it (`PublishThread`).
+- The learner's thread hands over a version and goes on training; the publish thread stores it (`PublishThread`). Of
+  several ranks, each makes the parts of its own share (`RankedMakers`), and rank 0 does the rest.
 - The pointer moves only when the version is stored whole. If Redis forgets the pointer, the housekeeper sets it again:
   no other role would.
 - Pruning spares every version that a living worker reports to serve.
@@ -8,17 +9,20 @@
 
 from collections.abc import Callable, Mapping
 
-from torch import Tensor
-
 from echo_queue import weights
 from echo_queue.config import Config
 from echo_queue.queue import LearnerQueue, Status
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
+from echo_queue.weights.layout import Share
+from echo_queue.weights.part_makers import PartMaker, PartMakers
 from echo_queue.weights.signatures import Signer
 from learner.publication import signing_key
 from learner.publication.announcer import Announcer
-from learner.publication.publish_thread import PublishThread
+from learner.publication.coding_threads import coding_threads
+from learner.publication.publish_thread import PublishThread, Snapshot
+from learner.publication.ranked_makers import RankedMakers
+from learner.ranks.team import Team
 
 
 class WeightBroadcast:
@@ -31,11 +35,12 @@ class WeightBroadcast:
         queue: LearnerQueue,
         *,
         weight_publisher: weights.WeightPublisher,
+        makers: PartMakers,
         announcer: Announcer,
     ) -> None:
         self._store, self._queue = store, queue
-        self._dtype, self._s = config.model.dtype, config.staleness.s
-        self._weight_publisher = weight_publisher
+        self._s = config.staleness.s
+        self._weight_publisher, self._makers = weight_publisher, makers
         self._announcer = announcer
         self._thread = PublishThread(self._publish, self._publish_further, config.queue.stall_deadline_s)
         self._pointer: Published | None = None
@@ -55,12 +60,14 @@ class WeightBroadcast:
         self._thread.start()
         self._announcer.start()
 
-    def hand_over(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
-        """Publishes `tensors`, a copy that no update changes, in the background.
+    @property
+    def free(self) -> bool:
+        """Whether a version may be handed over: none is being published."""
+        return self._thread.free
 
-        Raises the error of an earlier publication, if any.
-        """
-        self._thread.hand_over(version, tensors)
+    def hand_over(self, snapshot: Snapshot) -> None:
+        """Publishes a version in the background, once this is `free`. Raises the error of an earlier one, if any."""
+        self._thread.hand_over(snapshot)
 
     def wait(self) -> None:
         """Waits until every version handed over is published. Raises `DeadlineError`, or the publication's error."""
@@ -73,6 +80,8 @@ class WeightBroadcast:
     def close(self) -> None:
         """Finishes the version that is being published if that takes no longer than usual; drops one that waits."""
         self._thread.close()
+        if not self._thread.is_alive():
+            self._makers.close()
         self._announcer.close()
 
     def observe(self, status: Status) -> None:
@@ -83,9 +92,9 @@ class WeightBroadcast:
         if last is not None and (now is None or now.version < last.version):
             self._queue.publish(last)
 
-    def _publish(self, version: Version, tensors: Mapping[str, Tensor]) -> None:
+    def _publish(self, version: Version, share: Share) -> None:
         """Publish thread: stores `version` whole, then moves the pointer to it."""
-        published = self._weight_publisher.publish(version, tensors, self._dtype)
+        published = self._weight_publisher.publish_share(version, share)
         self._queue.publish(published)
         self._pointer = published
 
@@ -96,17 +105,28 @@ class WeightBroadcast:
 
 
 def open_broadcast(
-    config: Config, store: ObjectStore, queue: LearnerQueue, announcements: LearnerQueue, signer: Signer
+    config: Config,
+    store: ObjectStore,
+    team: Team,
+    queue: LearnerQueue,
+    *,
+    announcements: LearnerQueue,
+    signer: Signer,
 ) -> WeightBroadcast:
     """Returns the broadcast of the configured run. `announcements`: the same queue, with a short deadline."""
     announcer = Announcer(announcements)
+    chunk_key = signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None
+    threads = coding_threads(config)
+    own = PartMaker(store, config.weights.chunk_bytes, chunk_key=chunk_key, threads=threads)
+    # A rank whose store does not answer reports that once its request has reached the store's own deadline.
+    deadline_s = store.deadline_s + team.deadline_s
+    makers = RankedMakers(team, own, deadline_s, chunk_key) if team.size > 1 else own
     weight_publisher = weights.WeightPublisher(
         store,
         config.run.name,
         signer,
         config.weights,
-        config.run.dir / "bases",
-        chunk_key=signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None,
+        makers=makers,
         announce=announcer.announce,
     )
-    return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, announcer=announcer)
+    return WeightBroadcast(config, store, queue, weight_publisher=weight_publisher, makers=makers, announcer=announcer)

@@ -12,6 +12,8 @@ from echo_queue.records import Group, Version, group_codec
 from learner.ranks.team import Team
 
 LENGTH_BYTES = 4
+NOW, NOT_NOW = b"now", b"not now"
+"""Rank 0's word, once an update has ended, on whether the version that is due is published."""
 
 
 @dataclass(frozen=True)

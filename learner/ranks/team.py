@@ -66,6 +66,8 @@ class Team:
         self._connection().open()
         self._decisions = 0
         """Number of decisions sent or received so far."""
+        self._broken: RankLostError | None = None
+        """The error by which a thread of this process has noticed first that a rank is lost."""
 
     @classmethod
     def alone(cls) -> "Team":
@@ -90,15 +92,23 @@ class Team:
         """Rank 0: sends the next decision to every other rank."""
         if self.size == 1:
             return
-        failpoints.step("send decision", lambda: self._write(f"decision/{self._decisions}", decision))
+        self.tell(f"decision/{self._decisions}", decision)
         self._decisions += 1
+
+    def tell(self, name: str, decision: bytes) -> None:
+        """Rank 0: leaves a decision for every other rank, under a name that is used once."""
+        failpoints.step("send decision", lambda: self._write(name, decision))
 
     def receive(self) -> bytes:
         """Waits for rank 0's next decision, as long as rank 0 gives signs of life. Raises `RankLostError`."""
-        key = f"decision/{self._decisions}"
         self._decisions += 1
+        return self.hear(f"decision/{self._decisions - 1}")
+
+    def hear(self, key: str) -> bytes:
+        """Waits for the decision of that name, as long as rank 0 gives signs of life. Raises `RankLostError`."""
         beats, heard = -1, time.monotonic()
         while not self._arrive([key], LISTEN_S):
+            self._check()
             if (counted := self._add(ALIVE, 0)) != beats:
                 beats, heard = counted, time.monotonic()
             if time.monotonic() - heard > self._silence_s:
@@ -149,13 +159,18 @@ class Team:
         """Leaves this rank's result for rank 0, under a name that is used once."""
         failpoints.step("report to rank 0", lambda: self._write(f"{name}/{self.rank}", result), (name, self.rank))
 
-    def reports(self, name: str, deadline_s: float) -> list[bytes]:
-        """Rank 0: returns the results of all ranks, in order. Raises `RankLostError`, which names the ranks without."""
-        keys = [f"{name}/{rank}" for rank in range(self.size)]
+    def reports(self, name: str, deadline_s: float, ranks: Sequence[int] | None = None) -> list[bytes]:
+        """Rank 0: returns the results of these ranks, or of all, in order.
+
+        Raises `RankLostError`, which names the ranks without.
+        """
+        ranks = range(self.size) if ranks is None else ranks
+        keys = [f"{name}/{rank}" for rank in ranks]
         give_up = time.monotonic() + deadline_s
         while not self._arrive(keys, min(LISTEN_S, give_up - time.monotonic())):
+            self._check()
             if time.monotonic() >= give_up:
-                missing = [rank for rank, key in enumerate(keys) if not self._arrive([key], 0.0)]
+                missing = [rank for rank, key in zip(ranks, keys, strict=True) if not self._arrive([key], 0.0)]
                 raise self._lost(missing, f"report on {name}", deadline_s)
         results = [self._read(key) for key in keys]
         for key in keys:
@@ -264,7 +279,13 @@ class Team:
         who = ", ".join(map(str, ranks))
         where = f"learner rank {who}" if ranks else f"the learner's {self.size} ranks"
         problem = f"did not {what} within {deadline_s:g} s" if ranks else f"lost a connection while they had to {what}"
+        self._broken = self._broken or RankLostError(Problem(where, problem, RESTART_FIX))
         return RankLostError(Problem(where, problem, RESTART_FIX))
+
+    def _check(self) -> None:
+        """Raises the error by which another thread has noticed that a rank is lost: no wait for it is of any use."""
+        if self._broken is not None:
+            raise RankLostError(*self._broken.problems)
 
 
 class _Connection:

@@ -31,7 +31,7 @@ s = 0
 anchor_every = 2
 encrypt = true
 """
-VERSIONS = history(9, share=0.3)
+VERSIONS = history(9)
 
 
 class PublishedRun:
@@ -52,9 +52,8 @@ class PublishedRun:
         lineage = queue.resume().lineage
         trust = RunKeys(signer.public_key, signer.secret("tokens"), signer.secret("chunks"))
         queue.publish_keys(lineage, trust)
-        folder = self.config.run.dir / "bases"
         weight_publisher = WeightPublisher(
-            self.store, "published", signer, self.config.weights, folder, chunk_key=trust.chunk_key
+            self.store, "published", signer, self.config.weights, chunk_key=trust.chunk_key
         )
         for number, tensors in enumerate(VERSIONS):
             queue.publish(lineage, weight_publisher.publish(Version(lineage, number), tensors, "float32"))

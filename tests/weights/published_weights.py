@@ -1,8 +1,6 @@
 """A learner's publications in a real store, and weights that drift as training makes them."""
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +9,8 @@ from torch import Tensor
 from echo_queue import config, weights
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
-from echo_queue.weights.announcements import Announce
 from echo_queue.weights.manifest import Manifest
+from echo_queue.weights.publisher import Announce
 from echo_queue.weights.signatures import SignatureVerifier, Signer
 
 torch.set_num_threads(1)
@@ -73,10 +71,9 @@ def weight_publisher(
     store: ObjectStore, signer: Signer = SIGNER, run: str = "", announce: Announce = lambda *_: None, **settings: Any
 ) -> weights.WeightPublisher:
     chosen = config.Weights(**(SMALL | settings))
-    folder = Path(tempfile.gettempdir())
     run = run or store.prefix.removesuffix("/")
     chunk_key = CHUNK_KEY if chosen.encrypt else None
-    return weights.WeightPublisher(store, run, signer, chosen, folder, chunk_key=chunk_key, announce=announce)
+    return weights.WeightPublisher(store, run, signer, chosen, chunk_key=chunk_key, announce=announce)
 
 
 FIRST = Version(0, 0)

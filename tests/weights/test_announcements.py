@@ -1,7 +1,6 @@
 """Promises of announcements: only of what is stored, in order, and never of what would gain nothing."""
 
-from concurrent.futures import Future
-from itertools import permutations
+import threading
 
 import pytest
 import torch
@@ -9,48 +8,7 @@ import torch
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement
-from echo_queue.weights.announcements import OrderedAnnouncements
-from echo_queue.weights.manifest import Part
 from tests.weights.published_weights import VERIFIER, drifted, history, manifest_of, model, weight_publisher
-
-
-def part(number: int) -> Part:
-    return Part(f"part {number}", 1, 1, ("ab" * 32,))
-
-
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_uploads_that_end_in_any_order_are_told_of_in_theirs(order: tuple[int, ...]) -> None:
-    told: list[tuple[int, Part]] = []
-    stored = OrderedAnnouncements(lambda place, part: told.append((place, part)))
-    uploads = [Future[None]() for _ in order]
-    for number, upload in enumerate(uploads):
-        stored.follow(part(number), upload)
-    for place, number in enumerate(order):
-        uploads[number].set_result(None)
-        ended = order[: place + 1]
-        assert [place for place, _ in told] == [n for n in range(3) if set(range(n + 1)) <= set(ended)]
-    assert told == [(number, part(number)) for number in range(3)]
-
-
-def test_of_a_single_part_nothing_is_told_until_another_follows() -> None:
-    told: list[int] = []
-    stored, upload = OrderedAnnouncements(lambda place, part: told.append(place)), Future[None]()
-    stored.follow(part(0), upload)
-    upload.set_result(None)
-    assert told == []
-    stored.follow(part(1), Future())
-    assert told == [0]
-
-
-def test_nothing_is_told_of_what_was_not_stored_nor_of_what_comes_after() -> None:
-    told: list[int] = []
-    stored, uploads = OrderedAnnouncements(lambda place, part: told.append(place)), [Future[None]() for _ in range(3)]
-    for number, upload in enumerate(uploads):
-        stored.follow(part(number), upload)
-    uploads[0].set_result(None)
-    uploads[1].set_exception(OSError("full"))
-    uploads[2].set_result(None)
-    assert told == [0]
 
 
 class RecordedAnnouncements:
@@ -102,3 +60,27 @@ def test_routes_of_a_single_part_are_not_announced(object_store: ObjectStore) ->
     for number, tensors in enumerate((model(), drifted(model(), 1))):
         learner.publish(Version(1, number), tensors, "float32")
     assert told.all == []
+
+
+def test_parts_that_are_stored_in_any_order_are_announced_in_theirs(
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first part is stored last of the first few; an announced part lies in the store, and so do all before it."""
+    told, put, others = RecordedAnnouncements(object_store), ObjectStore.put, threading.Semaphore(0)
+    learner, versions = weight_publisher(object_store, announce=told), history(1)
+    learner.publish(Version(1, 0), versions[0], "float32")
+    first: list[str] = []
+
+    def put_first_late(self: ObjectStore, key: str, data: bytes, once: bool = False) -> bool:
+        if key.endswith(".part"):
+            first.append(key)
+            if key == first[0]:
+                assert others.acquire(timeout=20) and others.acquire(timeout=20)
+                assert told.all == []
+        done = put(self, key, data, once)
+        others.release()
+        return done
+
+    monkeypatch.setattr(ObjectStore, "put", put_first_late)
+    published = learner.publish(Version(1, 1), versions[1], "float32")
+    assert [one.part for one in told.all] == list(manifest_of(object_store, published).route.parts)

@@ -11,8 +11,11 @@ from echo_queue import weights
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
-from echo_queue.weights import publisher
+from echo_queue.weights import delta, part_makers, publisher
 from echo_queue.weights.catalogue import catalogue
+from echo_queue.weights.delta.codes import DTYPES
+from echo_queue.weights.layout import Share
+from echo_queue.weights.part_makers import PartMaker, RouteOrder
 from tests.weights.published_weights import (
     VERIFIER,
     drifted,
@@ -58,7 +61,7 @@ def test_chains_of_differences_skips_and_anchors_are_bit_exact(object_store: Obj
 
 
 def test_differences_over_several_publications_are_aligned_like_a_skip_list(object_store: ObjectStore) -> None:
-    publish_all(object_store, history(8, share=0.3))
+    publish_all(object_store, history(8))
     from_where = {
         version.number: sorted(int(name[-8:]) for name in entry.routes if name != "full")
         for version, entry in catalogue(object_store).items()
@@ -100,14 +103,11 @@ def test_versions_left_out_are_no_gap(object_store: ObjectStore) -> None:
     assert same(fetch(object_store, published), versions[9])
 
 
-def test_publishing_again_changes_nothing(object_store: ObjectStore) -> None:
-    versions, learner = history(4), weight_publisher(object_store, encrypt=True)
-    for number, tensors in enumerate(versions):
-        first = learner.publish(Version(0, number), tensors, "float32")
-        listed = list(object_store.list())
-        assert learner.publish(Version(0, number), tensors, "float32") == first
-        assert list(object_store.list()) == listed
-        learner.further(Version(0, number))
+def test_a_learner_that_died_while_publishing_publishes_the_same_bytes_again(object_store: ObjectStore) -> None:
+    first = publish(object_store, model(), encrypt=True)
+    listed = list(object_store.list())
+    assert publish(object_store, model(), encrypt=True) == first
+    assert list(object_store.list()) == listed
 
 
 def test_two_learners_cannot_publish_one_version(object_store: ObjectStore) -> None:
@@ -117,11 +117,25 @@ def test_two_learners_cannot_publish_one_version(object_store: ObjectStore) -> N
     assert same(fetch(object_store, published), model())
 
 
-def test_versions_only_ascend(object_store: ObjectStore) -> None:
+@pytest.mark.parametrize("number", [3, 4])
+def test_versions_only_ascend(object_store: ObjectStore, number: int) -> None:
     learner = weight_publisher(object_store)
     learner.publish(Version(0, 4), model(), "float32")
     with pytest.raises(ValueError, match="only ascend"):
-        learner.publish(Version(0, 3), model(), "float32")
+        learner.publish(Version(0, number), model(), "float32")
+
+
+def test_an_anchor_is_due_once_the_deltas_since_the_last_come_to_half_of_one(object_store: ObjectStore) -> None:
+    learner, owed, anchor, dues = weight_publisher(object_store), 0, 0, []
+    for number, tensors in enumerate(history(8, share=0.2)):
+        published = learner.publish(Version(0, number), tensors, "float32")
+        route = manifest_of(object_store, published).route
+        owed, anchor = (owed + route.size, anchor) if route.base else (0, route.size)
+        dues.append(owed > anchor / 2)
+        made = [one for one in learner.further(Version(0, number)) if one.base is None]
+        assert bool(made) == dues[-1], number
+        owed, anchor = (0, made[0].size) if made else (owed, anchor)
+    assert dues.count(True) >= 2 and dues.count(False) >= 2
 
 
 def test_a_hurried_learner_leaves_differences_out_and_puts_anchors_off(object_store: ObjectStore) -> None:
@@ -132,15 +146,15 @@ def test_a_hurried_learner_leaves_differences_out_and_puts_anchors_off(object_st
     assert made == [[], [], [], [], [None], []]
 
 
-def test_few_parts_are_in_memory_and_they_leave_while_others_are_encoded(
+def test_few_parts_are_in_memory_and_they_leave_while_others_are_coded(
     object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is slow: the encoder must wait for it, and not store everything at the end."""
+    """The store is slow: the coders must wait for it, and not store everything at the end."""
     events: list[str] = []
-    cut, put, slow = publisher.cut, ObjectStore.put, threading.Semaphore(0)
+    cut, put, slow = part_makers.cut, ObjectStore.put, threading.Semaphore(0)
 
     def watched_cut(*arguments: Any) -> Any:
-        events.append("encoded")
+        events.append("coded")
         slow.release()
         return cut(*arguments)
 
@@ -150,23 +164,61 @@ def test_few_parts_are_in_memory_and_they_leave_while_others_are_encoded(
             events.append("stored")
         return put(self, key, data, once)
 
-    monkeypatch.setattr(publisher, "cut", watched_cut)
+    monkeypatch.setattr(part_makers, "cut", watched_cut)
     monkeypatch.setattr(ObjectStore, "put", slow_put)
     publish(object_store, {f"w{number}": torch.randn(2_000) for number in range(20)}, part_bytes=1_024)
-    ahead = [events[: place + 1].count("encoded") - events[: place + 1].count("stored") for place in range(len(events))]
-    assert events.count("encoded") == 20
-    assert events.index("stored") < len(events) - events[::-1].index("encoded") - 1
-    assert max(ahead) <= publisher.UPLOADS + 2
+    ahead = [events[: place + 1].count("coded") - events[: place + 1].count("stored") for place in range(len(events))]
+    assert events.count("coded") == 20
+    assert events.index("stored") < len(events) - events[::-1].index("coded") - 1
+    assert max(ahead) <= part_makers.UPLOADS + part_makers.CODING
 
 
-def test_bases_leave_nothing_behind_and_are_few(object_store: ObjectStore, tmp_path: Any) -> None:
-    learner = weight_publisher(object_store)
-    learner._folder = tmp_path
-    for number, tensors in enumerate(history(11)):
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.9])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_delta_composed_of_changes_is_the_delta_between_two_copies(
+    object_store: ObjectStore, share: float, dtype: str
+) -> None:
+    """… byte for byte. Only the newest version is held; what came before is subtracted from it."""
+    spans, codec = (2, 4), delta.Settings(shard_bytes=1 << 20)
+    shares = [Share.whole(tensors, dtype, codec.shard_bytes) for tensors in history(4, share=share)]
+    maker = PartMaker(object_store, 1 << 20)
+    for number, share_of in enumerate(shares):
+        maker.take(share_of)
+        list(maker.make(RouteOrder(Version(0, number), Version(0, number - 1) if number else None, 1)))
+        maker.keep(number)
+    for span in spans:
+        (composed,) = maker.make(RouteOrder(Version(0, 4), Version(0, 4 - span), span))
+        base, new = (_tensors(shares[number]) for number in (4 - span, 4))
+        (direct,) = delta.encode(base, new, shares[4].layout.aliases, codec)
+        assert composed and object_store.get(composed.part.key) == direct.data
+
+
+def _tensors(share: Share) -> dict[str, torch.Tensor]:
+    """Puts a share of one part, whose tensors have one piece each, together to tensors of the types it tells."""
+    (part,) = share.layout.parts
+    kinds = {one.names[0]: getattr(torch, DTYPES[one.dtype]) for one in part}
+    return {one.names[0]: share.rows[one].view(kinds[one.names[0]]).view(one.shape) for one in part}
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_threads_do_not_change_a_byte(object_store: ObjectStore, threads: int) -> None:
+    """Tensors of several pieces each, so that the pieces of a part are coded at the same time."""
+    generator = torch.Generator().manual_seed(1)
+    weights_of = {f"w{number}": torch.randn(3_000_000, generator=generator).bfloat16() for number in range(3)}
+    maker = PartMaker(object_store, 1 << 18, threads=threads)
+    maker.take(Share.whole(weights_of, "bfloat16", 9 << 20))
+    stored = [object_store.get(part.part.key) for part in maker.make(RouteOrder(Version(0, threads))) if part]
+    assert stored == [shard.data for shard in delta.encode({}, weights_of, None, delta.Settings(shard_bytes=9 << 20))]
+    assert len(stored) > 1
+
+
+def test_the_changes_that_are_kept_never_outweigh_the_weights(object_store: ObjectStore) -> None:
+    learner = weight_publisher(object_store, skips=(2, 4, 8))
+    for number, tensors in enumerate(history(9, share=0.2)):
         learner.publish(Version(0, number), tensors, "float32")
         learner.further(Version(0, number))
-        assert len(learner._bases) <= 5
-    assert list(tmp_path.iterdir()) == []
+        kept = [undo.nbytes for changed in learner._makers._changes for undo in changed.values()]  # type: ignore[attr-defined]
+        assert sum(kept) <= sum(tensor.nbytes for tensor in tensors.values())
 
 
 def test_readers_see_each_version_whole_while_the_learner_publishes(object_store: ObjectStore) -> None:

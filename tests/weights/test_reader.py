@@ -198,7 +198,7 @@ def way_to(store: ObjectStore, have: Published | None, target: Published, root: 
 
 
 def test_a_worker_takes_the_fewest_bytes_from_where_it_is(object_store: ObjectStore) -> None:
-    published = publish_all(object_store, history(8, share=0.3), anchor_every=6)
+    published = publish_all(object_store, history(8), anchor_every=6)
     assert way_to(object_store, published[8], published[8]) == []
     assert way_to(object_store, published[7], published[8]) == ["00000008/from-0000.00000007"]
     assert way_to(object_store, published[6], published[8]) == ["00000008/from-0000.00000006"]
@@ -256,7 +256,7 @@ def test_other_weights_under_a_versions_name_are_no_base(object_store: ObjectSto
 
 
 def test_a_route_that_is_unfinished_or_not_ours_is_gone_around(object_store: ObjectStore) -> None:
-    published = publish_all(object_store, history(4, share=0.3))
+    published = publish_all(object_store, history(4))
     straight = route_key(Version(0, 4), Version(0, 0))
     genuine = object_store.get(straight)
     assert way_to(object_store, published[0], published[4]) == ["00000004/from-0000.00000000"]
@@ -271,14 +271,14 @@ def test_a_route_that_is_unfinished_or_not_ours_is_gone_around(object_store: Obj
 
 
 def test_without_any_way_the_version_is_named(object_store: ObjectStore) -> None:
-    published = publish_all(object_store, history(2, share=0.3))
+    published = publish_all(object_store, history(2))
     object_store.delete([manifest_key(Version(0, 0))])
     with pytest.raises(Damaged, match=r"00000002/manifest\.json: no routes"):
         fetch(object_store, published[2])
 
 
 def test_stray_parts_of_a_learner_that_died_mislead_nobody(object_store: ObjectStore) -> None:
-    versions = history(4, share=0.3)
+    versions = history(4)
     published = publish_all(object_store, versions)
     for stray in ("full", "from-0000.00000001"):
         object_store.put(f"weights/0000/00000004/{stray}/{'0' * 32}.part", b"half")

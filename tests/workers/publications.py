@@ -1,7 +1,6 @@
 """A learner's publications without a learner, from real weight publishers to a real store, and a worker's check."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -32,7 +31,6 @@ class Publications:
     def __init__(
         self,
         store: ObjectStore,
-        folder: Path,
         tensors: Mapping[str, Tensor],
         dtype: str = "float32",
         **settings: object,
@@ -45,7 +43,7 @@ class Publications:
         self.settings = Weights.model_validate(SMALL | settings)
         self.chunk_key = self.signer.secret("chunks") if self.settings.encrypt else None
         self._weight_publisher = WeightPublisher(
-            store, store.prefix[:-1], self.signer, self.settings, folder, chunk_key=self.chunk_key
+            store, store.prefix[:-1], self.signer, self.settings, chunk_key=self.chunk_key
         )
         self._generator = torch.Generator().manual_seed(0)
 

@@ -15,8 +15,8 @@ import torch
 from echo_queue.records import Version
 from echo_queue.weights import Manifest, Route, delta
 from echo_queue.weights.ciphers import cut
-from echo_queue.weights.manifest import root_digest
-from echo_queue.weights.tensors import described
+from echo_queue.weights.delta.codes import dtype_name
+from echo_queue.weights.manifest import TensorInfo, root_digest, tensor_digest
 from tests.workers.publications import Bytes
 from workers.weights.staging import Stage
 
@@ -63,7 +63,10 @@ def publish(folder, number, base):
         part, data = cut(version, start, shard.data, 1 << 18, None)
         (folder / f"{number}-{len(parts)}").write_bytes(data)
         parts.append(part)
-    infos = described(TensorsOnDemand(number), pieces)
+    infos = tuple(
+        TensorInfo(name, dtype_name(one), tuple(one.shape), tensor_digest(pieces[name]))
+        for name, one in TensorsOnDemand(number).items()
+    )
     root = root_digest(infos, {})
     route = Route("run", version, start, root, None if base is None else base.root, tuple(parts))
     manifest = Manifest("run", version, infos, {}, root, route)

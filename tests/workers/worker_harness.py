@@ -84,10 +84,9 @@ class WorkerHarness:
         trust = signing_key.run_keys(self.signer)
         self.queue.publish_keys(self.lineage, trust)
         chunk_key = trust.chunk_key if self.config.weights.encrypt else None
-        folder = self.config.run.dir / "bases"
         settings = self.config.weights
         self._weight_publisher = WeightPublisher(
-            self.store, self.config.run.name, self.signer, settings, folder, chunk_key=chunk_key
+            self.store, self.config.run.name, self.signer, settings, chunk_key=chunk_key
         )
 
     def publish(self, number: int, tensors: dict[str, Tensor]) -> Published:

@@ -5,16 +5,18 @@ full.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from echo_queue.weights.delta import classes, gaps, rans, symbols
-from echo_queue.weights.delta.codes import Codes, digest, dtype_name, exponents_first, flat, on_host, split, zigzag
+from echo_queue.weights.delta.codes import Codes, digest, exponents_first, flat, on_host, split, zigzag
 from echo_queue.weights.delta.format import PIECE_BYTES, Kind, Piece, Shard, longest_stream, seal
 from echo_queue.weights.delta.pairs import Pair, pair
 from echo_queue.weights.delta.streams import Bytes, Packed, pack
+from echo_queue.weights.delta.stretches import Stretch, shards, stretches
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +25,6 @@ DENSE = 0.3
 """The share of changed elements from which on differences of all elements are smaller than positions."""
 FEW = 1024
 """Up to this number of changes in a piece, tables of frequencies may cost more than they save."""
-WORD = 8
-"""Pieces begin at a multiple of so many elements, and so at a whole word."""
 DOUBTFUL = 0.5
 """A difference of more than this share of the plain size is compared with storing the piece in full."""
 
@@ -65,57 +65,57 @@ def encode(
 ) -> Iterator[Shard]:
     """Yields shards that turn `base` into `new`, in the order of `new`.
 
-    Both mappings are read one tensor at a time and may read them from files. `aliases`: further names of tensors in
-    `new` (tied weights) → the name there; they are stored once. Differences are computed on the device that holds both
-    versions.
+    `aliases`: further names of tensors in `new` (tied weights) → the name there; they are stored once. Differences are
+    computed on the device that holds both versions.
     """
     settings = settings or Settings()
-    ties: dict[str, list[str]] = {}
-    for alias, owner in sorted((aliases or {}).items()):
-        ties.setdefault(owner, []).append(alias)
-    pieces: list[Piece] = []
-    streams: list[tuple[Packed, ...]] = []
-    size = 0
-    for name, tensor in new.items():
-        for piece, coded in _pieces((name, *ties.get(name, [])), base.get(name), tensor, settings):
-            length = piece.count * tensor.element_size()
-            if pieces and size + length > settings.shard_bytes:
-                yield seal(pieces, streams)
-                pieces, streams, size = [], [], 0
-            pieces.append(piece)
-            streams.append(coded)
-            size += length
-    if pieces:
-        yield seal(pieces, streams)
+    ties, tensor, old = tied(aliases or {}), lru_cache(1)(new.__getitem__), lru_cache(1)(base.get)
+    cut = (one for name in new for one in stretches((name, *ties.get(name, ())), tensor(name), settings.piece_bytes))
+    for shard in shards(cut, settings.shard_bytes):
+        coded = [_encode_stretch(one, old(one.names[0]), tensor(one.names[0]), settings) for one in shard]
+        yield seal(*zip(*coded, strict=True))
 
 
-def _pieces(
-    names: tuple[str, ...], base: "Tensor | None", new: "Tensor", settings: Settings
-) -> Iterator[tuple[Piece, tuple[Packed, ...]]]:
-    """Yields a tensor's pieces and their streams: at least one, even if it is empty, so that each tensor is named."""
-    if base is not None and (base.shape != new.shape or base.dtype != new.dtype):
-        base = None
-    whole = Piece(names, dtype_name(new), tuple(new.shape), 0, 0, "same", "")
-    new_row, base_row = flat(new), None if base is None else flat(base)
-    step = max(1, settings.piece_bytes // new.element_size() // WORD) * WORD
-    for start in range(0, max(1, len(new_row)), step):
-        part = new_row[start : start + step]
-        codes = on_host(part)
-        if base_row is None:
-            coded = _full(codes)
-        else:
-            coded = _smallest(pair(base_row[start : start + step], part, codes), codes, settings)
-        lengths = tuple((len(stream.data), stream.length) for stream in coded.streams)
-        piece = replace(
-            whole,
-            start=start,
-            count=len(codes),
-            kind=coded.kind,
-            digest=digest(codes),
-            bits=coded.bits,
-            streams=lengths,
-        )
-        yield piece, coded.streams
+def tied(aliases: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Returns the owner of each tied tensor → its further names, sorted."""
+    ties: dict[str, tuple[str, ...]] = {}
+    for alias, owner in sorted(aliases.items()):
+        ties[owner] = (*ties.get(owner, ()), alias)
+    return ties
+
+
+def encode_piece(
+    stretch: Stretch, versions: Pair | None, new: Codes, settings: Settings
+) -> tuple[Piece, tuple[Packed, ...]]:
+    """Returns the piece of one stretch, and its streams. Any thread may call it.
+
+    `new`: the stretch's codes. `versions`: both versions of them; None: the base has no such tensor.
+    """
+    coded = _full(new) if versions is None else _smallest(versions, new, settings)
+    lengths = tuple((len(stream.data), stream.length) for stream in coded.streams)
+    piece = Piece(
+        stretch.names,
+        stretch.dtype,
+        stretch.shape,
+        stretch.start,
+        stretch.count,
+        coded.kind,
+        digest(new),
+        coded.bits,
+        lengths,
+    )
+    return piece, coded.streams
+
+
+def _encode_stretch(
+    stretch: Stretch, base: "Tensor | None", new: "Tensor", settings: Settings
+) -> tuple[Piece, tuple[Packed, ...]]:
+    part = slice(stretch.start, stretch.start + stretch.count)
+    row = flat(new)[part]
+    codes = on_host(row)
+    if base is None or (base.shape, base.dtype) != (new.shape, new.dtype):
+        return encode_piece(stretch, None, codes, settings)
+    return encode_piece(stretch, pair(flat(base)[part], row, codes), codes, settings)
 
 
 def _smallest(versions: Pair, new: Codes, settings: Settings) -> Coded:

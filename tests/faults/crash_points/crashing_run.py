@@ -198,7 +198,7 @@ class Committer(OtherRole):
         signer = signing_key.signer(config)
         self._verifier = SignatureVerifier(signer.public_key)
         self._weight_publisher = WeightPublisher(
-            *(store, config.run.name, signer, config.weights, config.run.dir / "bases"),
+            *(store, config.run.name, signer, config.weights),
             chunk_key=signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None,
             announce=self._announce,
         )

@@ -49,8 +49,11 @@ ROLES: Mapping[str, tuple[str, ...]] = {
             for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
         ),
         "learner/ranks/team.py",
-        *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast")),
-        *(f"echo_queue/weights/{name}.py" for name in ("publisher", "signatures", "catalogue", "retention")),
+        *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast", "part_thread")),
+        *(
+            f"echo_queue/weights/{name}.py"
+            for name in ("publisher", "part_makers", "signatures", "catalogue", "retention")
+        ),
         "echo_queue/reporting/metrics.py",
         "echo_queue/reporting/trained_groups.py",
         CONNECT,
@@ -82,7 +85,8 @@ PROBE = ".probe"
 KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/submission/shards.py": {"put": ("prompts",), "get": ("prompts",)},
     "echo_queue/weights/reader.py": {"get": (WEIGHTS, MANIFEST)},
-    "echo_queue/weights/publisher.py": {"put": (WEIGHTS,), "put once": (WEIGHTS, MANIFEST), "delete": (WEIGHTS,)},
+    "echo_queue/weights/publisher.py": {"put": (), "put once": (WEIGHTS, MANIFEST)},
+    "echo_queue/weights/part_makers.py": {"put": (WEIGHTS,), "delete": (WEIGHTS,)},
     "echo_queue/weights/catalogue.py": {"list": (WEIGHTS,)},
     "echo_queue/weights/retention.py": {"delete": (WEIGHTS, MANIFEST), "get": ()},
     "workers/weights/fetch.py": {"get": (MANIFEST,)},

@@ -23,7 +23,6 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/launch/server_process.py:ServerProcess._keep_log_short": "a log",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "its temporary folder, which no program reads",
     "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
-    "echo_queue/weights/tensors.py:kept": "a file without a name, gone with its process",
     "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a failpoint",
     "echo_queue/reporting/plots.py:_svg": "into memory",
     "echo_queue/reporting/html.py:write": "a report for people, made again at any time",
@@ -74,6 +73,7 @@ ALLOWED: Mapping[str, str] = {
 MODULES: Mapping[str, tuple[str, ...]] = {
     "os": (
         *("getpid", "getppid", "getenv", "access", "stat", "listdir", "scandir", "cpu_count", "fspath"),
+        "sched_getaffinity",
         *("urandom", "_exit"),
     ),
     "shutil": ("which", "disk_usage"),

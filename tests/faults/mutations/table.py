@@ -426,12 +426,12 @@ MUTATIONS = (
         ("tests/weights/test_reader.py::test_another_runs_or_versions_manifest_is_refused",),
     ),
     Mutation(
-        "parts announced in any order",
+        "parts announced before they are stored",
         "workers fetch parts that are not there yet, and prefetch nothing more of their version",
-        "echo_queue/weights/announcements.py",
-        "while len(self._parts) > 1 and self._announced in self._stored:",
-        "while self._announced < len(self._stored):",
-        ("tests/weights/test_announcements.py::test_uploads_that_end_in_any_order_are_told_of_in_theirs",),
+        "echo_queue/weights/part_makers.py",
+        "        self._store.put(part.key, data)\n",
+        "        threading.Thread(target=self._store.put, args=(part.key, data)).start()\n",
+        ("tests/weights/test_announcements.py::test_parts_that_are_stored_in_any_order_are_announced_in_theirs",),
     ),
     Mutation(
         "announcements outlive their version",

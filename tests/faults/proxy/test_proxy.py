@@ -173,9 +173,7 @@ def what_carries_digests(store: ObjectStore, folder: Path) -> None:
 
     tensors = {"weight": torch.arange(64, dtype=torch.float32)}
     signer = weights.Signer.generate()
-    weight_publisher = weights.WeightPublisher(
-        store, store.prefix.removesuffix("/"), signer, Weights(), folder / "bases"
-    )
+    weight_publisher = weights.WeightPublisher(store, store.prefix.removesuffix("/"), signer, Weights())
     published = weight_publisher.publish(Version(1, 1), tensors, "float32")
     verifier = weights.SignatureVerifier(signer.public_key)
     assert torch.equal(weights.fetch(store, published, verifier)["weight"], tensors["weight"])

@@ -9,7 +9,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.problem_output import print_problems
-from echo_queue.records import Published, Version
 from echo_queue.services import serving
 from learner.ranks import launcher
 from tests.faults.crash_points.forked_process import set_process_name
@@ -33,11 +32,11 @@ from tests.faults.storm.simulated import ParityScorer, SimulatedEngine
 from tests.queue.clients import Clients
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from learner.publication.publish_thread import Snapshot
+    from learner.ranks.order import Order
+    from learner.training_loop import TrainingLoop
 
-    from echo_queue.weights import WeightPublisher
-
-Publish = Callable[["WeightPublisher", Version, "Mapping[str, Tensor]", str], Published]
+    TakeSnapshot = Callable[[TrainingLoop, Order], Snapshot]
 
 BACKLOG = 2_000
 """Prompts waiting, below which the submitter submits another set."""
@@ -80,25 +79,33 @@ def celery(directory: Path, config: Config, name: str) -> int:
 
 def learner(directory: Path, config: Config, name: str) -> int:
     """Runs the learner: one process, or the real launcher and its ranks, which are forked with the same stamp."""
-    from echo_queue.weights import WeightPublisher
     from learner.__main__ import main
+    from learner.training_loop import TrainingLoop
 
     def rank(number: int) -> int:
         set_process_name(f"{name} rank {number}")
         log_as(f"{name} rank {number}")
         return main()
 
-    WeightPublisher.publish = stamped(WeightPublisher.publish)  # type: ignore[assignment,method-assign]
+    TrainingLoop._snapshot = stamped(TrainingLoop._snapshot)  # type: ignore[method-assign]
     launcher.backoff_for = lambda longest_wait_s: BACKOFF
     fork_ranks(rank)
     sys.argv = ["learner", str(directory / "run.toml")]
     return main()
 
 
-def stamped(publish: Publish) -> Publish:
-    return lambda weight_publisher, version, tensors, dtype: publish(
-        weight_publisher, version, stamps.on(version, tensors), dtype
-    )
+def stamped(snapshot: "TakeSnapshot") -> "TakeSnapshot":
+    """Makes every rank publish the version's stamp as one tensor more."""
+
+    def with_stamp(loop: "TrainingLoop", order: "Order") -> "Snapshot":
+        published = loop.policy.published
+        loop.policy.published = lambda: stamps.on(order.version, published())  # type: ignore[method-assign]
+        try:
+            return snapshot(loop, order)
+        finally:
+            loop.policy.published = published  # type: ignore[method-assign]
+
+    return with_stamp
 
 
 def worker(directory: Path, config: Config, name: str) -> int:

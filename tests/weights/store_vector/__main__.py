@@ -41,7 +41,7 @@ def main() -> None:
             store = ObjectStore(server.endpoint("vector"), RUN)
             store.create_bucket()
             settings = Weights(encrypt=True, chunk_bytes=1_024, part_bytes=8_192)
-            weight_publisher = WeightPublisher(store, RUN, SIGNER, settings, Path(directory), chunk_key=CHUNK_KEY)
+            weight_publisher = WeightPublisher(store, RUN, SIGNER, settings, chunk_key=CHUNK_KEY)
             for number in range(3):
                 weight_publisher.publish(Version(1, number), tensors(number), "bfloat16")
                 weight_publisher.further(Version(1, number))

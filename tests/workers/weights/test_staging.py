@@ -1,7 +1,6 @@
 """Promises of the stage: one copy, changed from version to version in place, whole or nothing."""
 
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,8 +18,8 @@ pytestmark = pytest.mark.parametrize("s3_server", ["rclone"], indirect=True)
 
 
 @pytest.fixture
-def learner(object_store: ObjectStore, tmp_path: Path) -> Publications:
-    return Publications(object_store, tmp_path, model())
+def learner(object_store: ObjectStore) -> Publications:
+    return Publications(object_store, model())
 
 
 def lead(stage: Stage, learner: Publications, manifest: Manifest) -> int:
@@ -33,9 +32,9 @@ def lead(stage: Stage, learner: Publications, manifest: Manifest) -> int:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_whatever_versions_are_missed_the_copy_is_bit_for_bit_the_published_one(
-    object_store: ObjectStore, tmp_path: Path, dtype: str, encrypt: bool
+    object_store: ObjectStore, dtype: str, encrypt: bool
 ) -> None:
-    learner = Publications(object_store, tmp_path, model(), dtype, encrypt=encrypt)
+    learner = Publications(object_store, model(), dtype, encrypt=encrypt)
     stage, chance = Stage(), random.Random(dtype)
     for number in range(14):
         published = learner.publish(number)

@@ -28,9 +28,9 @@ def engine(folder: Path) -> TransformersEngine:
 
 
 @pytest.fixture
-def learner(object_store: ObjectStore, tmp_path: Path, folder: Path) -> Publications:
+def learner(object_store: ObjectStore, folder: Path) -> Publications:
     tensors = {name: tensor.clone() for name, tensor in tensors_of(folder).items()}
-    publications = Publications(object_store, tmp_path, tensors)
+    publications = Publications(object_store, tensors)
     publications.drift()
     return publications
 

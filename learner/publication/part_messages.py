@@ -1,0 +1,102 @@
+"""What the ranks tell one another while they publish a version together, as JSON.
+
+Rank 0 gives instructions, the same to all; each other rank reports every part once it is stored. A failure is such a
+report, never a silence. Decoders raise `ValueError` for what no encoder wrote.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import orjson
+
+from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.records import Version
+from echo_queue.weights.manifest import Part
+from echo_queue.weights.part_makers import RouteOrder, StoredPart
+from learner.recovery import rank_report
+
+Kind = Literal["begin", "take", "make", "discard", "keep", "end"]
+NAME = "publication {}"
+"""The name of each instruction, by its number."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What all ranks do next, as `PartMakers` says; with "begin" they hear the chunk key, and "end" is the last one.
+
+    `route`: the one to make. `changes`: how many publications' changes to keep.
+    """
+
+    kind: Kind
+    route: RouteOrder | None = None
+    changes: int = 0
+    chunk_key: str | None = None
+
+    def encode(self) -> bytes:
+        return orjson.dumps([self.kind, self._route(), self.changes, self.chunk_key])
+
+    def _route(self) -> list[Any] | None:
+        """JSON has no infinity: without a limit there is none."""
+        if self.route is None:
+            return None
+        version, base, span, limit = self.route
+        return [[*version], base and [*base], span, None if limit == float("inf") else limit]
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Instruction":
+        kind, route, changes, chunk_key = orjson.loads(data)
+        return cls(kind, _route(route), changes, chunk_key)
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """`stored`: the part, None if it was left out. `failure`: why it could not be made, and the rank ends."""
+
+    stored: StoredPart | None = None
+    failure: Problem | None = None
+
+    def encode(self) -> bytes:
+        return orjson.dumps([self.stored and asdict(self.stored), self.failure and asdict(self.failure)])
+
+    @classmethod
+    def decode(cls, data: bytes) -> "PartReport":
+        stored, failure = orjson.loads(data)
+        return cls(stored and _stored(stored), failure and Problem(**failure))
+
+    @classmethod
+    def failed(cls, error: Exception) -> "PartReport":
+        """Returns the report of a rank that ends by `error`."""
+        return cls(failure=rank_report.failed(error).failure)
+
+    def result(self, rank: int, what: str) -> StoredPart | None:
+        """Returns the part. Raises an `EchoQueueError` that names the rank if it could not be made."""
+        if self.failure is None:
+            return self.stored
+        where, cause, fix = self.failure.where, self.failure.what, self.failure.fix
+        cause = f"{where}: {cause}" if where else cause
+        raise EchoQueueError(Problem(f"learner rank {rank}", f"could not store {what}: {cause}", fix))
+
+
+def report_name(route: int, place: int) -> str:
+    """Returns the name of the report on a part; `route`: the number of the instruction to make its route."""
+    return f"{NAME.format(route)}, part {place}"
+
+
+def _version(values: Any) -> Version | None:
+    return None if values is None else Version(*values)
+
+
+def _route(values: Any) -> RouteOrder | None:
+    if values is None:
+        return None
+    version, base, span, limit = values
+    return RouteOrder(Version(*version), _version(base), span, float("inf") if limit is None else limit)
+
+
+def _stored(values: dict[str, Any]) -> StoredPart:
+    part = values["part"]
+    return StoredPart(
+        Part(part["key"], part["size"], part["chunk_bytes"], tuple(part["chunks"]), part["salt"]),
+        tuple(values["digests"]),
+        values["undo_bytes"],
+    )
