@@ -76,8 +76,8 @@ class Worker:
 
 
 @pytest.fixture
-def learner(object_store: ObjectStore, tmp_path: Path, policy: Policy) -> Publications:
-    return Publications(object_store, tmp_path, policy.snapshot(), "bfloat16")
+def learner(object_store: ObjectStore, policy: Policy) -> Publications:
+    return Publications(object_store, policy.snapshot(), "bfloat16")
 
 
 @on_rclone
