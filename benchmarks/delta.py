@@ -68,7 +68,7 @@ class Way:
 class Row:
     """The figures of one pair of versions. Bytes are per changed element, break-even rates in Mbit/s for each core.
 
-    `ours`: the bytes with the default settings.
+    `ours`: the bytes with the default settings, those of `weights.coding = "small"`.
     """
 
     pair: str

@@ -121,7 +121,7 @@ def coding(store: ObjectStore, rounds: int) -> tuple[float, float, int, float, f
     cores, times = len(os.sched_getaffinity(0)), dict[int, list[float]]()
     for number in range(rounds + 1):
         for threads in dict.fromkeys((1, cores)):
-            maker, version = PartMaker(store, Weights().chunk_bytes, threads=threads), Version(number, threads)
+            maker, version = PartMaker(store, Weights(), threads=threads), Version(number, threads)
             maker.take(shares[0])
             maker.keep(0)
             maker.take(shares[1])

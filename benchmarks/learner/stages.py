@@ -68,7 +68,7 @@ def measured(trainer: Ours) -> Stages:
     """Measures a learner that has taken its first steps, on one rank. Ends with the state that it began with."""
     with tempfile.TemporaryDirectory() as folder, _store(Path(folder)) as store:
         threads = max(1, len(os.sched_getaffinity(0)) - torch.get_num_threads())
-        maker = PartMaker(store, Weights().chunk_bytes, threads=threads)
+        maker = PartMaker(store, Weights(), threads=threads)
         publisher = WeightPublisher(store, RUN, Signer.generate(), Weights(), makers=maker)
         publisher.publish_share(Version(1, 1), _snapshot(trainer.policy))
         before = sum(publisher.stored.values())

@@ -13,10 +13,11 @@ from echo_queue.estimate.lora import lora_shape, trained_parameters
 from echo_queue.estimate.model_shape import ModelShape
 
 BYTES_PER_CHANGE = {
-    0.008: 0.94, 0.023: 0.81, 0.05: 0.73, 0.064: 0.95, 0.35: 0.73, 0.85: 0.67
-}  # fmt: skip
-"""bfloat16: share of changed values → bytes for each of them (`python -m benchmarks.delta`, "ours"; 0.05 and 0.85 of
-normally distributed weights). Above 0.05 the encoding is another, which is faster."""
+    "fast": {0.008: 1.31, 0.023: 1.12, 0.064: 0.95, 0.35: 0.73, 0.85: 0.67},
+    "small": {0.008: 0.94, 0.023: 0.81, 0.05: 0.73, 0.064: 0.95, 0.35: 0.73, 0.85: 0.67},
+}
+"""bfloat16: share of changed values → bytes for each of them, by `weights.coding` (`python -m benchmarks.delta`; 0.05
+and 0.85 of normally distributed weights). Above 0.05 both are the same."""
 FLOAT32_DELTA_BYTES = 2.27
 """float32: nearly every value changes with an update; bytes for each, at lr 1e-4."""
 LORA_DELTA_BYTES = {"float32": 2.65, "bfloat16": 0.63}
@@ -26,9 +27,9 @@ ANCHOR_BYTES = {"float32": 3.33, "bfloat16": 1.33}
 values."""
 WORTHWHILE = 0.9
 """A delta that is not smaller than this share of an anchor is published as an anchor (docs/weights.md, "Routes")."""
-ENCODE_BYTES_PER_S = 0.65e9
-APPLY_BYTES_PER_S = 0.69e9
-"""Bytes of weights per second that one thread encodes and applies, digests included, at 0.8 % changed values."""
+ENCODE_BYTES_PER_S = {"fast": 1.4e9, "small": 0.5e9}
+APPLY_BYTES_PER_S = {"fast": 2.0e9, "small": 0.65e9}
+"""Bytes of weights per second that one thread encodes and applies, digests included, at 2.3 % changed values."""
 MERGE_BYTES_PER_S = 0.6e9
 """Bytes of bfloat16 matrices per second into which one thread merges adapters of rank 32 (docs/lora.md)."""
 
@@ -77,21 +78,22 @@ def delta_bytes(config: Config, shape: ModelShape, change: float) -> int:
     elif config.model.dtype == "float32":
         delta = FLOAT32_DELTA_BYTES * shape.total
     else:
-        delta = bytes_per_change(change) * change * shape.total
+        delta = bytes_per_change(change, config.weights.coding) * change * shape.total
     anchor = anchor_bytes(config, shape)
     return round(delta) if delta < WORTHWHILE * anchor else anchor
 
 
-def bytes_per_change(change: float) -> float:
+def bytes_per_change(change: float, coding: str) -> float:
     """Returns the bytes for each changed bfloat16 value, between measured shares by the logarithm of the share."""
-    shares = sorted(BYTES_PER_CHANGE)
+    measured = BYTES_PER_CHANGE[coding]
+    shares = sorted(measured)
     if change <= shares[0]:
-        return BYTES_PER_CHANGE[shares[0]]
+        return measured[shares[0]]
     for low, high in pairwise(shares):
         if change <= high:
             place = math.log(change / low) / math.log(high / low)
-            return BYTES_PER_CHANGE[low] + place * (BYTES_PER_CHANGE[high] - BYTES_PER_CHANGE[low])
-    return BYTES_PER_CHANGE[shares[-1]]
+            return measured[low] + place * (measured[high] - measured[low])
+    return measured[shares[-1]]
 
 
 def broadcast(config: Config, shape: ModelShape, change: float, link_gbit: float) -> Broadcast:
@@ -103,8 +105,8 @@ def broadcast(config: Config, shape: ModelShape, change: float, link_gbit: float
     size, published = delta_bytes(config, shape, change), published_bytes(config, shape)
     crossings = 1 if published > config.weights.part_bytes else 2
     transfer_s = crossings * size * 8 / (link_gbit * 1e9)
-    apply_s = published / APPLY_BYTES_PER_S + merge_s(config, shape)
-    return Broadcast(size, published / ENCODE_BYTES_PER_S, transfer_s, apply_s)
+    apply_s = published / APPLY_BYTES_PER_S[config.weights.coding] + merge_s(config, shape)
+    return Broadcast(size, published / ENCODE_BYTES_PER_S[config.weights.coding], transfer_s, apply_s)
 
 
 def merge_s(config: Config, shape: ModelShape) -> float:

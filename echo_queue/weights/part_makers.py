@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from echo_queue import config
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.ciphers import cut
@@ -38,7 +39,8 @@ UPLOADS = 4
 """The number of parts that a rank uploads while it codes two further ones."""
 CODING = 2
 """The number of parts whose pieces are coded at a time, so that no thread is idle while a part ends."""
-SETTINGS = Settings()
+CODINGS = {"fast": Settings(classes_below=0.0), "small": Settings()}
+"""`weights.coding`."""
 Encoded = tuple[Piece, tuple[Packed, ...]]
 """A piece and its streams."""
 
@@ -92,12 +94,13 @@ class PartMakers(Protocol):
 
 
 class PartMaker:
-    """Makes the parts of one rank's share. `threads`: those that code pieces."""
+    """Makes the parts of one rank's share, as `settings` say. `threads`: those that code pieces."""
 
     def __init__(
-        self, store: ObjectStore, chunk_bytes: int, *, chunk_key: bytes | None = None, threads: int = 1
+        self, store: ObjectStore, settings: config.Weights, *, chunk_key: bytes | None = None, threads: int = 1
     ) -> None:
-        self._store, self._chunk_bytes, self._chunk_key, self._threads = store, chunk_bytes, chunk_key, threads
+        self._store, self._chunk_bytes, self._chunk_key = store, settings.chunk_bytes, chunk_key
+        self._coding, self._threads = CODINGS[settings.coding], threads
         self._kept: Share | None = None
         """The newest published version."""
         self._next: Share | None = None
@@ -161,12 +164,12 @@ class PartMaker:
             row = making.share.rows[stretch]
             codes = on_host(row)
             if order.base is None:
-                return encode_piece(stretch, None, codes, SETTINGS)
+                return encode_piece(stretch, None, codes, self._coding)
             if self._next is None:
-                return encode_piece(stretch, HostPair(self._before(stretch, order.span), codes), codes, SETTINGS)
+                return encode_piece(stretch, HostPair(self._before(stretch, order.span), codes), codes, self._coding)
             assert self._kept is not None, "a delta needs a base"
             versions = RecordingPair(pair(self._kept.rows[stretch].to(row.device), row, codes))
-            encoded = encode_piece(stretch, versions, codes, SETTINGS)
+            encoded = encode_piece(stretch, versions, codes, self._coding)
             if versions.undo is not None:
                 self._recorded[stretch] = versions.undo
             return encoded

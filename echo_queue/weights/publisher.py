@@ -82,7 +82,7 @@ class WeightPublisher:
         announce: Announce = lambda announcement, document: None,
     ) -> None:
         self._store, self._run, self._signer, self._settings = store, run, signer, settings
-        self._makers = makers or PartMaker(store, settings.chunk_bytes, chunk_key=chunk_key)
+        self._makers = makers or PartMaker(store, settings, chunk_key=chunk_key)
         self._announce = announce
         self.stored: Counter[str] = Counter()
         """The bytes stored for routes since the start, by kind ("anchor", "delta")."""

@@ -65,7 +65,7 @@ class PartThread(threading.Thread):
     def _maker(self, begin: Instruction) -> PartMaker:
         return PartMaker(
             self._store,
-            self._config.weights.chunk_bytes,
+            self._config.weights,
             chunk_key=bytes.fromhex(begin.chunk_key) if begin.chunk_key else None,
             threads=coding_threads(self._config),
         )

@@ -117,7 +117,7 @@ def open_broadcast(
     announcer = Announcer(announcements)
     chunk_key = signing_key.run_keys(signer).chunk_key if config.weights.encrypt else None
     threads = coding_threads(config)
-    own = PartMaker(store, config.weights.chunk_bytes, chunk_key=chunk_key, threads=threads)
+    own = PartMaker(store, config.weights, chunk_key=chunk_key, threads=threads)
     # A rank whose store does not answer reports that once its request has reached the store's own deadline.
     deadline_s = store.deadline_s + team.deadline_s
     makers = RankedMakers(team, own, deadline_s, chunk_key) if team.size > 1 else own

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from echo_queue import weights
+from echo_queue.config import Weights
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
@@ -181,7 +182,7 @@ def test_a_delta_composed_of_changes_is_the_delta_between_two_copies(
     """… byte for byte. Only the newest version is held; what came before is subtracted from it."""
     spans, codec = (2, 4), delta.Settings(shard_bytes=1 << 20)
     shares = [Share.whole(tensors, dtype, codec.shard_bytes) for tensors in history(4, share=share)]
-    maker = PartMaker(object_store, 1 << 20)
+    maker = PartMaker(object_store, Weights(chunk_bytes=1 << 20, coding="small"))
     for number, share_of in enumerate(shares):
         maker.take(share_of)
         list(maker.make(RouteOrder(Version(0, number), Version(0, number - 1) if number else None, 1)))
@@ -205,7 +206,7 @@ def test_threads_do_not_change_a_byte(object_store: ObjectStore, threads: int) -
     """Tensors of several pieces each, so that the pieces of a part are coded at the same time."""
     generator = torch.Generator().manual_seed(1)
     weights_of = {f"w{number}": torch.randn(3_000_000, generator=generator).bfloat16() for number in range(3)}
-    maker = PartMaker(object_store, 1 << 18, threads=threads)
+    maker = PartMaker(object_store, Weights(chunk_bytes=1 << 18, coding="small"), threads=threads)
     maker.take(Share.whole(weights_of, "bfloat16", 9 << 20))
     stored = [object_store.get(part.part.key) for part in maker.make(RouteOrder(Version(0, threads))) if part]
     assert stored == [shard.data for shard in delta.encode({}, weights_of, None, delta.Settings(shard_bytes=9 << 20))]

@@ -11,7 +11,7 @@ from torch import Tensor, distributed
 from torch.distributed import tensor as sharded
 from torch.distributed.device_mesh import DeviceMesh
 
-from echo_queue.config import Config
+from echo_queue.config import Config, Weights
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.endpoint import StoreEndpoint
@@ -66,7 +66,7 @@ class Learner:
         self.announced: list[Any] = []
         self._shares: list[weakref.ref[Share]] = []
         weights = self._config.weights
-        own = PartMaker(store, weights.chunk_bytes, chunk_key=CHUNK_KEY, threads=2)
+        own = PartMaker(store, weights, chunk_key=CHUNK_KEY, threads=2)
         self._parts = PartThread(self._config, store, team)
         if team.first:
             makers = RankedMakers(team, own, DEADLINE_S, CHUNK_KEY) if team.size > 1 else own
@@ -212,7 +212,7 @@ def silent(team: Team, folder: Path, endpoint: StoreEndpoint) -> str:
     """Rank 1 hands nothing over."""
     if team.rank == 1:
         return ""
-    makers = RankedMakers(team, PartMaker(ObjectStore(endpoint, RUN), 4_096), 0.2, None)
+    makers = RankedMakers(team, PartMaker(ObjectStore(endpoint, RUN), Weights(chunk_bytes=4_096)), 0.2, None)
     publisher = WeightPublisher(ObjectStore(endpoint, RUN), "run", SIGNER, config(folder).weights, makers=makers)
     with pytest.raises(RankLostError) as error:
         publisher.publish(Version(1, 0), {"a": torch.zeros(9_000), "b": torch.ones(9_000)}, "float32")
