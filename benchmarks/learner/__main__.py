@@ -17,7 +17,7 @@ from itertools import product
 import torch
 
 from benchmarks.learner.rows import Row, measured, name_of, shown, targets
-from benchmarks.learner.work import MIXES, SHAPES, Mix
+from benchmarks.learner.work import FAKE, MIXES, REAL, Mix
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.launch.backoff import RestartBackoff
@@ -44,13 +44,13 @@ def main() -> int:
     if team.first:
         print(f"torch {torch.__version__}, {team.size} x {name_of(where)}, {kept} activation checkpointing", flush=True)
     rows: list[Row] = []
-    for shape in ["fake"] if options.fake else options.shapes:
-        sizes = SHAPES[shape] | ({"num_hidden_layers": options.layers} if options.layers else {})
-        name = f"{shape}, {options.layers} layers" if options.layers else shape
+    shapes = FAKE if options.fake else {name: REAL[name] for name in options.shapes}
+    for name, whole in shapes.items():
+        shape = whole.cut(options.layers)
         for micro_tokens, mix in product(options.micro_tokens, MIXES[kind]):
-            row = Row(name, str(mix), micro_tokens, team.size)
-            config = _config(mix, options, micro_tokens)
-            for found in measured(row, sizes, mix, config, where=where, team=team, repeats=options.repeats):
+            row = Row(f"{name}{shape}", str(mix), micro_tokens, team.size)
+            config = _config(mix, options, micro_tokens, shape.rank)
+            for found in measured(row, shape, mix, config, where=where, team=team, repeats=options.repeats):
                 rows.append(found)
                 if team.first:
                     shown(found)
@@ -62,7 +62,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--fake", action="store_true", help="tiny shapes")
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["0.6B", "4B", "8B"])
+    parser.add_argument("--shapes", nargs="+", choices=REAL, default=[*REAL])
     parser.add_argument("--layers", type=int, help="fewer layers than the shape has; stated with the figures")
     parser.add_argument("--micro-tokens", type=int, nargs="+", help="default: 16384")
     parser.add_argument("--repeats", type=int, default=2)
@@ -76,7 +76,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _config(mix: Mix, options: argparse.Namespace, micro_tokens: int) -> Config:
+def _config(mix: Mix, options: argparse.Namespace, micro_tokens: int, rank: int = 0) -> Config:
     """Returns the configuration of a run whose groups are those of `mix`."""
     learner = {
         "batch_groups": mix.groups,
@@ -86,7 +86,12 @@ def _config(mix: Mix, options: argparse.Namespace, micro_tokens: int) -> Config:
         "ranks": options.ranks,
         "lr": 1e-6,
     }
-    model = {"dtype": "bfloat16", "max_prompt_tokens": mix.prompt, "max_new_tokens": mix.completion}
+    model = {
+        "dtype": "bfloat16",
+        "lora": {"rank": rank},
+        "max_prompt_tokens": mix.prompt,
+        "max_new_tokens": mix.completion,
+    }
     return Config.model_validate(
         {
             "run": {"name": "benchmark", "dir": "runs/benchmark"},

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from benchmarks.learner.parts import shares
 from benchmarks.learner.stages import Stages
 from benchmarks.learner.timing import timed
 from benchmarks.learner.trainers import Ours, Trainer, ways
-from benchmarks.learner.work import Mix
+from benchmarks.learner.work import Mix, Shape
 from echo_queue.config import Config
 from echo_queue.estimate import shape_of
 from echo_queue.estimate.learner_memory import learner_memory
@@ -51,11 +50,11 @@ class Row:
 
 
 def measured(
-    row: Row, sizes: Mapping[str, Any], mix: Mix, config: Config, *, where: torch.device, team: Team, repeats: int
+    row: Row, shape: Shape, mix: Mix, config: Config, *, where: torch.device, team: Team, repeats: int
 ) -> Iterator[Row]:
     """Yields a row for each way of training `mix`. A way that needs too much memory says so, on one rank."""
-    groups = mix.batch(sizes["vocab_size"])
-    for way, make in ways(sizes, config.learner, where, groups, team).items():
+    groups = mix.batch(shape.sizes["vocab_size"])
+    for way, make in ways(shape, config.learner, where, groups, team).items():
         here = replace(row, way=way)
         try:
             yield figures(here, make(), mix, config, where=where, team=team, repeats=repeats)

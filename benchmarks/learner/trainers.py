@@ -1,18 +1,19 @@
 """Ours and the baselines: ways to take one step on the same batch, with the same model, optimizer and precision."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from benchmarks.learner.work import random_model
+from benchmarks.learner.work import Shape, random_model
 from echo_queue.config import Learner
+from echo_queue.config.model import Lora
 from echo_queue.records import Group
 from learner.batch.packing import Packing
 from learner.batch.prepare import prepare
@@ -20,6 +21,7 @@ from learner.model.activations import checkpoint_layers
 from learner.model.attention.rectangles import Rectangles
 from learner.model.head import Head, token_scores
 from learner.model.loading import prepare as for_scorer
+from learner.model.lora.adapters import Adapters
 from learner.model.policy import Policy
 from learner.model.scorer import LOGITS_AT_ONCE
 from learner.model.sharding import shard
@@ -46,7 +48,7 @@ class Ours:
 
     def __init__(
         self,
-        sizes: Mapping[str, Any],
+        shape: Shape,
         settings: Learner,
         where: torch.device,
         groups: Sequence[Group],
@@ -54,8 +56,11 @@ class Ours:
         team: Team,
         packing: type[Packing] | None = None,
     ) -> None:
-        self.model, self._settings, self._groups = for_scorer(random_model(sizes, where)), settings, groups
-        self.policy = Policy(self.model, settings, torch.bfloat16, team)
+        self.model, self._settings, self._groups = for_scorer(random_model(shape, where)), settings, groups
+        adapters = Adapters(self.model, Lora(rank=shape.rank)) if shape.rank else None
+        self.policy = Policy(self.model, settings, torch.bfloat16, team, adapters=adapters)
+        if adapters is not None:
+            adapters.initialise(seed=0)
         self.policy.packing = packing or self.policy.packing
 
     def update(self, number: int) -> None:
@@ -68,14 +73,14 @@ class Plain(torch.nn.Module):
 
     def __init__(
         self,
-        sizes: Mapping[str, Any],
+        shape: Shape,
         settings: Learner,
         where: torch.device,
         groups: Sequence[Group],
         logprobs: LogProbs | None = None,
     ) -> None:
         super().__init__()
-        self.model, self._settings, self._device = random_model(sizes, where), settings, where
+        self.model, self._settings, self._device = random_model(shape, where), settings, where
         self._logprobs = logprobs or partial(_our_logprobs, logits_at_once=LOGITS_AT_ONCE[where.type])
         self.model.set_attn_implementation("sdpa")
         layers = self.model.base_model.layers
@@ -106,20 +111,22 @@ class Plain(torch.nn.Module):
 
 
 def ways(
-    sizes: Mapping[str, Any], settings: Learner, where: torch.device, groups: Sequence[Group], team: Team
+    shape: Shape, settings: Learner, where: torch.device, groups: Sequence[Group], team: Team
 ) -> dict[str, Callable[[], Trainer]]:
     """Returns all ways by name: ours first; rectangles where they are another way; the baselines on one rank only.
 
-    TRL's head is left out where TRL is not installed.
+    TRL's head is left out where TRL is not installed. The baselines train all weights.
     """
-    found: dict[str, Callable[[], Trainer]] = {"ours": lambda: Ours(sizes, settings, where, groups, team=team)}
+    found: dict[str, Callable[[], Trainer]] = {"ours": lambda: Ours(shape, settings, where, groups, team=team)}
     if team.size > 1:
         return found
     if where.type == "cuda":
-        found["rectangles"] = lambda: Ours(sizes, settings, where, groups, team=team, packing=Rectangles)
-    found["transformers"] = lambda: Plain(sizes, settings, where, groups)
+        found["rectangles"] = lambda: Ours(shape, settings, where, groups, team=team, packing=Rectangles)
+    if shape.rank:
+        return found
+    found["transformers"] = lambda: Plain(shape, settings, where, groups)
     if _has_trl():
-        found["transformers, TRL's head"] = lambda: Plain(sizes, settings, where, groups, _trl_logprobs)
+        found["transformers, TRL's head"] = lambda: Plain(shape, settings, where, groups, _trl_logprobs)
     return found
 
 

@@ -1,31 +1,78 @@
 """The work that is measured: models of real shapes with random weights, and batches of random tokens.
 
 MFU = FLOP / seconds / the device's peak in dense bfloat16. FLOP = 6 · (weights of the layers · packed tokens + weights
-of the head · drawn tokens) + 12 · layers · heads · head width · pairs of query and key that the mask allows. A shared
-prompt counts once, and what activation checkpointing computes again counts as nothing.
+of the head · drawn tokens) + 12 · layers · heads · head width · pairs of query and key that the mask allows. Weights
+that are not trained count 4 times instead of 6, and experts as often as tokens are routed to them. A shared prompt
+counts once; what activation checkpointing computes again, and the merging of adapters, count as nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from echo_queue.records import Group, Sample, Span
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "fake": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-             "head_dim": 16, "intermediate_size": 128, "vocab_size": 512, "tie_word_embeddings": True},
-    "0.6B": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
-             "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151_936, "tie_word_embeddings": True},
-    "4B": {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
-           "head_dim": 128, "intermediate_size": 9728, "vocab_size": 151_936, "tie_word_embeddings": True},
-    "8B": {"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
-           "head_dim": 128, "intermediate_size": 12_288, "vocab_size": 151_936, "tie_word_embeddings": False},
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model by its configuration, and how it is trained; with `rank` above 0, adapters alone.
+
+    `layers`: those of the real model, where `sizes` has fewer.
+    """
+
+    sizes: Mapping[str, Any]
+    rank: int = 0
+    layers: int = 0
+
+    def cut(self, layers: int | None) -> "Shape":
+        """Returns the shape with another number of layers; None leaves it as it is."""
+        whole = self.layers or self.sizes["num_hidden_layers"]
+        return (
+            self if layers is None else replace(self, sizes={**self.sizes, "num_hidden_layers": layers}, layers=whole)
+        )
+
+    def __str__(self) -> str:
+        """The number of layers, where it is not that of the real model."""
+        return f", {self.sizes['num_hidden_layers']} of {self.layers} layers" if self.layers else ""
+
+
+TINY = {"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 512,
+        "tie_word_embeddings": True}  # fmt: skip
+QWEN3 = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936}
+QWEN3_8B = QWEN3 | {"hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
+                    "intermediate_size": 12_288, "tie_word_embeddings": False}  # fmt: skip
+FAKE = {
+    "fake": Shape(TINY),
+    "fake LoRA": Shape(TINY, rank=4),
+    "fake MoE": Shape(
+        TINY | {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    ),
+}
+REAL = {
+    "0.6B": Shape(
+        QWEN3 | {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 3072,
+                 "tie_word_embeddings": True}
+    ),
+    "4B": Shape(
+        QWEN3 | {"hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32, "intermediate_size": 9728,
+                 "tie_word_embeddings": True}
+    ),
+    "8B": Shape(QWEN3_8B),
+    "8B LoRA": Shape(QWEN3_8B, rank=32),
+    "30B-A3B": Shape(
+        QWEN3 | {"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 32,
+                 "num_key_value_heads": 4, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+                 "num_experts_per_tok": 8, "norm_topk_prob": True, "tie_word_embeddings": False},
+        layers=48,
+    ),
 }  # fmt: skip
-"""Qwen3's shapes."""
+"""Qwen3's shapes. Of 30B-A3B, six layers need as much memory for training as 4B."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +97,10 @@ class Mix:
         shared, own, samples = self.prompt - 1, self.completion, self.samples
         tokens = self.groups * (shared + samples * own)
         pairs = self.groups * (shared * (shared + 1) / 2 + samples * (own * shared + own * (own + 1) / 2))
-        layers = sum(p.numel() for name, p in model.named_parameters() if ".layers." in name and p.ndim >= 2)
-        head = settings.vocab_size * settings.hidden_size
+        layers = sum(_flop(p, settings) for name, p in model.named_parameters() if ".layers." in name and p.ndim >= 2)
+        head = _flop(model.get_output_embeddings().weight, settings)
         attention = 12 * settings.num_hidden_layers * settings.num_attention_heads * settings.head_dim * pairs
-        return float(6 * (layers * tokens + head * self.drawn) + attention)
+        return float(layers * tokens + head * self.drawn + attention)
 
     def batch(self, vocabulary: int) -> list[Group]:
         """Returns the same random tokens each time, half of every group with a reward."""
@@ -76,10 +123,17 @@ MIXES = {
 }
 
 
-def random_model(sizes: Mapping[str, Any], where: torch.device) -> PreTrainedModel:
-    """Returns a model of random weights in float32, made on the device."""
+def random_model(shape: Shape, where: torch.device) -> PreTrainedModel:
+    """Returns a model of random weights, made on the device: in float32, or in bfloat16 if it is not trained."""
     torch.manual_seed(0)
+    dtype = torch.bfloat16 if shape.rank else torch.float32
     with torch.device(where):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(Qwen3Config(**sizes), dtype=torch.float32)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape.sizes), dtype=dtype)
     model.eval()
     return model
+
+
+def _flop(weight: Tensor, settings: PretrainedConfig) -> float:
+    """Returns the FLOP of forward and backward pass for each token that is multiplied with the weights of a layer."""
+    routed = settings.num_experts_per_tok / settings.num_experts if weight.ndim == 3 else 1.0
+    return (6 if weight.requires_grad else 4) * routed * weight.numel()
