@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from learner import follower, leader
+from learner import follower, leader, training_loop
 from learner.leader import Leader
 from learner.model.policy import Policy
 from learner.ranks.team import Team
@@ -90,7 +90,7 @@ def _in_the_backward_pass(rank: int, die: Die) -> None:
 
 def _in_the_snapshot(rank: int, die: Die) -> None:
     """The other ranks are in the collectives of the snapshot by then, and wait."""
-    _wrap(Policy, "snapshot", before=lambda *_: die())
+    _wrap(training_loop, "take_share", before=lambda *_: die())
 
 
 def _between_the_uploads(rank: int, die: Die) -> None:
