@@ -1,6 +1,6 @@
 """Ours and the baselines: ways to take one step on the same batch, with the same model, optimizer and precision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -21,10 +21,11 @@ from learner.model.activations import checkpoint_layers
 from learner.model.attention.rectangles import Rectangles
 from learner.model.head import Head, token_scores
 from learner.model.loading import prepare as for_scorer
-from learner.model.lora.adapters import Adapters
+from learner.model.lora.adapters import Adapters, base_name
+from learner.model.lora.frozen_base import FrozenBase
 from learner.model.policy import Policy
 from learner.model.scorer import LOGITS_AT_ONCE
-from learner.model.sharding import shard
+from learner.model.sharding import local, shard
 from learner.ranks.team import Team
 from learner.update import learn
 
@@ -61,7 +62,13 @@ class Ours:
         self.policy = Policy(self.model, settings, torch.bfloat16, team, adapters=adapters)
         if adapters is not None:
             adapters.initialise(seed=0)
+            self.policy.frozen_base = FrozenBase.described("random", self._base, adapters, share=team.share)
         self.policy.packing = packing or self.policy.packing
+
+    def _base(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the tensors of the base model to which the adapters belong."""
+        named = ((base_name(name), parameter) for name, parameter in self.model.named_parameters())
+        return ((name, local(parameter.detach())) for name, parameter in named if name)
 
     def update(self, number: int) -> None:
         learn(self.policy, self._groups, number, self._settings, 1.0)
