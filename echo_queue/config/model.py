@@ -354,7 +354,7 @@ class Weights(Section):
     anchor_every: Positive = 128
     """Largest number of publications from one anchor to the next. An anchor is a version that is also stored whole; the
     others are stored as deltas to an earlier version. An anchor is due earlier once the deltas since the last one come
-    to half of its bytes."""
+    to twice its bytes."""
     skips: tuple[Annotated[int, Field(ge=2)], ...] = (2, 4, 8)
     """Numbers of publications that further deltas span, for workers that missed some versions."""
     encrypt: bool = False

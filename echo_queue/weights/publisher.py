@@ -43,9 +43,9 @@ WORTHWHILE = 0.9
 SPARSE = 0.5
 """Deltas that span several publications are made only where a version's own delta is smaller than this share of an
 anchor: where most elements change, a delta that spans two publications is hardly smaller than the anchor."""
-DEBT = 0.5
-"""An anchor is due once the deltas since the last one come to this share of it. So a worker that comes late fetches
-at most one and a half anchors, and the anchors cost the learner at most twice what its deltas do."""
+DEBT = 2.0
+"""An anchor is due once the deltas since the last one come to so many times its bytes. So a worker that comes late
+fetches at most what three anchors have, and anchors cost the learner at most half of what its deltas do."""
 OVERDUE = 2
 """An anchor that is due this many times over is made even if the next version is waiting."""
 

@@ -126,13 +126,13 @@ def test_versions_only_ascend(object_store: ObjectStore, number: int) -> None:
         learner.publish(Version(0, number), model(), "float32")
 
 
-def test_an_anchor_is_due_once_the_deltas_since_the_last_come_to_half_of_one(object_store: ObjectStore) -> None:
+def test_an_anchor_is_due_once_the_deltas_since_the_last_come_to_twice_its_bytes(object_store: ObjectStore) -> None:
     learner, owed, anchor, dues = weight_publisher(object_store), 0, 0, []
-    for number, tensors in enumerate(history(8, share=0.2)):
+    for number, tensors in enumerate(history(24, share=0.2)):
         published = learner.publish(Version(0, number), tensors, "float32")
         route = manifest_of(object_store, published).route
         owed, anchor = (owed + route.size, anchor) if route.base else (0, route.size)
-        dues.append(owed > anchor / 2)
+        dues.append(owed > 2 * anchor)
         made = [one for one in learner.further(Version(0, number)) if one.base is None]
         assert bool(made) == dues[-1], number
         owed, anchor = (0, made[0].size) if made else (owed, anchor)
