@@ -2,9 +2,15 @@
 
 import ctypes
 import os
+import random
 import signal
 import subprocess
+import sys
 import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
 
 POLL_S = 0.01
 LONGEST_S = 3_600.0
@@ -38,6 +44,29 @@ class Forked:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+
+def run_child(prepare: Callable[[], None], run: Callable[[], int]) -> NoReturn:
+    """Runs a child, just forked, to its end: `prepare` gives it its files, `run` its exit code.
+
+    It takes over neither its parent's signal handlers nor its random numbers.
+    """
+    code = 1
+    try:
+        prepare()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        random.seed()
+        code = run()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def set_process_name(name: str) -> None:

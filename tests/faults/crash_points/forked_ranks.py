@@ -5,11 +5,7 @@ input that ends with the launcher, rank 0's listening socket, and no other file 
 """
 
 import os
-import random
-import signal
 import socket
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,7 +14,7 @@ from typing import NoReturn
 
 from echo_queue import failpoints
 from learner.ranks import launcher
-from tests.faults.crash_points.forked_process import Forked
+from tests.faults.crash_points.forked_process import Forked, run_child
 
 
 class ForkedRank(Forked):
@@ -59,21 +55,10 @@ def _close_all_but(kept: int) -> None:
 
 def _run_rank(run: Callable[[], int], environ: Mapping[str, str], stdin: int, kept: int) -> NoReturn:
     """Runs the rank to its end. `kept`: the one file that it has of the launcher's, besides its output."""
-    code = 1
-    try:
+
+    def prepare() -> None:
         os.dup2(stdin, 0)
         _close_all_but(kept)
         os.environ.update(environ)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        random.seed()
-        code = run()
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+
+    run_child(prepare, run)

@@ -7,11 +7,8 @@
 
 import ctypes
 import os
-import random
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from typing import IO, NoReturn
 from echo_queue.errors import EchoQueueError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.supervisor import Role, Supervisor, sign
-from tests.faults.crash_points.forked_process import POLL_S, Forked, set_process_name
+from tests.faults.crash_points.forked_process import POLL_S, Forked, run_child, set_process_name
 from tests.faults.storm.roles import run_role
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
@@ -92,8 +89,8 @@ def _fork(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[
 
 def _run_child(name: str, run: Callable[[], int], log: IO[bytes], announce: Callable[[], None]) -> NoReturn:
     """Runs the child to its end. It holds no file of its parent's but the log."""
-    code = 1
-    try:
+
+    def prepare() -> None:
         os.setsid()
         set_process_name(name)
         announce()
@@ -101,19 +98,8 @@ def _run_child(name: str, run: Callable[[], int], log: IO[bytes], announce: Call
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         os.closerange(3, 1 + max(int(entry.name) for entry in Path("/proc/self/fd").iterdir()))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        random.seed()
-        code = run()
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+
+    run_child(prepare, run)
 
 
 def adopt_orphans() -> None:
