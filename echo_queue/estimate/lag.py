@@ -34,12 +34,14 @@ class Lag:
         return self.kappa_needed <= self.kappa
 
 
-def lag(s: int, kappa: int | Literal["auto"], *, t_train_s: float, t_bcast_s: float, t_gen_s: float) -> Lag:
-    """Reckons with the κ of the configuration, or with the needed one where that is larger or κ is "auto".
+def kappa_needed(t_bcast_s: float, t_train_s: float) -> int:
+    """Returns κ = max(1, ⌈T_bcast / T_train⌉), the smallest that dissemination sustains."""
+    return max(1, math.ceil(t_bcast_s / max(t_train_s, 1e-6)))
 
-    `learner.publication.publish_thread.publication_period` takes the same κ, and at most S + 1.
-    """
-    needed = max(1, math.ceil(t_bcast_s / t_train_s))
+
+def lag(s: int, kappa: int | Literal["auto"], *, t_train_s: float, t_bcast_s: float, t_gen_s: float) -> Lag:
+    """Reckons with the κ of the configuration, or with the needed one where that is larger or κ is "auto"."""
+    needed = kappa_needed(t_bcast_s, t_train_s)
     configured = min(needed, s + 1) if kappa == "auto" else kappa
     effective, away_s = max(configured, needed), t_bcast_s + t_gen_s
     rest = s - effective - QUEUED_UPDATES

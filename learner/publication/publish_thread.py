@@ -9,7 +9,6 @@
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import NamedTuple, Self
 import torch
 
 from echo_queue.errors import DeadlineError, Problem
+from echo_queue.estimate.lag import kappa_needed
 from echo_queue.queue import Status
 from echo_queue.records import Version
 from echo_queue.weights.layout import Share
@@ -36,8 +36,8 @@ Further = Callable[[Version, Callable[[], bool]], object]
 
 
 def publication_period(t_bcast_s: float, t_train_s: float, s: int) -> int:
-    """Returns κ = max(1, ⌈T_bcast / T_train⌉), the smallest that dissemination sustains; at most S + 1."""
-    return min(max(1, math.ceil(t_bcast_s / max(t_train_s, 1e-6))), s + 1)
+    """Returns the needed κ, at most S + 1."""
+    return min(kappa_needed(t_bcast_s, t_train_s), s + 1)
 
 
 class Snapshot(NamedTuple):
@@ -78,7 +78,7 @@ class PublishThread(threading.Thread):
 
     @property
     def free(self) -> bool:
-        """Whether a version may be handed over. Less urgent work may still go on, but is then brought to an end."""
+        """True if a version may be handed over. Less urgent work may still go on, but is then brought to an end."""
         with self._changed:
             return self._publishing is None and self._waiting is None
 
