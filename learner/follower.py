@@ -19,7 +19,7 @@ class Follower:
     def __init__(self, team: Team, parts: PartThread) -> None:
         self._team, self._parts = team, parts
         self._over = False
-        """Whether rank 0 has said that no more orders follow."""
+        """True once rank 0 has said that no more orders follow."""
 
     def start(self) -> None:
         """Starts the thread that makes this rank's parts of the versions."""

@@ -1,4 +1,4 @@
-"""What a learner does besides updates: the snapshot to publish, a publication, a checkpoint and its way back.
+"""The work of a learner besides updates: the snapshot to publish, a publication, a checkpoint and its way back.
 
 The store is the project's own S3 server on this machine's disk: its speed is no network's.
 """

@@ -31,10 +31,10 @@ class Shape:
 
     def cut(self, layers: int | None) -> "Shape":
         """Returns the shape with another number of layers; None leaves it as it is."""
+        if layers is None:
+            return self
         whole = self.layers or self.sizes["num_hidden_layers"]
-        return (
-            self if layers is None else replace(self, sizes={**self.sizes, "num_hidden_layers": layers}, layers=whole)
-        )
+        return replace(self, sizes={**self.sizes, "num_hidden_layers": layers}, layers=whole)
 
     def __str__(self) -> str:
         """The number of layers, where it is not that of the real model."""

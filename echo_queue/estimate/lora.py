@@ -1,4 +1,4 @@
-"""What LoRA adapters add to a model, and which of its matrices they change (`learner.model.lora`)."""
+"""The parameters that LoRA adapters add to a model, and the matrices that they change (`learner.model.lora`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -27,7 +27,10 @@ BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 @dataclass(frozen=True)
 class LoraDescription:
-    """What adapters belong to. `base`: the tensors of the base model in the type that is served, tied ones once."""
+    """The base model to which adapters belong, and their scaling.
+
+    `base`: its tensors in the type that is served, tied ones once.
+    """
 
     scaling: float
     base: tuple[TensorInfo, ...]

@@ -106,9 +106,9 @@ class PartMaker:
         self._next: Share | None = None
         """The version that is being published."""
         self._changes: deque[dict[Stretch, Undo]] = deque()
-        """What the last publications changed, the newest first."""
+        """The changes of the last publications, the newest first."""
         self._recorded: dict[Stretch, Undo] = {}
-        """What the delta made last to the next version changes."""
+        """The changes of the delta that was made last to the next version."""
         self._keys: list[str] = []
         """The parts of the route made last that may be stored."""
 

@@ -31,7 +31,7 @@ from learner.ranks.team import Team
 ROUTER = re.compile(r"\.mlp\.(gate|router)\.(weight|bias)$")
 """The parameters of routers: `gate` of Qwen3-MoE and Mixtral, `router` of gpt-oss."""
 UNSET = -1
-"""What an integer buffer holds before it is computed."""
+"""The value of an integer buffer before it is computed."""
 
 
 def load_policy(settings: config.Config, device: torch.device, team: Team) -> Policy:

@@ -1,4 +1,4 @@
-"""What the ranks tell one another while they publish a version together, as JSON.
+"""The messages of the ranks while they publish a version together, as JSON.
 
 Rank 0 gives instructions, the same to all; each other rank reports every part once it is stored. A failure is such a
 report, never a silence. Decoders raise `ValueError` for what no encoder wrote.
@@ -22,7 +22,7 @@ NAME = "publication {}"
 
 @dataclass(frozen=True)
 class Instruction:
-    """What all ranks do next, as `PartMakers` says; with "begin" they hear the chunk key, and "end" is the last one.
+    """The next step of all ranks, as `PartMakers` says; "begin" tells them the chunk key, and "end" is the last one.
 
     `route`: the one to make. `changes`: how many publications' changes to keep.
     """

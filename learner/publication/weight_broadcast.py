@@ -62,7 +62,7 @@ class WeightBroadcast:
 
     @property
     def free(self) -> bool:
-        """Whether a version may be handed over: none is being published."""
+        """True if a version may be handed over: none is being published."""
         return self._thread.free
 
     def hand_over(self, snapshot: Snapshot) -> None:

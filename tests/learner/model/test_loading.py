@@ -96,7 +96,7 @@ def rows(team: Team, base: Path) -> list[dict[str, Tensor]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama", "qwen3_moe"])
 def test_ranks_hold_the_rows_of_one_model(model: str, tmp_path: Path) -> None:
-    """Of five experts too, which three ranks share unevenly."""
+    """Three ranks share five experts, too, although unevenly."""
     MODELS[model]().save_pretrained(tmp_path)
     ranks = run_ranks(3, rows, tmp_path)
     for number, dtype in enumerate((torch.float32, torch.bfloat16)):

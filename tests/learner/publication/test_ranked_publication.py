@@ -118,7 +118,7 @@ class Learner:
 
 
 class Published(NamedTuple):
-    """What rank 0 announced, and the bytes of the weights that this rank holds once all is published."""
+    """The announcements of rank 0, and the bytes of the weights that this rank holds once all is published."""
 
     announced: list[Any]
     held: int
