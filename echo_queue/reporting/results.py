@@ -9,7 +9,7 @@ from echo_queue.errors import ConfigError, Problem
 from echo_queue.reporting import html, metrics
 
 
-def write(config: Config, *, identity: bool | None = None) -> Path:
+def write(config: Config, *, identity: bool | None = None, dead: int | None = None) -> Path:
     """Writes the report, and returns its path. Raises `ConfigError` where a package for it is missing."""
     if missing := problem(config):
         raise ConfigError(missing)
@@ -20,7 +20,7 @@ def write(config: Config, *, identity: bool | None = None) -> Path:
         tensorboard.write(updates, config.run.dir / "tensorboard")
     if identity is None and marker(config).exists():
         identity = True
-    return html.write(config, identity=identity)
+    return html.write(config, identity=identity, dead=dead)
 
 
 def marker(config: Config) -> Path:
