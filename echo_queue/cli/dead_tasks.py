@@ -6,7 +6,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Operator
-from echo_queue.reporting import results
+from echo_queue.reporting import outcome
 
 AT_ONCE = 100
 """Tasks revived in one call, during which Redis serves nobody else."""
@@ -37,5 +37,5 @@ def revive_all(config: Config, operator: Operator) -> int:
 
 
 def _revive(config: Config, operator: Operator, tasks: list[str]) -> int:
-    results.reopen(config)
+    outcome.forget(config)
     return sum(operator.revive(tasks[first : first + AT_ONCE]) for first in range(0, len(tasks), AT_ONCE))

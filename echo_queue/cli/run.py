@@ -10,15 +10,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
 from rich.console import Console
 from rich.markup import escape
 
-from echo_queue.atomic_file import write_atomically
 from echo_queue.cli.audit import sentence
 from echo_queue.cli.config import problems_of
 from echo_queue.cli.dead_tasks import revive_all
@@ -43,9 +40,9 @@ from echo_queue.errors import (
 )
 from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role, Supervisor
-from echo_queue.queue import Audit, Operator
+from echo_queue.queue import Audit, Operator, Status
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
-from echo_queue.reporting import metrics, results
+from echo_queue.reporting import metrics, outcome, results
 from echo_queue.reporting.html import duration
 
 SERVICES_DEADLINE_S = 90.0
@@ -68,11 +65,12 @@ def run(path: Path) -> int:
         problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
     if config is None or problems:
         raise ConfigError(*problems)
-    if finished(config):
-        _print_finished(config)
+    if (end := outcome.read(config)) and end.finished:
+        _print_finished(config, end)
         return DONE
     environ = {**os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
     with Supervisor(config.run.dir, environ) as roles:
+        outcome.forget(config)
         before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             found = Pipeline(config, path, roles).run()
@@ -101,6 +99,7 @@ class End(NamedTuple):
     """What the queue said at the end of a run. `dead`: why prompts died, the commonest reason first."""
 
     audit: Audit
+    status: Status
     dead: Sequence[DeadCause]
 
 
@@ -148,7 +147,7 @@ class Pipeline:
             watcher.refresh()
             screen.refresh()
             queue = monitor(config)
-            return End(queue.audit(), causes(queue.dead(LOOKED_AT)))
+            return End(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)))
 
     def _wait(self, screen: Screen, until: Callable[[], bool], deadline_s: float, what: str) -> None:
         def refresh_and_check() -> bool:
@@ -196,11 +195,6 @@ def learner(path: Path) -> Role:
     return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True)
 
 
-def finished(config: Config) -> bool:
-    """True if the run has ended and its identity holds."""
-    return results.marker(config).exists()
-
-
 _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 
 
@@ -211,14 +205,12 @@ def _try_dead_again(config: Config) -> None:
 
 
 def _conclude(config: Config, end: End, path: Path) -> int:
-    """Writes the report and the marker, and prints the result of the run. Returns the exit code."""
+    """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
     found = end.audit
     page = results.write(config, identity=found.ok, dead=found.dead)
     console = Console(highlight=False, soft_wrap=True)
     summary = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl"))
-    if found.ok and not found.dead:
-        facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
-        write_atomically(results.marker(config), orjson.dumps(facts), "marker")
+    outcome.write(config, summary.updates, found, end.status)
     console.print()
     if summary.updates:
         console.print(_result_line(config, summary))
@@ -276,10 +268,9 @@ def _print_paths(console: Console, config: Config, page: Path) -> None:
     console.print(f"  metrics  {config.run.dir / 'metrics.jsonl'}")
 
 
-def _print_finished(config: Config) -> None:
+def _print_finished(config: Config, end: outcome.Outcome) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    facts = orjson.loads(results.marker(config).read_bytes())
-    console.print(f"[bold]{config.run.name}[/] is finished: {facts['updates']:,} updates, {facts['finished']}")
+    console.print(f"[bold]{config.run.name}[/] is finished: {end.updates:,} updates, {end.ended:%Y-%m-%d %H:%M} UTC")
     _print_paths(console, config, config.run.dir / "report.html")
     console.print(f"  To run it again from scratch, remove {config.run.dir} or name another run.dir.")
 
