@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from echo_queue.queue import Outcome, RunRules, library
 from echo_queue.records import Version
 from tests.queue.clients import Clients
-from tests.queue.queue_harness import QueueHarness, run_out
+from tests.queue.queue_harness import QueueHarness, group_of, run_out
 from tests.waiting import wait_until
 
 RULES = RunRules(s=1, batch=500, lease_ms=60_000, max_attempts=3, pace=False)
@@ -154,3 +156,34 @@ def test_a_lease_that_is_renewed_before_the_sweep_goes_on(queue: Clients) -> Non
     run_out(queue, task.id)
     assert queue.renew("w1", {task.id: 0}) == []
     assert queue.reclaim().leases == 0
+
+
+@pytest.mark.parametrize(
+    "by_hand",
+    [
+        "XREADGROUP GROUP workers thief COUNT 100 STREAMS {tasks} >",
+        "ZREM {leases} {leased}",
+        "ZADD {leases} inf {leased}",
+        "ZADD {leases} -inf {leased}",
+        "ZREM {in_flight} {leased}",
+        "XACK {tasks} workers {entry}",
+        "ZADD {leases} 0 nothing 5 a/0/3 -2 a/0/99",
+        "ZADD {in_flight} -7 nothing 0 a/0/3",
+        "HSET {open} a/0/99 nonsense a/0/98 tasks",
+    ],
+)
+def test_whatever_a_worker_does_to_leases_by_hand_every_task_comes_back(queue: Clients, by_hand: str) -> None:
+    harness = QueueHarness(queue, replace(RULES, lease_ms=40), prompts=90)
+    (task,) = harness.lease(1, "silent")
+    places = {"leased": task.id, "entry": task.entry}
+    queue.client.execute_command(*(word.format(**vars(queue.keys), **places) for word in by_hand.split()))
+    seen: set[str] = set()
+
+    def all_back() -> bool:
+        queue.reclaim()
+        tasks = queue.lease("honest", harness.version, 100).tasks
+        queue.complete("honest", [group_of(task, "honest", harness.version) for task in tasks])
+        seen.update(task.id for task in tasks)
+        return len(seen) == 90
+
+    wait_until(all_back, "all tasks", 5.0)

@@ -4,6 +4,7 @@
 
 local FORGET_WORKER_MS = 3600000
 local FORGET_MAX = 64
+local MEND_MAX = 256
 
 -- Moves the queue's clock on, and returns it. No other move does.
 local function tick(run)
@@ -80,6 +81,33 @@ local function forget_workers(run, clock)
   if #silent > 0 then redis.call('ZREM', K.workers, unpack(silent)) end
 end
 
+-- One step of a walk through the streams' own accounts of what is leased: notes leases that are not noted in `leases`.
+local function find_leases(run, ends)
+  local stream, from = (run.state.mended or 'tasks -'):match('^(%a+) (%S+)$')
+  local rows = redis.call('XPENDING', run.K[stream], 'workers', from, '+', MEND_MAX)
+  for _, row in ipairs(rows) do
+    local task = read(run, stream, row[1])
+    if not task then
+      redis.call('XACK', run.K[stream], 'workers', row[1])
+      count(run, 'lost')
+    elseif not redis.call('ZSCORE', run.K.leases, task.id) then
+      redis.call('ZADD', run.K.leases, ends, task.id)
+      redis.call('ZADD', run.K.in_flight, 'NX', run.v, task.id)
+    end
+  end
+  local further = #rows == MEND_MAX and stream .. ' (' .. rows[#rows][1] or (stream == 'tasks' and 'retry -' or 'tasks -')
+  redis.call('HSET', run.K.state, 'mended', further)
+end
+
+-- Makes leases that no move has noted so run out as others do. Only a worker's user who changes keys by hand leaves any.
+local function mend_leases(run, clock)
+  local ends = clock + run.lease_ms
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', run.K.leases, '(' .. ends, '+inf', 'LIMIT', 0, MEND_MAX)) do
+    redis.call('ZADD', run.K.leases, ends, id)
+  end
+  if leased(run) ~= redis.call('ZCARD', run.K.leases) then find_leases(run, ends) end
+end
+
 -- args: limit. One step of a sweep: at most `limit` tasks are moved. The last step of a sweep, which finds fewer, does the
 -- rest as well.
 local function reclaim(keys, args)
@@ -96,6 +124,7 @@ local function reclaim(keys, args)
   for _, cause in ipairs({ 'expired', 'failed', 'released' }) do count(run, cause, causes[cause]) end
   tell_returned(run, causes.expired + causes.failed + causes.released + causes.late + cancelled)
   if left > cancelled then
+    mend_leases(run, clock)
     forget_workers(run, clock)
     admit(run)
   end

@@ -1,10 +1,5 @@
 -- The queries `audit` and `status`. They change nothing, and every role may make them.
 
--- Unlike XPENDING's, this count does not cost the more the more workers there are.
-local function leased(run, stream)
-  return pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1]).pending
-end
-
 local function audit(keys)
   local run = open_run(keys)
   local K, stats = run.K, hash(run.K.stats)
@@ -14,7 +9,7 @@ local function audit(keys)
     trained = tonumber(stats.trained or 0), dead = redis.call('XLEN', K.dead),
     ready = redis.call('ZCARD', K.ready), in_hand = redis.call('ZCARD', K.in_hand),
     open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight), leases = redis.call('ZCARD', K.leases),
-    leased = leased(run, 'tasks') + leased(run, 'retry'), lost = tonumber(stats.lost or 0),
+    leased = leased(run), lost = tonumber(stats.lost or 0),
   }
   found.difference = found.submitted - found.backlog - found.tasks - found.replay - found.trained - found.dead
   found.misplaced = found.open - found.tasks - found.replay - found.dead

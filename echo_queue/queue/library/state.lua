@@ -15,7 +15,7 @@ KEYS
                          not yet committed), declared (number of sets), finished (ms) and reopened
                          (how often new work came after that); clock_ms (the queue's clock, see `clock_of`) and
                          swept_ms (Redis' own) at the last reclaim; wanted ("<lineage>.<v> <clock>": since when the
-                         learner keeps seats for the update after v),
+                         learner keeps seats for the update after v), mended ("<stream> <entry>": `find_leases`),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `settled_ids` agree with
   rules          hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
@@ -289,6 +289,15 @@ end
 -- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch.
 local function drop_partial(run, id)
   redis.call('HDEL', run.K.partials, id)
+end
+
+-- Returns the number of leased tasks by the account of the streams. XPENDING would list all workers for it.
+local function leased(run)
+  local sum = 0
+  for _, stream in ipairs({ 'tasks', 'retry' }) do
+    sum = sum + pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1]).pending
+  end
+  return sum
 end
 
 -- Removes all that is noted of a task's lease.

@@ -300,6 +300,14 @@ MUTATIONS = (
         ("tests/queue/test_bounded_steps.py::test_a_new_lineage_sends_back_all_that_abandoned_weights_make",),
     ),
     Mutation(
+        "leases that no move has noted",
+        "what a worker's user has leased by hand stays with it for ever",
+        LUA + "lease_expiry.lua",
+        "if leased(run) ~= redis.call('ZCARD', run.K.leases) then find_leases(run, ends) end",
+        "",
+        ("tests/queue/test_bounded_steps.py::test_whatever_a_worker_does_to_leases_by_hand_every_task_comes_back",),
+    ),
+    Mutation(
         "a seat for what is too late",
         "the learner waits, with groups at hand, for one that it may not train",
         LUA + "learner.lua",
