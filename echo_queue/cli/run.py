@@ -17,7 +17,7 @@ from rich.console import Console
 
 from echo_queue.atomic_file import write_atomically
 from echo_queue.cli.audit import sentence
-from echo_queue.cli.config import problems_of
+from echo_queue.cli.config import examine
 from echo_queue.cli.live.screen import Screen
 from echo_queue.cli.live.view import short
 from echo_queue.cli.live.watcher import RunWatcher, monitor
@@ -26,6 +26,7 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError
+from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue.types import Audit
@@ -43,11 +44,12 @@ STALL_MARGIN_S = 60.0
 
 def run(path: Path) -> int:
     """Runs all roles. Returns the exit code: 0 for a finished run, 1 for a broken identity, 130 for a stopped run."""
-    config, problems = problems_of(path)
+    config, problems, warnings = examine(path)
     if config:
         problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
     if config is None or problems:
         raise ConfigError(*problems)
+    print_problems(warnings, sign=WARNING)
     if finished(config):
         _print_finished(config)
         return 0
