@@ -49,6 +49,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
             for name in ("resume", "checkpoint", "archive", "background_saver", "state_files", "state_reader")
         ),
         "learner/ranks/team.py",
+        "echo_queue/connections/store_check.py",
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast", "part_thread")),
         *(
             f"echo_queue/weights/{name}.py"
@@ -104,6 +105,15 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
+    "echo_queue/connections/store_check.py": {
+        "put": (PROBE,),
+        "get": (PROBE,),
+        "size": (PROBE,),
+        "exists": (PROBE,),
+        "list": (PROBE, ""),
+        "delete": (PROBE,),
+        "puts_once": (PROBE,),
+    },
     "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},
 }
 """The kinds of object (`object_store.kind_of`) that each file's requests concern, by the store's method."""
