@@ -40,6 +40,8 @@ LOOK_S = 1.0
 READER_S = 30.0
 """A reader that does not take `BURST_BYTES` in this time is dropped."""
 BURST_BYTES = 1 << 20
+BURST_S = 0.1
+"""Below a low cap, a stream sends no more at once than in this time, so that its reader is never long without bytes."""
 ANNOUNCED_WAIT_S = 0.25
 """The longest wait for a part of a growing route: its reader may have heard of the part before this worker did."""
 RETRY_AFTER_S = 1
@@ -47,12 +49,17 @@ ACCEPT_S = 0.5
 
 
 class Meter:
-    """Limits uploads to `bytes_per_s` on average, `BURST_BYTES` at once; 0: no limit. Any thread may use it."""
+    """Limits uploads to `bytes_per_s` on average, `burst_bytes` at once; 0: no limit. Any thread may use it."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at = 0.0
         self._lock = threading.Lock()
+
+    @property
+    def burst_bytes(self) -> int:
+        """The bytes that one stream may send at once."""
+        return min(BURST_BYTES, round(BURST_S * self._bytes_per_s)) if self._bytes_per_s else BURST_BYTES
 
     def take(self, count: int, stop: threading.Event) -> None:
         """Waits until `count` bytes may be sent, or `stop` is set."""
@@ -60,7 +67,7 @@ class Meter:
             return
         with self._lock:
             now = time.monotonic()
-            begin = max(self._free_at, now - BURST_BYTES / self._bytes_per_s)
+            begin = max(self._free_at, now - self.burst_bytes / self._bytes_per_s)
             self._free_at = begin + count / self._bytes_per_s
             pause_s = self._free_at - now
         if pause_s > 0:
@@ -232,7 +239,7 @@ class PeerServer:
         """
         part, at = file.part, request.start
         wire.send(_good(file, request), HEAD_DEADLINE_S, more=file.landed(at) > at)
-        most = max(1, BURST_BYTES // part.chunk_bytes)
+        most = max(1, self._meter.burst_bytes // part.chunk_bytes)
         while at < len(part.chunks):
             end = min(file.wait(at, LOOK_S), at + most)
             if self._stop.is_set():
