@@ -67,7 +67,7 @@ KEYS
   chain:<region>:<route>  list  the workers that fetch this route, in the order in which they joined; expires
   feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
-  reports:<name> hash    "bad|unreachable <reporting worker>" -> ms; expires
+  reports:<name> hash    "bad|unreachable|dry <reporting worker>" -> ms; expires
   run_keys       hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
                          requests between workers, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
@@ -216,7 +216,7 @@ end
 
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
-  'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
+  'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
 local function tally(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
