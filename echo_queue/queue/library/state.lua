@@ -24,7 +24,8 @@ KEYS
   coming         hash    the announced route to the version under way: route (its name), last (place of its newest part), and
                          place -> the signed document of that part, which is stored already; the last few parts. Gone
                          once the version is published
-  forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0"
+  forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0". The newest
+                         `FORKS_KEPT` lineages have one
   stats          hash    counters: submitted, trained, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
@@ -43,7 +44,7 @@ KEYS
                                              min_pv lineage at (ms of first admission)
   replay         stream  scored groups. The task's fields, worker oldest newest lineage samples tokens reward (mean) and
                          `group` (bytes) or `ref` (key in the object store)
-  dead           stream  tasks given up: the task's fields, reason worker died (ms)
+  dead           stream  tasks given up: the task's fields, reason (short once there are `DEAD_WHOLE`) worker died (ms)
   open           hash    task id -> its one place while it is not trained:
                          "tasks|retry|dead <entry>", or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
@@ -55,7 +56,7 @@ KEYS
                          their key in the object store and their digest, while the task is in tasks or retry
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   in_hand        zset    the same for what is in replay and drained: it is in the learner's hands
-  failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
+  failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained or dead
   settled_ids    set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated
@@ -66,7 +67,7 @@ KEYS
   chain:<region>:<route>  list  the workers that fetch this route, in the order in which they joined; expires
   feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
-  reports:<name> hash    "bad|unreachable <reporting worker>" -> ms; expires
+  reports:<name> hash    "bad|unreachable|dry <reporting worker>" -> ms; expires
   run_keys       hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
                          requests between workers, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
@@ -100,6 +101,8 @@ local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attemp
 local ADMIT_MAX = 1000
 local EVENTS_KEPT = 1000
 local REASON_MAX_BYTES = 8192
+local DEAD_WHOLE, REASON_SHORT_BYTES = 1000, 256
+local FORKS_KEPT = 1000
 local STRING_MAX_BYTES = 536870912
 local BUCKETS = 63
 local LONG_STEPS = 8
@@ -213,7 +216,7 @@ end
 
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
-  'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
+  'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
 local function tally(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
@@ -233,6 +236,16 @@ local function fork_of(run, lineage)
   run.forks = run.forks or hash(run.K.forks)
   local parent, began = (run.forks[tostring(lineage)] or ''):match('^(%d+) (%d+)$')
   return tonumber(parent), tonumber(began)
+end
+
+-- Notes where the run's new lineage began, and forgets where lineages long before it began. What is still left of these
+-- has no ancestors, so it counts as abandoned and is generated again.
+local function note_fork(run, parent, version)
+  redis.call('HSET', run.K.forks, run.lineage, parent .. ' ' .. version)
+  if redis.call('HLEN', run.K.forks) <= FORKS_KEPT then return end
+  for _, lineage in ipairs(redis.call('HKEYS', run.K.forks)) do
+    if tonumber(lineage) <= run.lineage - FORKS_KEPT then redis.call('HDEL', run.K.forks, lineage) end
+  end
 end
 
 -- Returns whether today's weights do not descend from these. The weights at which a lineage began count as its parent's;
@@ -358,9 +371,12 @@ local function bury_task(run, id, stream, entry, attempt, reason, worker)
   local task = read_open(run, id, stream, entry)
   if not task then return nil end
   if attempt then task.attempt = attempt end
+  -- A broken environment kills every task that is submitted: the first reasons say why, and the others may not fill memory.
+  if redis.call('XLEN', run.K.dead) >= DEAD_WHOLE then reason = reason:sub(-REASON_SHORT_BYTES) end
   put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
   clear(run, stream, entry, id)
   drop_partial(run, id)
+  redis.call('HDEL', run.K.failures, id)
   count(run, 'buried')
   tell(run, 'buried', id)
   return task.ref

@@ -432,6 +432,7 @@ class Reference:
         if not self.is_open(task) or task in self.dead or (task in self.replay and self.replay[task].drained):
             return False
         self.dead[task] = self._take(task)
+        self.failures.pop(task, None)
         return True
 
     def revive(self, ids: Collection[str]) -> int:
@@ -527,6 +528,7 @@ class Reference:
             self._send_back(task, attempt=attempt, kept=tokens)
             return "failed" if failed else "expired"
         self.dead[task] = replace(self._take(task), attempt=attempt)
+        self.failures.pop(task, None)
         return "dead"
 
     def _fence(self, lineage: int) -> None:
