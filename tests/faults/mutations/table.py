@@ -269,11 +269,11 @@ MUTATIONS = (
     ),
     Mutation(
         "the queue's clock goes back with Redis'",
-        "no lease ends until a clock that was set back has caught up",
+        "the learner keeps seats for late groups until a clock that was set back has caught up",
         LUA + "state.lua",
         "return tonumber(run.state.clock_ms or 0) + math.max(0, step)",
         "return tonumber(run.state.clock_ms or 0) + step",
-        ("tests/queue/test_clock.py::test_what_dead_workers_hold_comes_back_after_the_clock_was_set",),
+        ("tests/queue/test_clock.py::test_the_learner_waits_no_longer_for_what_is_late_when_the_clock_is_set_back",),
     ),
     Mutation(
         "a lease that was handed back is renewed",
