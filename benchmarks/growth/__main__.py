@@ -230,9 +230,7 @@ def _role(module: str, path: Path, *words: str) -> Iterator[None]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=benchmarks.growth.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description="Times what might grow with a run's age.")
     parser.add_argument("--prompts", type=int, default=1_000_000)
     parser.add_argument("--updates", type=int, default=10_000)
     parser.add_argument("--checkpoints", type=int, default=3_125)

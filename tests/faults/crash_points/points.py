@@ -65,7 +65,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         *(f"learner/recovery/archive.py:{name}" for name in ("read", "keys")),
         "learner/recovery/state_reader.py:verified",
         "echo_queue/weights/catalogue.py",
-        "echo_queue/reporting/results.py:reopen",
+        "echo_queue/reporting/outcome.py:forget",
         CONNECT,
     ),
     "launcher": ("learner/ranks/launcher.py",),
