@@ -72,7 +72,8 @@ class Run:
         self.services = Services(self.config)
         self.services.start()
         self.store: ObjectStore = connect_store(self.config, "learner")
-        self.caller = Caller(connect_redis(self.config, "admin"), name)
+        self.redis = connect_redis(self.config, "admin")
+        self.caller = Caller(self.redis, name)
         self.monitor, self.operator = Monitor(self.caller), Operator(self.caller)
 
     @property
@@ -91,7 +92,7 @@ class Run:
 
     def used_bytes(self) -> int:
         """Bytes of Redis."""
-        return int(self.caller.client.info("memory")["used_memory"])
+        return int(self.redis.info("memory")["used_memory"])
 
 
 def measure(age: Age, directory: Path) -> Figures:
@@ -160,7 +161,7 @@ def _lose_redis(run: Run, age: Age) -> tuple[float, float, int, float]:
         learner_s = time.monotonic() - begun
         _await(lambda: _passed(run, age), "tasks beyond what is trained")
         lost_s = time.monotonic() - begun
-        aged.note_lengths(run.caller, age)
+        aged.note_lengths(run.redis, run.config.run.name, age)
         return learner_s, lost_s, bury(run, age), _start_worker(run)
 
 

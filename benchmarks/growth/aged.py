@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import redis
 import torch
 
 from echo_queue.config import Config
-from echo_queue.queue import Caller, Chunk, PromptSet, SubmitterQueue
+from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
+from echo_queue.queue.keys import Keys
 from echo_queue.records import PromptRow, PromptShard, Version
 from echo_queue.reporting.metrics import MetricsLog, UpdateMetrics
 from echo_queue.storage.object_store import MANIFEST, ObjectStore
@@ -118,9 +120,9 @@ def _update(version: int, ids: tuple[str, ...]) -> UpdateMetrics:
     )
 
 
-def note_lengths(caller: Caller, age: Age) -> None:
+def note_lengths(client: "redis.Redis", run: str, age: Age) -> None:
     """Writes a byte for each trained prompt, as completions do (`note_length` in worker.lua)."""
-    caller.client.set(f"{caller.keys.prefix}lengths:{SET}", bytes([BYTE]) * age.prompts)
+    client.set(f"{Keys(run).prefix}lengths:{SET}", bytes([BYTE]) * age.prompts)
 
 
 def configuration(directory: Path, name: str) -> Path:
