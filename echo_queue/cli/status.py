@@ -27,8 +27,7 @@ def show(config: Config, *, watch: bool, as_json: bool) -> None:
     watcher.refresh()
     status = watcher.status or monitor(config).status()
     if as_json:
-        summary = watcher.figures.summary
-        print_json({"queue": asdict(status), "training": asdict(summary), "ended": watcher.ended})
+        print_json({"queue": asdict(status), "training": asdict(watcher.figures.summary), "ended": watcher.ended})
     else:
         Console().print(view.draw(watcher.picture(_phase(watcher), redis_cli=monitor_line(config))))
 

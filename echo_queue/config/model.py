@@ -268,7 +268,7 @@ class Staleness(Section):
     """Treatment of a late group: it goes back and is generated again (`requeue`), or the learner waits for it
     (`wait`)."""
     late_deadline_s: Seconds = 60.0
-    """Longest wait for one late group."""
+    """Longest wait of one update for late groups."""
 
 
 class Queue(Section):

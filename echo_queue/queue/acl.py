@@ -41,11 +41,10 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+xadd", ("replay", "events")),
     ("%R~", "+xread", ("events",)),
     ("~", "+hget +hset", ("open",)),
-    ("~", "+zadd +zrem", ("in_flight",)),
+    ("~", "+zadd +zrem +zscore", ("leases", "in_flight", "awaited")),
     ("~", "+hget +hset +hdel", ("partials",)),
-    ("%W~", "+zadd", ("ready", "workers")),
+    ("%W~", "+zadd", ("ready", "workers", "consumers")),
     ("%W~", "+zrem", ("workers",)),
-    ("%W~", "+hdel", ("waits",)),
     ("%W~", "+hset", ("failures",)),
     ("~", "+getrange +setrange", ("lengths:*",)),
     ("~", "+hget +hset", ("buckets:*",)),
@@ -104,6 +103,7 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
             base = f"{celery_prefix}/{celery_db}."
             # A pattern subscription is allowed only if its very pattern is granted.
             channels = f"&{base}celery.pidbox &{base}celeryev/* &{base}celeryev/worker.*"
+            channels += f" &{celery_prefix}celery-task-meta-*"
             commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
             return f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"
 
