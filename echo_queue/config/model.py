@@ -343,9 +343,9 @@ class Learner(Section):
 class Weights(Section):
     """The publication of weights, and their distribution to the workers."""
 
-    chunk_bytes: Annotated[int, Field(ge=1_024)] = 262_144
+    chunk_bytes: Annotated[int, Field(ge=1_024, le=268_435_456)] = 262_144
     """Size of a chunk, the unit that is verified and passed on to peers."""
-    part_bytes: Annotated[int, Field(ge=1_024)] = 67_108_864
+    part_bytes: Annotated[int, Field(ge=1_024, le=4_294_967_296)] = 67_108_864
     """Bytes of tensors in one part, which is one object of the store, before they are encoded."""
     coding: Literal["fast", "small"] = "fast"
     """How deltas list what has changed. `small` takes a quarter fewer bytes than `fast`, and two and a half to four
