@@ -6,13 +6,15 @@
 """
 
 import os
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 LayerName = Annotated[str, Field(pattern=r"^\w+$")]
+Network = Annotated[str, AfterValidator(lambda text: str(ip_network(text)))]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 INTERACTIVE = ("interactive", "verifiers", "poker")
@@ -372,6 +374,9 @@ class Weights(Section):
     """Worker: the address at which its peers reach it. Default: the address from which it reaches Redis."""
     peer_port: int = Field(default=0, ge=0, le=65_535)
     """Worker: the port on which it serves chunks. 0 takes any free port."""
+    peer_networks: tuple[Network, ...] = ()
+    """Worker: the networks, such as `10.0.0.0/8`, in which its peers are; it connects to no other address. Default: any
+    address but those of this machine (unless Redis is there, too), of the link, and of clouds' metadata services."""
     reachable: bool = True
     """Worker: whether its peers can connect to it. Turn it off behind a NAT; the worker then only fetches."""
     upload_mbit: float = Field(default=0.0, ge=0)

@@ -186,15 +186,18 @@ def fetch(
     Tied names map to the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
     """
     from echo_queue.weights import delta
+    from echo_queue.weights.tensor_check import TensorCheck
     from echo_queue.weights.tensors import empty, matches
 
     manifest = read_manifest(store, published, verifier)
     tensors = {info.name: empty(info) for info in manifest.tensors}
     tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}
     for route in find_path(store, None, manifest, verifier):
+        check = TensorCheck()
         for part, stored in fetch_parts(store, route):
-            base = {} if route.base is None else tensors
-            delta.apply(plain(part, stored, chunk_key), base, tensors, check=False)
+            shard = plain(part, stored, chunk_key)
+            check.add(delta.read_header(shard)[0])
+            delta.apply(shard, {} if route.base is None else tensors, tensors, check=False)
     for info in manifest.tensors:
         if not matches(tensors[info.name], info):
             what = f"tensor {info.name} is not what was published, although all of its parts are"
