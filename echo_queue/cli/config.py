@@ -119,7 +119,11 @@ def _type(field: FieldInfo) -> str:
 
 def _bound(item: Any) -> str:
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-    return " ".join(f"{sign} {getattr(item, name):g}" for name, sign in signs.items() if hasattr(item, name))
+    return " ".join(f"{sign} {_number(getattr(item, name))}" for name, sign in signs.items() if hasattr(item, name))
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _name(annotation: Any) -> str:

@@ -54,8 +54,9 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hmget +hget +hset +del +pexpire", ("peer:*",)),
     ("~", "+lrange +lrem +rpush +pexpire", ("chain:*",)),
     ("~", "+hgetall +hset +pexpire", ("feeds:*",)),
-    ("~", "+zadd +zrem +zcount +zrange +zrangebyscore +pexpire", ("rates:*",)),
+    ("~", "+zadd +zcard +zrem +zcount +zrange +zrangebyscore +pexpire", ("rates:*",)),
     ("~", "+hkeys +hlen +hset +pexpire", ("reports:*",)),
+    ("~", "+zadd +zcard +zrem +zremrangebyscore +zscore +pexpire", ("blamed:*",)),
     ("%W~", "+set", ("confirmed",)),
 )
 SUBMITTER_CALLS = ("declare", "submit", "reject", "admit", "confirm")
