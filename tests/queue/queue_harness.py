@@ -33,6 +33,11 @@ def partial_of(version: int, length: int = 2) -> PartialSample:
     return PartialSample(np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), (Span(0, version),))
 
 
+def let_pass(queue: Clients, seconds: float) -> None:
+    """Lets that much time pass on the server's clock."""
+    queue.wait_for_weights("9999999999999-0", seconds)
+
+
 class QueueHarness:
     """Prompt set "a" of `prompts` prompts in one chunk, submitted; base weights published by lineage 0."""
 

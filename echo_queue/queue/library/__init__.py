@@ -9,12 +9,18 @@ import redis
 
 NAME = "echo_queue_1"
 FOLDER = files(__name__)
-FILES = ("state", "backlog", "worker", "learner", "peers", "lease_expiry", "operator", "monitor")
+SHARED = ("state", "backlog", "worker")
+"""The files whose local names the later ones use."""
+FILES = (*SHARED, "learner", "peers", "lease_expiry", "operator", "monitor")
 
 
 def source() -> str:
-    """Returns the library's Lua text. A local function must stand before its use, hence the fixed order."""
-    return "\n".join((FOLDER / f"{name}.lua").read_text(encoding="utf-8") for name in FILES)
+    """Returns the library's Lua text. A local function must stand before its use, hence the fixed order.
+
+    A file whose names no other file uses is a block of its own, because Lua allows 200 local names in one.
+    """
+    texts = {name: (FOLDER / f"{name}.lua").read_text(encoding="utf-8") for name in FILES}
+    return "\n".join(text if name in SHARED else f"do\n{text}end" for name, text in texts.items())
 
 
 def load(client: "redis.Redis") -> None:
