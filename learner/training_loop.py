@@ -25,6 +25,7 @@ from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.storage.object_store import INDEX, ObjectStore
 from learner.batch_collector import BatchCollector
+from learner.first_groups import FirstGroups
 from learner.follower import Follower
 from learner.housekeeper import Housekeeper
 from learner.leader import Leader
@@ -187,8 +188,10 @@ def _open_leader(
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
     housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
     version = Version(lineage, newest.version if newest else 0)
+    first_groups = FirstGroups(monitor)
 
     def check() -> None:
+        first_groups.check()
         broadcast.check()
         saver.check()
         housekeeper.check()

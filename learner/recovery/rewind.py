@@ -19,7 +19,7 @@ from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
 from echo_queue.queue.diagnosis import SILENT_MS
-from echo_queue.reporting import results
+from echo_queue.reporting import outcome
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
 from learner.recovery.manifest import CheckpointManifest
@@ -99,7 +99,7 @@ def _act(config: Config, name: str | None) -> None:
     if name is None:
         show(store)
         return
-    results.reopen(config)
+    outcome.forget(config)
     caller = Caller.connect(config, "learner")
     queue = LearnerQueue(caller, Payloads.of(config, store))
     groups = rewind(queue, Monitor(caller), store, name)

@@ -12,10 +12,12 @@ from typing import Self
 from echo_queue.cli.live.view import RunView
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
-from echo_queue.errors import EchoQueueError
+from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue import Caller, Monitor, diagnosis
 from echo_queue.queue.types import Status
+from echo_queue.reporting import outcome
 from echo_queue.reporting.metrics import MetricsReader, UpdateMetrics, summarise
 
 RECENT_UPDATES = 20
@@ -28,7 +30,14 @@ NOT_BEGUN = "EQNORUN"
 
 def monitor(config: Config) -> Monitor:
     """Returns the run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
-    client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
+    try:
+        client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
+    except ServiceError as error:
+        if config.redis.url != EMBEDDED:
+            raise
+        what = f"the embedded services of this run do not answer: {error.problems[0].what}"
+        fix = "`echo-queue run CONFIG` continues the run; `echo-queue services CONFIG` starts the services alone"
+        raise ServiceError(Problem("redis.url", what, fix)) from None
     return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S))
 
 
@@ -43,6 +52,8 @@ class RunWatcher:
         """Time since the last move in the queue."""
         self.held_up: tuple[str, ...] = ()
         """The causes that keep the run from moving, as far as the queue shows them."""
+        self.ended = False
+        """True once the run has ended together with its embedded services, of which `status` is the last word."""
         self._config = config
         self._period_s = period_s
         self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
@@ -70,6 +81,10 @@ class RunWatcher:
             self.status, self.trouble = self._queue.status(), ""
         except EchoQueueError as error:
             self.status, self._queue = None, None
+            if self._config.redis.url == EMBEDDED and (end := outcome.read(self._config)):
+                self.status, self.held_up, self.ended = end.status, (), True
+                self.trouble = f"as of its end, {end.ended:%Y-%m-%d %H:%M} UTC; its services have ended with it"
+                return
             self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
         self.still_s = self._stillness.seconds(self.status)
         self.held_up = self._causes()

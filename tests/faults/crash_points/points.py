@@ -63,7 +63,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         *(f"learner/recovery/checkpoint.py:{name}" for name in ("verify", "read", "_keys", "_put_manifest")),
         "learner/recovery/state_reader.py:verified",
         "echo_queue/weights/catalogue.py",
-        "echo_queue/reporting/results.py:reopen",
+        "echo_queue/reporting/outcome.py:forget",
         CONNECT,
     ),
     "launcher": ("learner/ranks/launcher.py",),
