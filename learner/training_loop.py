@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from echo_queue.config import Config
+from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
 from echo_queue.records import BASE, Version
@@ -212,7 +214,10 @@ def _open_leader(
 
 
 def _begin(config: Config, store: ObjectStore) -> bytes:
-    """Rank 0: writes the run rules into the queue and shares the base model, unless the run is finished."""
+    """Rank 0: checks the store, writes the run rules into the queue and shares the base model, unless the run is
+    finished."""
+    if config.store.url != EMBEDDED:
+        store_check.check(store)
     operator = Operator(_connect(config))
     operator.configure(RunRules.of(config))
     if operator.status().finished:

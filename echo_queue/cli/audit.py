@@ -44,8 +44,12 @@ def sentence(found: Audit) -> str:
         wrong.append(f"{abs(found.difference):,} prompts {'missing' if found.difference > 0 else 'too many'}")
     if found.misplaced:
         wrong.append(f"{abs(found.misplaced):,} open ids {'without an entry' if found.misplaced > 0 else 'too few'}")
+    if found.unlisted:
+        wrong.append(f"{found.ready:,} ready and {found.in_hand:,} drained groups of {found.replay:,} in replay")
     if found.in_flight != found.leased:
         wrong.append(f"{found.in_flight:,} tasks are noted as leased, but {found.leased:,} are leased")
+    if found.leases != found.leased:
+        wrong.append(f"{found.leases:,} leases are to run out, but {found.leased:,} tasks are leased")
     if found.lost:
         wrong.append(f"{found.lost:,} entries are missing from a stream, though no move removed them")
     return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"

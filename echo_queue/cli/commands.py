@@ -95,6 +95,16 @@ def worker(
 
 
 @app.command(rich_help_panel=ROLES)
+def notices(
+    config: ConfigFile,
+    file: Annotated[Path, typer.Argument(help="The file that this machine's workers watch.", show_default=False)],
+) -> None:
+    """Write the spot notices of this machine to FILE, for workers in containers. rollout.preemption names the cloud."""
+    load(config)
+    become("workers.preemption.relay", config, str(file))
+
+
+@app.command(rich_help_panel=ROLES)
 def learner(config: ConfigFile) -> None:
     """Run the learner: it drains groups within S, updates the model, and publishes and checkpoints its weights."""
     from echo_queue.estimate import refusals
@@ -102,6 +112,17 @@ def learner(config: ConfigFile) -> None:
     if problems := tuple(refusals(load(config))):
         raise ConfigError(*problems)
     become("learner", config)
+
+
+@app.command("redis-users", rich_help_panel=PREPARE)
+def redis_users(config: ConfigFile) -> None:
+    """Print the ACL file for a Redis of your own: a user for each role, with the digest of its password.
+
+    The passwords come from ECHO_QUEUE_WORKER_REDIS_PASSWORD and so on, or from the file that ..._FILE names.
+    """
+    from echo_queue.cli.redis_users import print_acl_file
+
+    print_acl_file(load(config))
 
 
 @app.command("init-model", rich_help_panel=PREPARE)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from echo_queue.cli.audit import sentence
-from echo_queue.cli.config import problems_of
+from echo_queue.cli.config import examine
 from echo_queue.cli.dead_tasks import revive_all
 from echo_queue.cli.live.screen import Screen
 from echo_queue.cli.live.view import short
@@ -38,6 +38,7 @@ from echo_queue.errors import (
     Problem,
     ServiceError,
 )
+from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Audit, Operator, Status
@@ -60,11 +61,12 @@ def run(path: Path) -> int:
     """Runs all roles. Returns the exit code: `DONE` if every prompt was trained, `HOPELESS` if some died, `AGAIN` for a
     broken identity, `STOPPED` for a run that was stopped. Raises `HopelessError` if the first prompts all die.
     """
-    config, problems = problems_of(path)
+    config, problems, warnings = examine(path)
     if config:
         problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
     if config is None or problems:
         raise ConfigError(*problems)
+    print_problems(warnings, sign=WARNING)
     if (end := outcome.read(config)) and end.finished:
         _print_finished(config, end)
         return DONE

@@ -11,7 +11,6 @@ from echo_queue.cli.live.watcher import RunWatcher, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
-from echo_queue.reporting.metrics import summarise
 
 LINE_EVERY_S = 5.0
 
@@ -28,8 +27,7 @@ def show(config: Config, *, watch: bool, as_json: bool) -> None:
     watcher.refresh()
     status = watcher.status or monitor(config).status()
     if as_json:
-        summary = summarise(watcher.updates)
-        print_json({"queue": asdict(status), "training": asdict(summary), "ended": watcher.ended})
+        print_json({"queue": asdict(status), "training": asdict(watcher.figures.summary), "ended": watcher.ended})
     else:
         Console().print(view.draw(watcher.picture(_phase(watcher), redis_cli=monitor_line(config))))
 

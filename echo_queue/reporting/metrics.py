@@ -104,13 +104,19 @@ class MetricsReader:
         self._offset = 0
         self._surviving: list[UpdateMetrics] = []
         """The updates of the surviving history. Versions ascend, and lineages never descend."""
+        self._answer: Sequence[UpdateMetrics] = ()
 
-    def read(self) -> list[UpdateMetrics]:
-        """Returns the updates of the surviving history, by version, without torn lines."""
-        for line in self._appended():
-            if metrics := update_of(line):
-                self._keep(metrics)
-        return list(self._surviving)
+    def read(self) -> Sequence[UpdateMetrics]:
+        """Returns the updates of the surviving history, by version, without torn lines.
+
+        The answer is the same object as the one before if nothing was appended since.
+        """
+        found = [metrics for line in self._appended() if (metrics := update_of(line))]
+        for metrics in found:
+            self._keep(metrics)
+        if found:
+            self._answer = tuple(self._surviving)
+        return self._answer
 
     def _appended(self) -> list[bytes]:
         if not self._path.exists():
@@ -134,7 +140,7 @@ class MetricsReader:
         surviving.append(metrics)
 
 
-def read(path: Path) -> list[UpdateMetrics]:
+def read(path: Path) -> Sequence[UpdateMetrics]:
     """Returns the updates of the surviving history, by version, without torn lines."""
     return MetricsReader(path).read()
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from echo_queue.cli.live.view import RunView
 from echo_queue.config import Config
@@ -18,7 +18,7 @@ from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue import Caller, Monitor, diagnosis
 from echo_queue.queue.types import Status
 from echo_queue.reporting import outcome
-from echo_queue.reporting.metrics import MetricsReader, UpdateMetrics, summarise
+from echo_queue.reporting.metrics import MetricsReader, Summary, UpdateMetrics, summarise
 
 RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0
@@ -26,6 +26,19 @@ STILL_S = 10.0
 """A run counts as standing still after this time; an update of a large model may take as long."""
 NOT_BEGUN = "EQNORUN"
 """The queue's error for a run whose learner has not started yet."""
+
+
+class Figures(NamedTuple):
+    """What the view shows of the updates: they are summed once for each new update, and not for each picture."""
+
+    summary: Summary
+    recent: Summary
+    rewards: tuple[float, ...]
+
+    @classmethod
+    def of(cls, updates: Sequence[UpdateMetrics]) -> Self:
+        rewards = tuple(update.reward_mean for update in updates)
+        return cls(summarise(updates), summarise(updates[-RECENT_UPDATES:]), rewards)
 
 
 def monitor(config: Config) -> Monitor:
@@ -47,7 +60,7 @@ class RunWatcher:
     def __init__(self, config: Config, period_s: float = 1.0) -> None:
         self.status: Status | None = None
         self.trouble = ""
-        self.updates: Sequence[UpdateMetrics] = ()
+        self.figures = Figures.of(())
         self.still_s = 0.0
         """Time since the last move in the queue."""
         self.held_up: tuple[str, ...] = ()
@@ -57,6 +70,7 @@ class RunWatcher:
         self._config = config
         self._period_s = period_s
         self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
+        self._updates: Sequence[UpdateMetrics] = ()
         self._queue: Monitor | None = None
         self._started = time.monotonic()
         self._over = threading.Event()
@@ -75,7 +89,9 @@ class RunWatcher:
 
     def refresh(self) -> None:
         """Reads the metrics and the queue now. The watcher's thread calls it, and so may any other."""
-        self.updates = self._metrics.read()
+        updates = self._metrics.read()
+        if updates is not self._updates:
+            self._updates, self.figures = updates, Figures.of(updates)
         try:
             self._queue = self._queue or monitor(self._config)
             self.status, self.trouble = self._queue.status(), ""
@@ -99,15 +115,14 @@ class RunWatcher:
 
     def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> RunView:
         """Returns the view as of the last refresh."""
-        updates = self.updates
         return RunView(
             name=self._config.run.name,
             phase=phase,
             elapsed_s=time.monotonic() - self._started,
             s=self._config.staleness.s,
-            summary=summarise(updates),
-            recent=summarise(updates[-RECENT_UPDATES:]),
-            rewards=tuple(update.reward_mean for update in updates),
+            summary=self.figures.summary,
+            recent=self.figures.recent,
+            rewards=self.figures.rewards,
             status=self.status,
             trouble=self.trouble,
             held_up=self.held_up,

@@ -9,18 +9,20 @@ import redis
 
 NAME = "echo_queue_1"
 FOLDER = files(__name__)
-SHARED = ("state", "backlog", "worker")
-"""The files whose local names the later ones use."""
-FILES = (*SHARED, "learner", "peers", "lease_expiry", "operator", "monitor")
+SHARED = ("state", "backlog", "worker", "learner")
+"""Files whose local functions later files use, hence in this order."""
+ALONE = ("peers", "lease_expiry", "operator", "monitor")
+"""Files in blocks of their own, because Lua allows 200 local names at a time."""
+FILES = (*SHARED, *ALONE)
 
 
 def source() -> str:
-    """Returns the library's Lua text. A local function must stand before its use, hence the fixed order.
+    """Returns the library's Lua text. A local function must stand before its use."""
+    return "\n".join([*map(_text, SHARED), *(f"do\n{_text(name)}end\n" for name in ALONE)])
 
-    A file whose names no other file uses is a block of its own, because Lua allows 200 local names in one.
-    """
-    texts = {name: (FOLDER / f"{name}.lua").read_text(encoding="utf-8") for name in FILES}
-    return "\n".join(text if name in SHARED else f"do\n{text}end" for name, text in texts.items())
+
+def _text(name: str) -> str:
+    return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def load(client: "redis.Redis") -> None:
