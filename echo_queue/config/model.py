@@ -12,10 +12,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-<<<<<<< HEAD
 from pydantic_core import PydanticCustomError
-=======
->>>>>>> weightsec
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 LayerName = Annotated[str, Field(pattern=r"^\w+$")]
