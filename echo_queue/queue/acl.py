@@ -61,6 +61,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hget +hmget +hincrby +hdel +pexpire", ("fed:*",)),
     ("~", "+zadd +zrem +zcard +zcount +zrange +pexpire", ("rates:*",)),
     ("~", "+hkeys +hlen +hset +pexpire", ("reports:*",)),
+    ("~", "+zadd +zcard +zrem +zremrangebyscore +zscore +pexpire", ("blamed:*",)),
     ("%W~", "+set", ("confirmed",)),
 )
 SUBMITTER_CALLS = ("declare", "submit", "reject", "admit", "confirm")
@@ -108,6 +109,7 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
             base = f"{celery_prefix}/{celery_db}."
             # A pattern subscription is allowed only if its very pattern is granted.
             channels = f"&{base}celery.pidbox &{base}celeryev/* &{base}celeryev/worker.*"
+            channels += f" &{celery_prefix}celery-task-meta-*"
             commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
             return f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"
 

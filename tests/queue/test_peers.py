@@ -199,7 +199,7 @@ def test_who_has_withdrawn_feeds_nobody(harness: ChainHarness) -> None:
     assert ([upstream.worker for upstream in joined.upstreams], joined.rate) == (["a"], 0)
 
 
-@pytest.mark.parametrize("reason", ["bad", "unreachable"])
+@pytest.mark.parametrize("reason", ["bad", "unreachable", "dry"])
 def test_a_peer_that_two_workers_reported_is_given_to_nobody(harness: ChainHarness, reason: str) -> None:
     for worker in "abc":
         harness.join(worker)
@@ -209,6 +209,23 @@ def test_a_peer_that_two_workers_reported_is_given_to_nobody(harness: ChainHarne
     assert harness.queue.report("c", "a", reason) == 2  # type: ignore[arg-type]
     assert harness.fed_by("c") == ["b"]
     assert harness.join("a").leaf == reason
+
+
+def test_whoever_forges_reports_takes_at_most_a_quarter_of_a_region_out_of_its_chains(harness: ChainHarness) -> None:
+    """Workers share one Redis user, so any of them can report in the names of all others."""
+    workers = [f"w{number}" for number in range(8)]
+    for worker in workers:
+        harness.join(worker)
+    for peer in workers:
+        for reason in ("bad", "unreachable", "dry"):
+            for forged in ("w0", "w1", "w2"):
+                harness.queue.report(forged, peer, reason)  # type: ignore[arg-type]
+    leaves = [worker for worker in workers if harness.join(worker).leaf]
+    assert len(leaves) == 2
+    assert set(harness.fed_by("last")) == set(workers) - set(leaves)
+    harness.queue.withdraw(leaves[0])
+    harness.queue.report("w7", "w6", "bad")
+    assert harness.join("w6").leaf == "bad", "who has left makes room for another"
 
 
 def test_nobody_can_report_itself_or_fill_the_server_with_reports(harness: ChainHarness) -> None:
@@ -222,9 +239,10 @@ def test_nobody_can_report_itself_or_fill_the_server_with_reports(harness: Chain
 def test_everything_about_peers_expires(harness: ChainHarness) -> None:
     for worker in "ab":
         harness.join(worker, 50 * MB)
-    harness.queue.report("a", "b", "bad")
+    for worker in "ac":
+        harness.queue.report(worker, "b", "bad")
     client, prefix = harness.queue.client, harness.queue.keys.prefix
-    kinds = ("peer", "chain", "feeds", "fed", "rates", "reports")
+    kinds = ("peer", "chain", "feeds", "fed", "rates", "reports", "blamed")
     for key in itertools.chain.from_iterable(client.scan_iter(f"{prefix}{kind}:*") for kind in kinds):
         assert client.pttl(key) > 0, key
 
@@ -295,7 +313,7 @@ for n = 1, 2000 do
   redis.call('HSET', KEYS[1] .. 'feeds:here:' .. ARGV[1], worker, before .. ' ' .. 99 + n .. ' ' .. 99 + n)
   redis.call('HSET', KEYS[1] .. 'fed:here:' .. ARGV[1], before .. ' ' .. 99 + n, 1)
   redis.call('HSET', KEYS[1] .. 'worker:' .. worker, 'engine', 'e')
-  redis.call('HSET', KEYS[1] .. 'peer:' .. worker, 'address', 'h:1', 'rate', 0, 'leaf', '')
+  redis.call('HSET', KEYS[1] .. 'peer:' .. worker, 'region', 'here', 'address', 'h:1', 'rate', 0, 'leaf', '')
 end
 """
 

@@ -6,6 +6,8 @@ local CHAIN_KEPT_MS = 3600000
 local REPORTS_KEPT_MS = 600000
 local REPORTS_MAX = 64
 local ENOUGH_REPORTS = 2
+local BLAMED_SHARE = 4
+local REASONS = { 'bad', 'unreachable', 'dry' }
 local UPSTREAMS_MAX = 8
 local LOOK_BACK = 64
 local LOOK_AT_ONCE = 16
@@ -26,28 +28,48 @@ local function usual_rate(run, region)
   return tonumber(redis.call('ZRANGE', key, middle, middle, 'WITHSCORES')[2])
 end
 
--- Returns whether several workers have reported this of the peer. A single reporter may be the broken one.
-local function reported(reports, reason)
+-- Returns how many workers have lately reported this of the peer.
+local function reporters_of(run, peer, reason)
   local reporters = 0
-  for _, field in ipairs(reports) do
+  for _, field in ipairs(redis.call('HKEYS', run.K['reports:' .. peer])) do
     if field:match('^(%a+) ') == reason then reporters = reporters + 1 end
   end
-  return reporters >= ENOUGH_REPORTS
+  return reporters
+end
+
+-- Returns for what the peer is blamed; nil if it is not. A single reporter may be the broken one.
+local function blame_of(run, peer, region)
+  local blamed = redis.call('ZSCORE', run.K['blamed:' .. region], peer)
+  if not blamed or tonumber(blamed) < run.now then return nil end
+  for _, reason in ipairs(REASONS) do
+    if reporters_of(run, peer, reason) >= ENOUGH_REPORTS then return reason end
+  end
+end
+
+-- Blames a peer that enough workers have reported. Workers share their rights, so one may forge the reports of others:
+-- a quarter of a region is blamed at most, and at least one worker.
+local function blame(run, peer)
+  local region = redis.call('HGET', run.K['peer:' .. peer], 'region')
+  if not region then return end
+  local key = run.K['blamed:' .. region]
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', '(' .. run.now)
+  local most = math.max(1, math.floor(redis.call('ZCARD', run.K['rates:' .. region]) / BLAMED_SHARE))
+  if redis.call('ZSCORE', key, peer) or redis.call('ZCARD', key) < most then
+    redis.call('ZADD', key, run.now + REPORTS_KEPT_MS, peer)
+    redis.call('PEXPIRE', key, REPORTS_KEPT_MS)
+  end
 end
 
 -- Returns why no worker may fetch from this one, a leaf; or nil and its address if workers may.
 local function leaf_reason(run, worker, usual)
-  local known = redis.call('HMGET', run.K['peer:' .. worker], 'address', 'rate', 'leaf')
-  if not known[1] then return 'withdrawn' end
+  local known = redis.call('HMGET', run.K['peer:' .. worker], 'address', 'rate', 'leaf', 'region')
+  if not known[1] or not known[4] then return 'withdrawn' end
   if known[3] ~= '' then return known[3] end
   if known[1] == '' then return 'unreachable' end
   local rate = tonumber(known[2])
   if rate > 0 and rate < usual / 2 then return 'slow' end
-  local reports = redis.call('HKEYS', run.K['reports:' .. worker])
-  if reported(reports, 'bad') then return 'bad' end
-  if reported(reports, 'unreachable') then return 'unreachable' end
-  if reported(reports, 'dry') then return 'dry' end
-  return nil, known[1]
+  local blamed_for = blame_of(run, worker, known[4])
+  return blamed_for, not blamed_for and known[1] or nil
 end
 
 local function lives(run, worker)
@@ -192,17 +214,17 @@ end
 local function report(keys, args)
   local run = open_run(keys)
   local worker, peer = check_worker(args[1]), check_worker(args[2])
-  refuse_unless(args[3] == 'bad' or args[3] == 'unreachable' or args[3] == 'dry', 'that is no reason to report a peer')
+  local known = false
+  for _, reason in ipairs(REASONS) do known = known or reason == args[3] end
+  refuse_unless(known, 'that is no reason to report a peer')
   local key = run.K['reports:' .. peer]
   if worker ~= peer and redis.call('HLEN', key) < REPORTS_MAX then
     redis.call('HSET', key, args[3] .. ' ' .. worker, run.now)
     redis.call('PEXPIRE', key, REPORTS_KEPT_MS)
     tally(run, 'peer_' .. args[3])
   end
-  local reporters = 0
-  for _, field in ipairs(redis.call('HKEYS', key)) do
-    if field:match('^(%a+) ') == args[3] then reporters = reporters + 1 end
-  end
+  local reporters = reporters_of(run, peer, args[3])
+  if reporters >= ENOUGH_REPORTS then blame(run, peer) end
   return reporters
 end
 
@@ -211,7 +233,10 @@ local function withdraw(keys, args)
   local run = open_run(keys)
   local worker = check_worker(args[1])
   local region = redis.call('HGET', run.K['peer:' .. worker], 'region')
-  if region then redis.call('ZREM', run.K['rates:' .. region], worker) end
+  if region then
+    redis.call('ZREM', run.K['rates:' .. region], worker)
+    redis.call('ZREM', run.K['blamed:' .. region], worker)
+  end
   return redis.call('DEL', run.K['peer:' .. worker])
 end
 

@@ -70,6 +70,7 @@ KEYS
   fed:<region>:<route>    hash  "<upstream> <its place>" -> how many workers were sent to it first; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
   reports:<name> hash    "bad|unreachable|dry <reporting worker>" -> ms; expires
+  blamed:<region> zset   worker -> ms until which no other fetches from it, because several reported it; expires
   run_keys       hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
                          requests between workers, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
