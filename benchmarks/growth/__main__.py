@@ -131,7 +131,7 @@ def young(directory: Path) -> dict[str, Took]:
 
 
 def _lose_redis(run: Run, age: Age, took: dict[str, Took]) -> int:
-    """Lets a learner find an empty Redis, submits the set again, and starts a worker. Returns the bytes of a dead task."""
+    """Lets a learner find an empty Redis, submits the set again, and starts a worker. Returns a dead task's bytes."""
     prompts = aged.store_prompts(run.store, age)
     with _role("learner", run.path) as learner:
         _await(lambda: run.lineage > 0, "the run rules")
