@@ -25,7 +25,7 @@ from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED
-from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError
+from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError, UnfitPromptError
 from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue.types import Audit
@@ -67,13 +67,18 @@ def run(path: Path) -> int:
 
 
 def unfit_prompts(config: Config) -> tuple[Problem, ...]:
-    """Returns the problems of the first prompts; the others are checked when they are submitted."""
+    """Returns the problems of the first prompts; the others are checked when they are submitted.
+
+    A run that has made updates may need its source no more; whether it does is seen when it submits.
+    """
     from echo_queue.submission.declaration import check_first_rows
 
     try:
         check_first_rows(config)
-    except EchoQueueError as error:
+    except UnfitPromptError as error:
         return error.problems
+    except EchoQueueError as error:
+        return () if (config.run.dir / "metrics.jsonl").exists() else error.problems
     return ()
 
 
@@ -147,7 +152,7 @@ def celery(config: Config) -> Role:
 
 def submission(config: Config, path: Path) -> Role:
     """Returns the role that submits the configured prompts, and ends."""
-    return Role("submit", (*_ECHO_QUEUE, "submit", str(path)), ends=True)
+    return Role("submit", (*_ECHO_QUEUE, "submit", str(path), "--within-run"), ends=True)
 
 
 def workers(config: Config, path: Path) -> Iterator[Role]:
@@ -215,7 +220,8 @@ def _print_finished(config: Config) -> None:
     facts = orjson.loads(results.marker(config).read_bytes())
     console.print(f"[bold]{config.run.name}[/] is finished: {facts['updates']:,} updates, {facts['finished']}")
     _print_paths(console, config, config.run.dir / "report.html")
-    console.print(f"  To run it again from scratch, remove {config.run.dir} or name another run.dir.")
+    fix = f"remove {config.run.dir}" if EMBEDDED == config.redis.url == config.store.url else "name another run.name"
+    console.print(f"  To run it again from scratch, {fix}.")
 
 
 def _print_stopped(path: Path) -> None:

@@ -107,10 +107,10 @@ class QueueHarness:
 
     def expire(self, limit: int = 64) -> None:
         """Lets every lease run out, then sweeps once."""
-        self.queue.configure(replace(self.rules, lease_ms=1))
+        self.queue.overrule(replace(self.rules, lease_ms=1))
         time.sleep(0.005)
         self.queue.reclaim(limit)
-        self.queue.configure(self.rules)
+        self.queue.overrule(self.rules)
         self.check()
 
     def check(self) -> None:
