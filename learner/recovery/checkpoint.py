@@ -8,7 +8,8 @@
 - The newest checkpoint is found by listing: the highest lineage first, then the highest version.
 - Each manifest holds the task ids trained since its parent, and the digests of the sets whose prompts they are; a
   lineage's first manifest holds no ids and marks where the lineage began. Pruning removes tensors and keeps manifests,
-  so that `trained_ids` can prove from storage alone that nothing was trained twice.
+  the older ones in archives (`learner.recovery.archive`), so that `trained_ids` can prove from storage alone that
+  nothing was trained twice.
 """
 
 import logging
@@ -22,6 +23,7 @@ from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import rank_report, state_reader
+from learner.recovery.archive import ManifestReader, archive, checkpoint_of, keys, read, standing
 from learner.recovery.manifest import (
     MANIFEST,
     NO_SETS,
@@ -97,7 +99,7 @@ def restore(store: ObjectStore, team: Team, policy_restore: Restore) -> Checkpoi
     offers = _manifests(store)
     damaged: list[str] = []
     while (manifest := _offered(team, offers)) is not None:
-        if not manifest.files:
+        if manifest.at_base:
             if damaged:
                 break
             return manifest
@@ -129,19 +131,20 @@ def history(store: ObjectStore) -> Iterator[CheckpointManifest]:
 
 
 def chain(store: ObjectStore, manifest: CheckpointManifest) -> Iterator[CheckpointManifest]:
-    """Yields `manifest` and its ancestors, newest first."""
+    """Yields `manifest` and its ancestors, newest first; those that are archived come without their files."""
+    reader = ManifestReader(store)
     yield manifest
     while manifest.parent is not None:
-        manifest = read(store, manifest.parent)
+        manifest = reader.read(manifest.parent)
         yield manifest
 
 
 def lineages(store: ObjectStore) -> set[int]:
     """Returns the lineages that left anything under `checkpoints/`, whole or not."""
-    return {int(first) for key in _keys(store) if (first := _name(key).partition("/")[0]).isdecimal()}
+    return {int(first) for key in keys(store) if (first := checkpoint_of(key).partition("/")[0]).isdecimal()}
 
 
-def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest | None, window: float) -> CheckpointManifest:
+def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest | None, window: float = 0.0) -> CheckpointManifest:
     """Saves the first checkpoint of `lineage`, which names the state of `begin`: the newest one from now on.
 
     Without `begin` that is the base model, and `window` is w, in batches.
@@ -156,21 +159,22 @@ def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest | None, win
 
 
 def prune(store: ObjectStore, newest_manifest: CheckpointManifest, keep: int) -> None:
-    """Removes all tensors but the newest `keep` of this history; those of abandoned histories as well."""
+    """Removes all tensors but the newest `keep` of this history; those of abandoned histories as well.
+
+    Manifests that are older than the tensors that stay are archived. What a call costs does not grow with the history.
+    """
     kept: set[str] = set()
     for manifest in chain(store, newest_manifest):
-        if manifest.files:
+        if not manifest.at_base:
             kept.add(manifest.holder)
         if len(kept) == keep:
             break
-    gone = sorted(key for key in unpruned(store) if _name(key) not in kept and _name(key) < newest_manifest.name)
+    listed = keys(store)
+    tensors = ((key, checkpoint_of(key)) for key in listed if key.endswith(SUFFIX))
+    gone = [key for key, name in tensors if name not in kept and name < newest_manifest.name]
     if gone:
         store.delete(gone)
-
-
-def unpruned(store: ObjectStore) -> set[str]:
-    """Returns the keys of all files that hold tensors."""
-    return {key for key in _keys(store) if key.endswith(SUFFIX)}
+    archive(store, [name for name in standing(listed) if name < min(kept)])
 
 
 def verify(store: ObjectStore, manifest: CheckpointManifest) -> None:
@@ -232,34 +236,14 @@ def _parts_of(name: str) -> str:
 
 
 def _put_manifest(store: ObjectStore, manifest: CheckpointManifest) -> None:
-    if not store.put(_key(manifest.name, MANIFEST), manifest.encode(), once=True):
+    if not store.put(folder_of(manifest.name) + MANIFEST, manifest.encode(), once=True):
         raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
 
 
 def _manifests(store: ObjectStore) -> Iterator[CheckpointManifest]:
     """Yields manifests, newest first. A torn manifest was never acknowledged, so it is no checkpoint."""
-    for name in sorted((_name(key) for key in _keys(store) if key.endswith(MANIFEST)), reverse=True):
+    for name in sorted(standing(keys(store)), reverse=True):
         try:
             yield read(store, name)
         except ValueError as error:
             log.warning("checkpoint %s was never finished (%s)", name, error)
-
-
-def _keys(store: ObjectStore) -> list[str]:
-    return [stored.key for stored in store.list(PREFIX)]
-
-
-def read(store: ObjectStore, name: str) -> CheckpointManifest:
-    """Returns the manifest of that name. Raises `MissingObject`, or `ValueError` if the manifest is torn."""
-    manifest = decode(store.get(_key(name, MANIFEST)))
-    if manifest.name != name:
-        raise ValueError(f"its manifest names {manifest.name}")
-    return manifest
-
-
-def _key(name: str, file: str) -> str:
-    return folder_of(name) + file
-
-
-def _name(key: str) -> str:
-    return key.removeprefix(PREFIX).rpartition("/")[0]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from echo_queue.records import Version
+from echo_queue.records import BASE, Version
 from learner.recovery.state_files import DTYPES, StateFile, StoredRows, rows_of
 
 PREFIX, MANIFEST = "checkpoints/", "manifest.json"
@@ -51,6 +51,11 @@ class CheckpointManifest:
     @property
     def name(self) -> str:
         return name_of(Version(self.lineage, self.version))
+
+    @property
+    def at_base(self) -> bool:
+        """True if it only marks that a lineage began at the base model, which needs no files."""
+        return self.version == BASE.number
 
     @property
     def folder(self) -> str:

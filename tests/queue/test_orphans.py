@@ -66,7 +66,7 @@ def test_a_completion_under_way_finds_its_payload_however_long_it_takes(
     spilling.payloads.keep_group(group)
     for _ in range(3):
         assert sweeper.sweep() == 0
-    harness.rules = replace(harness.rules, max_attempts=1)
+    spilling.overrule(replace(harness.rules, max_attempts=1))
     harness.expire()
     assert spilling.audit().dead == 1
     for _ in range(3):

@@ -43,8 +43,8 @@ def a_run_that_ended(harness: LearnerHarness) -> Config:
 
 
 def manifests(harness: LearnerHarness, config: Config) -> list[CheckpointManifest]:
-    """Returns the manifests of the surviving history that hold tensors, newest first."""
-    return [one for one in checkpoint.history(harness.store(config)) if one.files]
+    """Returns the manifests of the surviving history after the base model, newest first."""
+    return [one for one in checkpoint.history(harness.store(config)) if not one.at_base]
 
 
 @pytest.mark.slow
