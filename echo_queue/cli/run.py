@@ -37,6 +37,7 @@ from echo_queue.errors import (
     HopelessError,
     Problem,
     ServiceError,
+    UnfitPromptError,
 )
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import command
@@ -87,13 +88,18 @@ def run(path: Path) -> int:
 
 
 def unfit_prompts(config: Config) -> tuple[Problem, ...]:
-    """Returns the problems of the first prompts; the others are checked when they are submitted."""
+    """Returns the problems of the first prompts; the others are checked when they are submitted.
+
+    A run that has made updates may need its source no more; whether it does is seen when it submits.
+    """
     from echo_queue.submission.declaration import check_first_rows
 
     try:
         check_first_rows(config)
-    except EchoQueueError as error:
+    except UnfitPromptError as error:
         return error.problems
+    except EchoQueueError as error:
+        return () if (config.run.dir / "metrics.jsonl").exists() else error.problems
     return ()
 
 
@@ -182,7 +188,7 @@ def celery(config: Config) -> Role:
 
 def submission(config: Config, path: Path) -> Role:
     """Returns the role that submits the configured prompts, and ends."""
-    return Role("submit", (*_ECHO_QUEUE, "submit", str(path)), ends=True)
+    return Role("submit", (*_ECHO_QUEUE, "submit", str(path), "--within-run"), ends=True)
 
 
 def workers(config: Config, path: Path) -> Iterator[Role]:
@@ -274,7 +280,8 @@ def _print_finished(config: Config, end: outcome.Outcome) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]{config.run.name}[/] is finished: {end.updates:,} updates, {end.ended:%Y-%m-%d %H:%M} UTC")
     _print_paths(console, config, config.run.dir / "report.html")
-    console.print(f"  To run it again from scratch, remove {config.run.dir} or name another run.dir.")
+    fix = f"remove {config.run.dir}" if EMBEDDED == config.redis.url == config.store.url else "name another run.name"
+    console.print(f"  To run it again from scratch, {fix}.")
 
 
 def _print_stopped(path: Path) -> None:

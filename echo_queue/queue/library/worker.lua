@@ -284,6 +284,10 @@ local function complete(keys, args)
     tally(run, 'duplicate')
     return 'duplicate'
   end
+  if stream == 'dead' and rest == BY_HAND then
+    tally(run, 'dead_completion')
+    return 'dead'
+  end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
       note_version(run, id, oldest)
