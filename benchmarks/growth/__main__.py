@@ -25,11 +25,10 @@ from echo_queue.queue.orphans import Sweeper
 from echo_queue.services.serving import Services
 from echo_queue.storage.object_store import ObjectStore
 from learner.recovery import archive, checkpoint
-from tests.waiting import wait_until
 
 DEAD = 2_000
 YOUNG = "in a run without a past: "
-LIMIT_S, DEADLINE_S = 10.0, 900.0
+LIMIT_S, DEADLINE_S, POLL_S = 10.0, 900.0, 0.05
 ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 
 
@@ -188,7 +187,12 @@ def _timed(action: Callable[[], object]) -> Took:
 
 
 def _await(until: Callable[[], bool], what: str) -> None:
-    wait_until(until, what, DEADLINE_S)
+    """Asks only now and then, so that the asking does not count."""
+    give_up = time.monotonic() + DEADLINE_S
+    while not until():
+        if time.monotonic() > give_up:
+            raise SystemExit(f"waited {DEADLINE_S:.0f} s for {what}")
+        time.sleep(POLL_S)
 
 
 def _command(command: str, path: Path) -> None:
