@@ -3,8 +3,8 @@
     python -m benchmarks.scale [--json] [--only sweep,commands,strict,memory,partials] [--against CHECKOUT]
 
 Each measurement is a process of its own (`herd`, `commands`, `strict`, `memory`, `benchmarks.partials`) with a server
-of its own. With `--against`, each is repeated at once with the packages of another checkout of this project, so that both
-see the same machine. `before.py` has the figures before the queue was made to scale.
+of its own. With `--against`, each is repeated at once with the packages of another checkout of this project, so that
+both see the same machine. `before.py` has the figures before the queue was made to scale.
 """
 
 import argparse

@@ -31,8 +31,9 @@ class Crowd:
         self.operator, self.monitor = Operator(caller), Monitor(caller)
         self.caller = caller
         s = tasks // batch + 2 if staleness is None else staleness
-        self.operator.configure(RunRules(s=s, batch=batch, pace=False, lease_ms=HOUR_MS, longest_first=False))
-        self.lineage = self.learner.resume().lineage
+        self.rules = RunRules(s=s, batch=batch, pace=False, lease_ms=HOUR_MS, longest_first=False)
+        self.operator.configure(self.rules)
+        self.lineage = self.learner.resume(self.rules).lineage
         self.publish(0)
         self.submit(SET, tasks)
 

@@ -40,9 +40,7 @@ class Memory:
         crowd = crowds[0]
         version, names = Version(crowd.lineage, 0), [f"worker-{number}" for number in range(tasks // EACH)]
         beat = Heartbeat("engine", version, "generating")
-        heartbeat = self._grown(
-            len(names), lambda: [crowd.worker.heartbeat(name, beat, every_s=600.0) for name in names]
-        )
+        heartbeat = self._grown(len(names), lambda: _beat(crowd, names, beat))
         held: dict[str, list[Task]] = {}
         leased = waiting + self._grown(tasks, lambda: held.update(crowd.lease_all(names, EACH)))
         owned = [(name, task) for name, mine in held.items() for task in mine]
@@ -119,3 +117,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def _beat(crowd: Crowd, workers: Sequence[str], heartbeat: Heartbeat) -> None:
+    for name in workers:
+        crowd.worker.heartbeat(name, heartbeat, every_s=600.0)
