@@ -258,6 +258,7 @@ class Leader:
         export(self._write_model, weights, self._config.base_model, folder)
         self._finished = self._queue.finish(force=self._reached_max_updates())
         if self._finished:
+            self._housekeeper.remove_partials()
             log.info("finished at version %d; the model is %s", self._version.number, folder)
 
 

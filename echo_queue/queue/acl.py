@@ -40,6 +40,8 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hget +hset", ("open",)),
     ("~", "+zadd +zrem", ("in_flight",)),
     ("~", "+hget +hset +hdel", ("partials",)),
+    ("~", "+rpush +lrange +ltrim +lpos +del", ("segments:*",)),
+    ("~", "+sadd +scard", ("unwanted",)),
     ("%W~", "+zadd", ("ready", "workers")),
     ("%W~", "+zrem", ("workers",)),
     ("%W~", "+hdel", ("waits",)),

@@ -29,6 +29,7 @@ class Keys:
         self.open = self.prefix + "open"
         self.in_flight = self.prefix + "in_flight"
         self.partials = self.prefix + "partials"
+        self.unwanted = self.prefix + "unwanted"
         self.ready = self.prefix + "ready"
         self.waits = self.prefix + "waits"
         self.failures = self.prefix + "failures"
@@ -37,6 +38,9 @@ class Keys:
         self.workers = self.prefix + "workers"
         self.events = self.prefix + "events"
         self.run_keys = f"eqs:{{{run}}}:run_keys"
+
+    def segments(self, task: str) -> str:
+        return f"{self.prefix}segments:{task}"
 
     def set(self, name: str) -> str:
         return f"{self.prefix}set:{name}"

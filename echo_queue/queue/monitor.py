@@ -71,6 +71,13 @@ class Monitor(RunState, PublishedWeights, Submissions, Events):
 
         Raises `CodecError` if the bytes are not a partial rollout of this task.
         """
-        client, key = self._caller.client, self._caller.keys.partials
-        words = self._caller.persist("partial_group", lambda: client.hget(key, task))
-        return None if words is None else self._payloads.partials(task, replies.kept_words(words))
+        client, keys = self._caller.client, self._caller.keys
+
+        def read() -> list[Any]:
+            pipe = client.pipeline(transaction=True)
+            pipe.hget(keys.partials, task)
+            pipe.lrange(keys.segments(task), 0, -1)
+            return pipe.execute()
+
+        words, elements = self._caller.persist("partial_group", read)
+        return None if words is None else self._payloads.partials(task, replies.kept_words(words, elements))

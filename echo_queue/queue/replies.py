@@ -122,15 +122,21 @@ def kept_of(reply: Sequence[Any]) -> dict[str, StoredPartial]:
     kept = {}
     for _, _, flat, _, words in reply[-1]:
         if words:
-            oldest, newest, lineage, tokens, kind, payload = words
-            kept[fields(flat)["id"]] = StoredPartial(oldest, newest, lineage, tokens, text(kind), payload)
+            oldest, newest, lineage, tokens, mark, elements = words
+            kept[fields(flat)["id"]] = StoredPartial(oldest, newest, lineage, tokens, text(mark), segments_of(elements))
     return kept
 
 
-def kept_words(words: bytes) -> StoredPartial:
-    """Returns the stored partial rollout that a value of the `partials` hash describes."""
-    oldest, newest, lineage, tokens, kind, payload = words.split(b" ", 5)
-    return StoredPartial(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
+def kept_words(words: bytes, elements: Sequence[bytes]) -> StoredPartial:
+    """Returns the stored partial rollout of a value of the `partials` hash and the elements of a `segments` list."""
+    oldest, newest, lineage, tokens, mark, *_ = words.split(b" ")
+    return StoredPartial(int(oldest), int(newest), int(lineage), int(tokens), text(mark), segments_of(elements))
+
+
+def segments_of(elements: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
+    """Returns kind and payload of each element of a `segments` list."""
+    split = (element.partition(b" ") for element in elements)
+    return tuple((kind.decode("utf-8", "replace"), payload) for kind, _, payload in split)
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:

@@ -6,7 +6,7 @@ Times are milliseconds by the Redis server's clock if the name ends in `_ms`, an
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal
 
 from echo_queue.config import Config
@@ -163,14 +163,26 @@ class Lease:
 
 @dataclass(frozen=True)
 class StoredPartial:
-    """A partial rollout as the queue keeps it: its plain fields, and its bytes or their place in the object store."""
+    """A partial rollout as the queue keeps it: its plain fields and its segments.
+
+    Each segment is its kind and its bytes ("segment") or their place in the object store ("ref"). `mark` identifies the
+    content of all of them.
+    """
 
     oldest: int
     newest: int
     lineage: int
     tokens: int
-    kind: str
-    payload: bytes
+    mark: str
+    segments: tuple[tuple[str, bytes], ...]
+
+
+class Stored(IntEnum):
+    """The answer to `progress`. `gap`: the queue does not have what the segment continues, and wants all of it."""
+
+    lost = 0
+    taken = 1
+    gap = 2
 
 
 class Outcome(StrEnum):

@@ -9,7 +9,7 @@ import redis
 
 NAME = "echo_queue_1"
 FOLDER = files(__name__)
-FILES = ("state", "backlog", "worker", "learner", "peers", "lease_expiry", "operator", "monitor")
+FILES = ("state", "backlog", "partials", "worker", "learner", "peers", "lease_expiry", "operator", "monitor")
 
 
 def source() -> str:

@@ -6,7 +6,7 @@ local FORGET_WORKER_MS = 3600000
 -- Returns the tokens in a task's stored partial; 0 if there is none.
 local function tokens_kept(run, id)
   local text = redis.call('HGET', run.K.partials, id)
-  local partial = text and read_partial(run, text)
+  local partial = text and read_partial(text, run.group_max_tokens)
   return partial and partial[4] or 0
 end
 

@@ -46,8 +46,10 @@ KEYS
                          "tasks|retry|dead <entry>", or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
   in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
-  partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <partial|ref> " and the partial rollout's bytes, or
-                         their key in the object store and their digest, while the task is in tasks or retry
+  partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <mark> <segments> <bytes> <of them in the object
+                         store>" of its partial rollout, while the task is in tasks or retry; the mark identifies its content
+  segments:<id>  list    the segments of a task's partial rollout: "segment <bytes>", or "ref <key> <digest>" of an object
+  unwanted       set     objects of partial rollouts that nothing points to any more; the housekeeper removes them
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   waits          hash    task id -> ms since when the learner keeps a seat for it
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
@@ -71,7 +73,8 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   declare, submit, reject      chunk -> backlog; reject: unreadable chunk         backlog.lua
   admit                        backlog -> tasks                                   backlog.lua
   lease, renew, release, fail  within tasks and retry                             worker.lua
-  progress, discard            store, drop the partial rollout of a leased task   worker.lua
+  progress, discard            store, drop the partial rollout of a leased task   partials.lua
+  unwanted                     objects of partial rollouts that may be removed    partials.lua
   complete                     tasks | retry | dead -> replay                     worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance, resume              too late or abandoned in flight: -> retry          learner.lua
@@ -97,6 +100,8 @@ local REASON_MAX_BYTES = 8192
 local STRING_MAX_BYTES = 536870912
 local BUCKETS = 63
 local LONG_STEPS = 8
+local SEGMENTS_MAX = 1024
+local UNWANTED_MAX = 100000
 local BUCKET_GROUPS_MAX = 64
 
 local function fail_with(code, text)
@@ -270,9 +275,31 @@ local function put(run, stream, task, ...)
   return entry
 end
 
--- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch.
+-- Returns the object of a segment of this task that lies in the store; nil for any other text.
+local function stored_segment(id, element)
+  local object, sha1 = element:match('^ref (partials/(%x+)/%x+) %x+$')
+  if sha1 == redis.sha1hex(id) then return object end
+end
+
+-- Notes objects that nothing points to any more, for the housekeeper to remove. The sweep for orphans finds what is too much.
+local function unwant(run, objects)
+  if #objects == 0 or redis.call('SCARD', run.K.unwanted) >= UNWANTED_MAX then return end
+  for _, object in ipairs(objects) do redis.call('SADD', run.K.unwanted, object) end
+end
+
+-- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch. Returns 1 if it had one.
 local function drop_partial(run, id)
-  redis.call('HDEL', run.K.partials, id)
+  local text, key = redis.call('HGET', run.K.partials, id), run.K['segments:' .. id]
+  if not text then return 0 end
+  if text:sub(-2) ~= ' 0' then
+    local objects = {}
+    for _, element in ipairs(redis.call('LRANGE', key, 0, SEGMENTS_MAX)) do
+      objects[#objects + 1] = stored_segment(id, element)
+    end
+    unwant(run, objects)
+  end
+  redis.call('DEL', key)
+  return redis.call('HDEL', run.K.partials, id)
 end
 
 -- Removes a place that its task has left.

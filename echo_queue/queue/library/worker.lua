@@ -1,29 +1,5 @@
--- The moves of a worker: it leases, renews, hands back, continues and completes tasks. It needs no right to add a task. Other
--- roles read its arguments later, so each argument must have the form that our own code gives it.
-
-local WORD_MAX_BYTES = 200
-
-local function refuse_unless(fine, what)
-  if not fine then fail_with('EQREFUSED', what) end
-end
-
-local function check_worker(name)
-  refuse_unless(#name <= WORD_MAX_BYTES and name:match('^[%w_.:-]+$'), 'that is no name of a worker')
-  return name
-end
-
-local function whole(text, what)
-  refuse_unless(#text <= 15 and text:match('^%d+$'), what .. ' is no whole number')
-  return tonumber(text)
-end
-
-local function held_by(run, stream, entry, worker)
-  return redis.call('XPENDING', run.K[stream], 'workers', entry, entry, 1, worker)[1] ~= nil
-end
-
-local function is_task(stream)
-  return stream == 'tasks' or stream == 'retry'
-end
+-- The moves of a worker: it leases, renews, hands back and completes tasks. It needs no right to add a task. Other roles read
+-- its arguments later, so each argument must have the form that our own code gives it.
 
 -- Lets a lease run out now. `deliveries` 0 marks a task handed back: it costs no attempt.
 local function expire(run, stream, entry, worker, deliveries)
@@ -65,35 +41,6 @@ local function fresh_lease(run, worker, size, token)
     redis.call('SET', run.K['token:' .. worker], table.concat(note, ' '), 'PX', run.lease_ms)
   end
   return tasks
-end
-
--- Returns a value of `partials` as {oldest, newest, lineage, tokens, kind, payload}; nil if it is malformed or claims more
--- tokens than a group may have.
-local function read_partial(run, text)
-  local oldest, newest, lineage, tokens, kind, at = text:match('^(%d+) (%d+) (%d+) (%d+) (%a+) ()')
-  if not at or tonumber(tokens) > run.group_max_tokens then return nil end
-  return { tonumber(oldest), tonumber(newest), tonumber(lineage), tonumber(tokens), kind, text:sub(at) }
-end
-
--- Returns the partial that the worker continues when it leases this task; {} if there is none. A partial that no worker may
--- continue is dropped: it is too old by now, was made by weights since left behind, or is malformed.
-local function partial_to_continue(run, id)
-  local text = redis.call('HGET', run.K.partials, id)
-  if not text then return {} end
-  local partial = read_partial(run, text)
-  if not partial then
-    drop_partial(run, id)
-    tally(run, 'bad_partial')
-    return {}
-  end
-  local oldest, newest, lineage, tokens = unpack(partial)
-  if run.v - oldest > run.s or newest > run.published or oldest > newest or abandoned(run, lineage, newest) then
-    drop_partial(run, id)
-    tally(run, 'tokens_discarded', tokens)
-    return {}
-  end
-  tally(run, 'tokens_continued', tokens)
-  return partial
 end
 
 -- args: worker lineage version size token
@@ -154,49 +101,6 @@ local function release(keys, args)
     end
   end
   return released
-end
-
--- A partial lies in `partials`, within the size cap, or in the object store, in the folder of its own task.
-local function check_partial(run, id, kind, payload)
-  refuse_unless(kind == 'partial' or kind == 'ref', 'the payload is neither partial nor ref')
-  local cap, folder = run.group_max_bytes, 'partials/' .. redis.sha1hex(id) .. '/'
-  refuse_unless(#payload <= cap, 'a partial of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
-  local fine = kind == 'partial' or payload:sub(1, #folder) == folder and #payload <= WORD_MAX_BYTES
-  refuse_unless(fine, 'the ref is no partial of its task')
-end
-
--- args: worker id oldest newest lineage tokens partial|ref payload. Replaces the stored partial; with 0 tokens, drops it.
--- Returns 0 if the worker does not hold the task.
-local function progress(keys, args)
-  local run = open_run(keys)
-  local worker, id, kind, payload = check_worker(args[1]), args[2], args[7], args[8]
-  local words = {}
-  for place, what in ipairs({ 'oldest', 'newest', 'the lineage', 'tokens' }) do
-    words[place] = string.format('%d', whole(args[place + 2], what))
-  end
-  check_partial(run, id, kind, payload)
-  local stream, entry = place_of(run, id)
-  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
-  if words[4] == '0' then
-    drop_partial(run, id)
-  else
-    redis.call('HSET', run.K.partials, id, table.concat(words, ' ') .. ' ' .. kind .. ' ' .. payload)
-  end
-  return 1
-end
-
--- args: worker id… ; drops the bad partials of these tasks, as far as the worker holds them. Returns how many there were.
-local function discard(keys, args)
-  local run = open_run(keys)
-  local worker, bad = check_worker(args[1]), 0
-  for place = 2, #args do
-    local stream, entry = place_of(run, args[place])
-    if is_task(stream) and held_by(run, stream, entry, worker) then
-      bad = bad + redis.call('HDEL', run.K.partials, args[place])
-    end
-  end
-  tally(run, 'bad_partial', bad)
-  return bad
 end
 
 -- args: worker id reason. Gives up one attempt. Returns 0 if the worker does not hold the task.
@@ -317,8 +221,6 @@ register('lease', lease)
 register('renew', renew, 'allow-oom')
 register('release', release, 'allow-oom')
 register('fail', fail, 'allow-oom')
-register('progress', progress)
-register('discard', discard, 'allow-oom')
 register('complete', complete)
 register('heartbeat', heartbeat, 'allow-oom')
 register('leave', leave, 'allow-oom')

@@ -174,7 +174,7 @@ MUTATIONS = (
     Mutation(
         "a partial rollout older than the bound handed out",
         "a task goes from worker to worker, each of which finishes what can no longer be trained",
-        LUA + "worker.lua",
+        LUA + "partials.lua",
         "if run.v - oldest > run.s or newest > run.published",
         "if newest > run.published",
         ("tests/queue/test_progress.py::test_a_partial_older_than_the_bound_is_dropped_and_counted",),
@@ -182,7 +182,7 @@ MUTATIONS = (
     Mutation(
         "a partial rollout by abandoned weights handed out",
         "tokens of weights that a rewind left behind are continued, and trained",
-        LUA + "worker.lua",
+        LUA + "partials.lua",
         "or oldest > newest or abandoned(run, lineage, newest) then",
         "or oldest > newest then",
         ("tests/queue/test_progress.py::test_a_partial_by_abandoned_weights_is_dropped",),
@@ -199,8 +199,9 @@ MUTATIONS = (
     Mutation(
         "progress of a lost lease accepted",
         "a worker that was taken for dead overwrites newer progress with older",
-        LUA + "worker.lua",
-        "  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end\n  if words[4]",
+        LUA + "partials.lua",
+        "  if not is_task(stream) or not held_by(run, stream, entry, worker) then\n    give_up(run, id, element)\n"
+        "    return 0\n  end\n  if words[4]",
         "  if words[4]",
         ("tests/queue/test_progress.py::test_a_worker_that_lost_its_lease_keeps_nothing_and_is_told",),
     ),
@@ -211,6 +212,38 @@ MUTATIONS = (
         "        if said != told:\n",
         "        if False:\n",
         ("tests/queue/test_progress.py::test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew",),
+    ),
+    Mutation(
+        "a segment appended again after a lost reply",
+        "the worker that continues the task finds tokens twice, and begins it anew",
+        LUA + "partials.lua",
+        "  if known and known[5] == mark then return 1 end\n",
+        "  if known and known[5] == mark then after, keep = mark, known[6] end\n",
+        ("tests/queue/test_progress.py::test_a_call_whose_reply_was_lost_appends_nothing_twice",),
+    ),
+    Mutation(
+        "a segment appended to whatever is there",
+        "after a Redis that was set back, all that a worker sends of its tasks is lost",
+        LUA + "partials.lua",
+        "if not known or known[5] ~= after or known[6] < keep or",
+        "if not known or known[6] < keep or",
+        ("tests/queue/test_progress.py::test_a_gap_makes_the_worker_send_everything",),
+    ),
+    Mutation(
+        "segments that nobody compares with their mark",
+        "tokens that one worker wrote by hand pass for those that another has sampled",
+        "echo_queue/queue/payloads.py",
+        "if not segments or mark != kept.mark:",
+        "if not segments:",
+        ("tests/queue/test_progress.py::test_segments_in_place_of_others_are_no_partial",),
+    ),
+    Mutation(
+        "objects of partial rollouts that nobody removes",
+        "the store fills with the progress of what was trained long ago",
+        LUA + "state.lua",
+        "  if text:sub(-2) ~= ' 0' then\n",
+        "  if false then\n",
+        ("tests/queue/test_progress.py::test_a_large_partial_travels_through_the_store_and_its_objects_end_with_it",),
     ),
     Mutation(
         "one step of a sweep and no more",
@@ -249,9 +282,9 @@ MUTATIONS = (
     Mutation(
         "no bound on what a partial rollout claims",
         "a worker that claims ever more tokens keeps alive a task that kills its workers",
-        LUA + "worker.lua",
-        "if not at or tonumber(tokens) > run.group_max_tokens then",
-        "if not at then",
+        LUA + "partials.lua",
+        "if not words[1] or tonumber(words[4]) > most then",
+        "if not words[1] then",
         (
             "tests/queue/test_progress.py::test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_may_have",
         ),
@@ -571,8 +604,8 @@ MUTATIONS = (
         "the lease keeper does not renew",
         "every call longer than a lease is taken over while it still runs",
         "workers/lease_keeper.py",
-        "            lost = self._queue.renew(self._worker, self._held.versions())\n",
-        "            lost: list[str] = []\n",
+        "            self._drop(self._queue.renew(self._worker, self._held.versions()))\n",
+        "            pass\n",
         ("tests/workers/test_lease_keeper.py::test_a_lease_lasts_as_long_as_the_heart_beats",),
     ),
     Mutation(

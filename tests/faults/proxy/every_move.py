@@ -44,6 +44,9 @@ def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tup
     assert [one.task for one in again.partials.values()] == [tasks[5].id]
     meet(lambda: spoiled.discard("w2", [tasks[5].id]))
     assert queue.client.hexists(queue.keys.partials, tasks[5].id) == 0
+    queue.client.sadd(queue.keys.unwanted, "partials/one")
+    assert meet(spoiled.unwanted) == ["partials/one"]
+    assert meet(lambda: spoiled.unwanted(["partials/one"])) == []
     assert meet(lambda: spoiled.release("w2", [tasks[5].id])) == 1
     meet(spoiled.reclaim)
     done = [group_of(task, "w1", version) for task in tasks[:4]]
