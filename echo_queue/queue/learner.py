@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import redis
+
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
@@ -117,6 +119,11 @@ class LearnerQueue(Events):
         moved, *refs = self._caller.call("bury_bad_group", self._lineage, *words)
         self._payloads.discard(filter(None, refs))
         return bool(moved)
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether the server would take a completion of `size` bytes now; False if it is at `maxmemory`."""
+        answer = self._caller.move("probe_room", [("probe_room", bytes(size))], size, optional=True)[0]
+        return not isinstance(answer, redis.OutOfMemoryError)
 
     def finish(self, force: bool = False) -> bool:
         """Marks the run finished until new work arrives; workers learn it from `Lease.finished`.

@@ -84,6 +84,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   publish, pending             the pointer; groups drained before a restart       learner.lua
   bury_bad_group               replay -> dead                                     learner.lua
   finish                       nothing is left to train                           learner.lua
+  probe_room                   nothing: a full server refuses it                  learner.lua
   reclaim                      expired: -> retry | dead                           lease_expiry.lua
   bury, revive                 any -> dead; dead -> retry                         operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua

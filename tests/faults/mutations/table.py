@@ -246,6 +246,14 @@ MUTATIONS = (
         ("tests/queue/test_progress.py::test_a_large_partial_travels_through_the_store_and_its_objects_end_with_it",),
     ),
     Mutation(
+        "a learner that waits while Redis is full of what it has trained",
+        "no worker can complete a group, and no restart gets any further",
+        "learner/batch_collector.py",
+        "if uncommitted() and not self._queue.has_room(",
+        "if False and not self._queue.has_room(",
+        ("tests/learner/test_full_memory.py::test_a_full_server_makes_the_learner_save_and_commit_at_once",),
+    ),
+    Mutation(
         "one step of a sweep and no more",
         "what a fleet hands back is free after minutes, while its partial rollouts get too old",
         "learner/housekeeper.py",
