@@ -179,7 +179,7 @@ def weights_needed(lease: Lease, serving: Version, refresh: bool = False) -> Ver
     if lease.published is None:
         return None
     newest = lease.published.version
-    if lease.abandoned or (refresh and serving != newest):
+    if lease.abandoned or (refresh and serving < newest):
         return newest
     number = max(task.min_pv for task in lease.tasks)
     return Version(newest.lineage, number) if serving.number < number else None

@@ -18,6 +18,9 @@ from echo_queue.connections.secrets import Role
 from echo_queue.queue.keys import Keys
 
 SESSION = "+ping +hello +auth +select +echo +time +wait"
+INFO = "+info"
+"""The command that shows how the server is set, to roles that are trusted with the number of keys of others. It comes
+after `-@dangerous`, which has it."""
 TRANSACTION = "+multi +exec +discard"
 BLIND = "-scan -randomkey -dbsize"
 """Denied commands: they reveal names and numbers of keys that are not the role's."""
@@ -38,13 +41,12 @@ WORKER: tuple[Grant, ...] = (
     ("%W~", "+xadd", ("replay", "events")),
     ("%R~", "+xread", ("events",)),
     ("~", "+hget +hset", ("open",)),
-    ("~", "+zadd +zrem", ("in_flight",)),
+    ("~", "+zadd +zrem +zscore", ("leases", "in_flight", "awaited")),
     ("~", "+hget +hset +hdel", ("partials",)),
     ("~", "+rpush +lrange +ltrim +lpos +del", ("segments:*",)),
     ("~", "+sadd +scard", ("unwanted",)),
-    ("%W~", "+zadd", ("ready", "workers")),
+    ("%W~", "+zadd", ("ready", "workers", "consumers")),
     ("%W~", "+zrem", ("workers",)),
-    ("%W~", "+hdel", ("waits",)),
     ("%W~", "+hset", ("failures",)),
     ("~", "+getrange +setrange", ("lengths:*",)),
     ("~", "+hget +hset", ("buckets:*",)),
@@ -93,15 +95,17 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
             return " ".join(_narrow(prefix, SUBMITTER_CALLS, SUBMITTER))
         case "learner":
             return (
-                f"~{prefix}* ~{run_keys} -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
+                f"~{prefix}* ~{run_keys} -@all {SESSION} +@read +@write -@dangerous {INFO} {BLIND} "
+                "-function +fcall +fcall_ro"
             )
         case "monitor":
-            look = "+info +client|list +latency|latest +memory|usage +command|docs"
-            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {BLIND} +fcall_ro {look}"
+            look = "+client|list +latency|latest +memory|usage +command|docs"
+            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {INFO} {BLIND} +fcall_ro {look}"
         case "celery":
             base = f"{celery_prefix}/{celery_db}."
             # A pattern subscription is allowed only if its very pattern is granted.
             channels = f"&{base}celery.pidbox &{base}celeryev/* &{base}celeryev/worker.*"
+            channels += f" &{celery_prefix}celery-task-meta-*"
             commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
             return f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"
 

@@ -140,7 +140,7 @@ def segments_of(elements: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:
-    _, seats, late, abandoned, ready, in_flight, outside, exhausted, _ = reply
+    _, seats, late, abandoned, ready, in_flight, outside, exhausted, *_ = reply
     return Drained(groups, seats, late, abandoned, malformed, ready, in_flight, outside, bool(exhausted))
 
 

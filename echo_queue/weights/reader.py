@@ -1,7 +1,7 @@
 """Reads published versions: manifests that this run's key has signed, the cheapest path to one, every chunk verified.
 
 Nothing unchecked is ever returned, and nothing is unpickled. Wrong bytes are read again, in case the network corrupted
-them; if they stay wrong, one clear error is raised.
+them; if they stay wrong, one clear error is raised. No path leads back to an older version.
 """
 
 import time
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from echo_queue.errors import Problem
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import LargeObject, MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
@@ -22,7 +22,17 @@ from echo_queue.weights.signatures import Forged, SignatureVerifier
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Damaged", "fetch", "fetch_parts", "find_path", "intact", "open_manifest", "plain", "read_manifest"]
+__all__ = [
+    "Damaged",
+    "fetch",
+    "fetch_parts",
+    "find_path",
+    "intact",
+    "open_manifest",
+    "plain",
+    "read_manifest",
+    "refuse_older",
+]
 
 STREAMS = 4
 """The number of parts that are fetched at the same time, and held while one is applied."""
@@ -30,6 +40,17 @@ ATTEMPTS = 3
 PAUSE_S = 0.1
 MANIFEST_MAX_BYTES = 256 << 20
 FIX = "the learner's next publication replaces it; check the disk"
+
+
+class OlderVersion(ServiceError):
+    """The version is older than one that was used here before."""
+
+
+def refuse_older(version: Version, newest: Version | None) -> None:
+    """Raises `OlderVersion` if `version` is older than `newest`. Any version of a later lineage is newer."""
+    if newest is not None and version < newest:
+        fix = "nothing goes back to it; find out who else writes to this Redis, or publish a newer version"
+        raise OlderVersion(Problem("published", f"version {version} is older than {newest}, which was used here", fix))
 
 
 # Documents ------------------------------------------------------------------------------------------------------------
@@ -57,8 +78,10 @@ def find_path(
 ) -> tuple[Route, ...]:
     """Returns the path of fewest bytes from `have` (a version and its root), or from nothing, to `target`.
 
-    The path is empty if `have` is the target. Raises `Damaged` if no path leads there.
+    The path is empty if `have` is the target. Raises `Damaged` if no path leads there, `OlderVersion` if the target is
+    older than `have`.
     """
+    refuse_older(target.version, have and have[0])
     if have == (target.version, target.root):
         return ()
     if have is not None and have == (target.route.base, target.route.base_root):
@@ -161,7 +184,8 @@ def fetch(
     tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}
     for route in find_path(store, None, manifest, verifier):
         for part, stored in fetch_parts(store, route):
-            delta.apply(plain(part, stored, chunk_key), tensors, tensors, check=False)
+            base = {} if route.base is None else tensors
+            delta.apply(plain(part, stored, chunk_key), base, tensors, check=False)
     for info in manifest.tensors:
         if not matches(tensors[info.name], info):
             what = f"tensor {info.name} is not what was published, although all of its parts are"

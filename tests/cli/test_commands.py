@@ -3,9 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from echo_queue.cli.output import print_json
+from echo_queue.reporting.metrics import summarise
+from tests.cli.test_view import STATUS, UPDATES
 
 
 def block(*packages: str) -> str:
@@ -56,6 +62,27 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "config",
     ):
         assert f" {command} " in done.stdout
+
+
+@pytest.mark.parametrize("asked", [("--version",), ("-h",), ("run", "-h")])
+def test_the_version_and_short_help_are_where_people_look_for_them(tmp_path: Path, asked: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "echo_queue", *asked],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"echo-queue {version('echo-queue')}" in done.stdout or "Usage:" in done.stdout
+
+
+def test_a_status_can_be_printed_for_scripts(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    print_json({"queue": asdict(STATUS), "training": asdict(summarise(UPDATES))})
+    document = json.loads(capfdbinary.readouterr().out)
+    assert (document["queue"]["learner"], document["queue"]["published"]["version"]) == ("1.40", "1.39")
+    assert document["queue"]["workers"][0]["heartbeat"]["version"] == "1.40"
+    assert document["training"]["lags"]["0"] > 0
 
 
 @pytest.mark.parametrize("command", ["run", "services", "submit", "worker", "learner", "status", "audit", "init-model"])

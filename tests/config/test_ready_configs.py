@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from echo_queue.cli.config import problems_of
+from echo_queue.cli.config import examine
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.estimate import Assumptions, estimate, model_shape
@@ -33,7 +33,7 @@ def path(request: pytest.FixtureRequest) -> Path:
 def test_it_has_no_problems(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert problems_of(path)[1] == ()
+    assert examine(path).problems == ()
 
 
 def test_it_can_be_estimated_and_its_bound_holds(path: Path) -> None:

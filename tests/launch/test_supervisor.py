@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.errors import DeadlineError
+from echo_queue.errors import HOPELESS, DeadlineError, HopelessError
 from echo_queue.launch.supervisor import BACKOFF, MOST_REFUSALS, Role, RoleError, RunningError, Supervisor
 from tests.processes import is_running
 from tests.waiting import wait_until
@@ -48,6 +48,16 @@ def test_a_role_that_refuses_is_not_asked_often(tmp_path: Path) -> None:
         roles.start(shell("submit", "echo prompts.jsonl:7; exit 2", ends=True))
         roles.wait(lambda: False, 20, "its end")
     assert (tmp_path / "logs" / "submit.log").read_text().splitlines().count("prompts.jsonl:7") == MOST_REFUSALS
+
+
+def test_a_role_that_says_that_another_try_is_useless_is_not_started_again(tmp_path: Path) -> None:
+    with (
+        Supervisor(tmp_path, backoff=QUICK) as roles,
+        pytest.raises(HopelessError, match="the first 3 prompts died"),
+    ):
+        roles.start(shell("learner", f"echo the first 3 prompts died; exit {HOPELESS}", ends=True))
+        roles.wait(lambda: False, 20, "its end")
+    assert (tmp_path / "logs" / "learner.log").read_text().count("── ") == 1
 
 
 def test_a_wait_names_what_it_waited_for(tmp_path: Path) -> None:

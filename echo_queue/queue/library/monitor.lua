@@ -1,9 +1,5 @@
 -- The queries `audit` and `status`. They change nothing, and every role may make them.
 
-local function leased(run, stream)
-  return redis.call('XPENDING', run.K[stream], 'workers')[1]
-end
-
 local function audit(keys)
   local run = open_run(keys)
   local K, stats = run.K, hash(run.K.stats)
@@ -11,15 +7,17 @@ local function audit(keys)
     submitted = tonumber(stats.submitted or 0), backlog = (backlog_left(run)),
     tasks = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry), replay = redis.call('XLEN', K.replay),
     trained = tonumber(stats.trained or 0), dead = redis.call('XLEN', K.dead),
-    open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight),
-    leased = leased(run, 'tasks') + leased(run, 'retry'), lost = tonumber(stats.lost or 0),
+    ready = redis.call('ZCARD', K.ready), in_hand = redis.call('ZCARD', K.in_hand),
+    open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight), leases = redis.call('ZCARD', K.leases),
+    leased = leased(run), lost = tonumber(stats.lost or 0),
   }
   found.difference = found.submitted - found.backlog - found.tasks - found.replay - found.trained - found.dead
   found.misplaced = found.open - found.tasks - found.replay - found.dead
-  local kept = found.difference == 0 and found.misplaced == 0 and found.in_flight == found.leased and found.lost == 0
+  local kept = found.difference == 0 and found.misplaced == 0 and found.ready + found.in_hand == found.replay
+    and found.in_flight == found.leased and found.leases == found.leased and found.lost == 0
   local answer = {}
   for _, name in ipairs({ 'submitted', 'backlog', 'tasks', 'replay', 'trained', 'dead', 'difference', 'open', 'misplaced',
-                          'in_flight', 'leased', 'lost' }) do
+                          'ready', 'in_hand', 'in_flight', 'leases', 'leased', 'lost' }) do
     answer[#answer + 1], answer[#answer + 2] = name, found[name]
   end
   answer[#answer + 1], answer[#answer + 2] = 'verdict', kept and 'OK' or 'BROKEN'

@@ -43,6 +43,7 @@ local function leaf_reason(run, worker, usual)
   local reports = redis.call('HKEYS', run.K['reports:' .. worker])
   if reported(reports, 'bad') then return 'bad' end
   if reported(reports, 'unreachable') then return 'unreachable' end
+  if reported(reports, 'dry') then return 'dry' end
 end
 
 local function lives(run, worker)
@@ -187,11 +188,11 @@ local function join(keys, args)
   return { run.now, math.floor(usual), leaf, hold and 1 or 0, found }
 end
 
--- args: worker peer reason (bad | unreachable). Returns how many workers reported the same lately.
+-- args: worker peer reason (bad | unreachable | dry). Returns how many workers reported the same lately.
 local function report(keys, args)
   local run = open_run(keys)
   local worker, peer = check_worker(args[1]), check_worker(args[2])
-  refuse_unless(args[3] == 'bad' or args[3] == 'unreachable', 'that is no reason to report a peer')
+  refuse_unless(args[3] == 'bad' or args[3] == 'unreachable' or args[3] == 'dry', 'that is no reason to report a peer')
   local key = run.K['reports:' .. peer]
   if worker ~= peer and redis.call('HLEN', key) < REPORTS_MAX then
     redis.call('HSET', key, args[3] .. ' ' .. worker, run.now)

@@ -13,7 +13,9 @@ it moves anything, or recognizes the call by its token. A task's new place is wr
 KEYS
   state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained and
                          not yet committed), declared (number of sets), finished (ms) and reopened
-                         (how often new work came after that), swept_ms and grace_ms (reclaim),
+                         (how often new work came after that); clock_ms (the queue's clock, see `clock_of`) and
+                         swept_ms (Redis' own) at the last reclaim; wanted ("<lineage>.<v> <clock>": since when the
+                         learner keeps seats for the update after v), mended ("<stream> <entry>": `find_leases`),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `settled_ids` agree with
   rules          hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
@@ -22,7 +24,8 @@ KEYS
   coming         hash    the announced route to the version under way: route (its name), last (place of its newest part), and
                          place -> the signed document of that part, which is stored already; the last few parts. Gone
                          once the version is published
-  forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0"
+  forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0". The newest
+                         `FORKS_KEPT` lineages have one
   stats          hash    counters: submitted, trained, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
@@ -39,20 +42,23 @@ KEYS
   retry          stream  tasks that came     attempt (those that failed before) late (how often too old) kept (tokens
                          back, leased first  in `partials` when its lease last ran out) long (1: handed out alone) pv
                                              min_pv lineage at (ms of first admission)
-  replay         stream  scored groups;      group learner. The task's fields, worker oldest newest lineage samples
-                                             tokens reward (mean) and `group` (bytes) or `ref` (key in the object store)
-  dead           stream  tasks given up: the task's fields, reason worker died (ms)
+  replay         stream  scored groups. The task's fields, worker oldest newest lineage samples tokens reward (mean) and
+                         `group` (bytes) or `ref` (key in the object store)
+  dead           stream  tasks given up: the task's fields, reason (short once there are `DEAD_WHOLE`) worker died (ms)
   open           hash    task id -> its one place while it is not trained:
                          "tasks|retry|dead <entry>", or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
+  leases         zset    task id -> when its lease runs out, by the queue's clock; negative: `HANDED_BACK` or `GIVEN_UP`
   in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
+  awaited        zset    the part of in_flight that was too late before: the learner keeps seats for it
+  consumers      zset    worker -> the queue's clock when it last leased: a consumer of tasks and retry
   partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <mark> <segments> <bytes> <of them in the object
                          store>" of its partial rollout, while the task is in tasks or retry; the mark identifies its content
   segments:<id>  list    the segments of a task's partial rollout: "segment <bytes>", or "ref <key> <digest>" of an object
   unwanted       set     objects of partial rollouts that nothing points to any more; the housekeeper removes them
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
-  waits          hash    task id -> ms since when the learner keeps a seat for it
-  failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
+  in_hand        zset    the same for what is in replay and drained: it is in the learner's hands
+  failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained or dead
   settled_ids    set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated
@@ -63,7 +69,7 @@ KEYS
   chain:<region>:<route>  list  the workers that fetch this route, in the order in which they joined; expires
   feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
-  reports:<name> hash    "bad|unreachable <reporting worker>" -> ms; expires
+  reports:<name> hash    "bad|unreachable|dry <reporting worker>" -> ms; expires
   run_keys       hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
                          requests between workers, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
@@ -77,7 +83,8 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   unwanted                     objects of partial rollouts that may be removed    partials.lua
   complete                     tasks | retry | dead -> replay                     worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
-  advance, resume              too late or abandoned in flight: -> retry          learner.lua
+  advance                      too late in flight: -> retry                       learner.lua
+  resume, cancel               a new lineage; abandoned in flight: -> retry       learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
   publish_keys                 the keys by which workers trust weights            learner.lua
   announce                     a part of the version under way is stored          learner.lua
@@ -85,7 +92,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   bury_bad_group               replay -> dead                                     learner.lua
   finish                       nothing is left to train                           learner.lua
   probe_room                   nothing: a full server refuses it                  learner.lua
-  reclaim                      expired: -> retry | dead                           lease_expiry.lua
+  reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
   bury, revive                 any -> dead; dead -> retry                         operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
@@ -98,12 +105,15 @@ local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attemp
 local ADMIT_MAX = 1000
 local EVENTS_KEPT = 1000
 local REASON_MAX_BYTES = 8192
+local DEAD_WHOLE, REASON_SHORT_BYTES = 1000, 256
+local FORKS_KEPT = 1000
 local STRING_MAX_BYTES = 536870912
 local BUCKETS = 63
 local LONG_STEPS = 8
 local SEGMENTS_MAX = 1024
 local UNWANTED_MAX = 100000
 local BUCKET_GROUPS_MAX = 64
+local CLOCK_STEPS_PER_LEASE = 4
 
 local function fail_with(code, text)
   error({ err = code .. ' ' .. text })
@@ -165,6 +175,15 @@ local function open_run(keys)
   }
 end
 
+-- Returns the queue's clock in ms, by which leases run out. It never goes back: a wall clock that was set back stands
+-- still for one sweep. And it goes on by at most a quarter of a lease between two sweeps: a longer gap means that the wall
+-- clock was set forward, or that nobody could renew meanwhile because Redis was away, and costs living workers no lease.
+local function clock_of(run)
+  local since = run.now - tonumber(run.state.swept_ms or run.now)
+  local step = math.min(since, math.floor(run.lease_ms / CLOCK_STEPS_PER_LEASE))
+  return tonumber(run.state.clock_ms or 0) + math.max(0, step)
+end
+
 -- Only the learner that resumed last may move the learner's state.
 local function fence(run, lineage)
   lineage = tonumber(lineage)
@@ -203,7 +222,7 @@ end
 
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
-  'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
+  'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
 local function tally(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
@@ -223,6 +242,16 @@ local function fork_of(run, lineage)
   run.forks = run.forks or hash(run.K.forks)
   local parent, began = (run.forks[tostring(lineage)] or ''):match('^(%d+) (%d+)$')
   return tonumber(parent), tonumber(began)
+end
+
+-- Notes where the run's new lineage began, and forgets where lineages long before it began. What is still left of these
+-- has no ancestors, so it counts as abandoned and is generated again.
+local function note_fork(run, parent, version)
+  redis.call('HSET', run.K.forks, run.lineage, parent .. ' ' .. version)
+  if redis.call('HLEN', run.K.forks) <= FORKS_KEPT then return end
+  for _, lineage in ipairs(redis.call('HKEYS', run.K.forks)) do
+    if tonumber(lineage) <= run.lineage - FORKS_KEPT then redis.call('HDEL', run.K.forks, lineage) end
+  end
 end
 
 -- Returns whether today's weights do not descend from these. The weights at which a lineage began count as its parent's;
@@ -303,18 +332,29 @@ local function drop_partial(run, id)
   return redis.call('HDEL', run.K.partials, id)
 end
 
+-- Returns the number of leased tasks by the account of the streams. XPENDING would list all workers for it.
+local function leased(run)
+  local sum = 0
+  for _, stream in ipairs({ 'tasks', 'retry' }) do
+    sum = sum + pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1]).pending
+  end
+  return sum
+end
+
+-- Removes all that is noted of a task's lease.
+local function forget_lease(run, id)
+  for _, name in ipairs({ 'leases', 'in_flight', 'awaited' }) do redis.call('ZREM', run.K[name], id) end
+end
+
 -- Removes a place that its task has left.
 local function clear(run, stream, entry, id)
-  if stream ~= 'dead' then
-    redis.call('XACK', run.K[stream], stream == 'replay' and 'learner' or 'workers', entry)
+  if stream == 'replay' then
+    for _, name in ipairs({ 'ready', 'in_hand' }) do redis.call('ZREM', run.K[name], entry .. ' ' .. id) end
+  elseif stream ~= 'dead' then
+    redis.call('XACK', run.K[stream], 'workers', entry)
+    forget_lease(run, id)
   end
   redis.call('XDEL', run.K[stream], entry)
-  if stream == 'replay' then
-    redis.call('ZREM', run.K.ready, entry .. ' ' .. id)
-  else
-    redis.call('ZREM', run.K.in_flight, id)
-    redis.call('HDEL', run.K.waits, id)
-  end
 end
 
 -- The folder of a task's payloads in the object store.
@@ -359,9 +399,12 @@ local function bury_task(run, id, stream, entry, attempt, reason, worker)
   local task = read_open(run, id, stream, entry)
   if not task then return nil end
   if attempt then task.attempt = attempt end
+  -- A broken environment kills every task that is submitted: the first reasons say why, and the others may not fill memory.
+  if redis.call('XLEN', run.K.dead) >= DEAD_WHOLE then reason = reason:sub(-REASON_SHORT_BYTES) end
   put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
   clear(run, stream, entry, id)
   drop_partial(run, id)
+  redis.call('HDEL', run.K.failures, id)
   count(run, 'buried')
   tell(run, 'buried', id)
   return task.ref

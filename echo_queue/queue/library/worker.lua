@@ -1,9 +1,28 @@
 -- The moves of a worker: it leases, renews, hands back and completes tasks. It needs no right to add a task. Other roles read
 -- its arguments later, so each argument must have the form that our own code gives it.
 
--- Lets a lease run out now. `deliveries` 0 marks a task handed back: it costs no attempt.
-local function expire(run, stream, entry, worker, deliveries)
-  redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'IDLE', run.lease_ms, 'RETRYCOUNT', deliveries, 'JUSTID')
+-- A lease that is over before its time: the task costs no attempt, or one.
+local HANDED_BACK, GIVEN_UP = -2, -1
+
+-- Ends a lease before its time (HANDED_BACK or GIVEN_UP): the next sweep finds it first.
+local function expire(run, id, how)
+  redis.call('ZADD', run.K.leases, how, id)
+end
+
+local function is_over(run, id)
+  return tonumber(redis.call('ZSCORE', run.K.leases, id) or 0) < 0
+end
+
+-- Notes the version of the oldest token of a leased task.
+local function note_version(run, id, version)
+  redis.call('ZADD', run.K.in_flight, version, id)
+  redis.call('ZADD', run.K.awaited, 'XX', version, id)
+end
+
+-- Notes until when a task is leased, from now on.
+local function note_lease(run, id, version)
+  redis.call('ZADD', run.K.leases, clock_of(run) + run.lease_ms, id)
+  note_version(run, id, version)
 end
 
 -- Returns the tasks of the worker's last lease that it still holds, if that lease has this token; nil otherwise.
@@ -39,6 +58,9 @@ local function fresh_lease(run, worker, size, token)
   end
   if #tasks > 0 then
     redis.call('SET', run.K['token:' .. worker], table.concat(note, ' '), 'PX', run.lease_ms)
+    redis.call('ZADD', run.K.consumers, clock_of(run), worker)
+  else
+    redis.call('ZADD', run.K.consumers, 'NX', clock_of(run), worker)
   end
   return tasks
 end
@@ -65,13 +87,14 @@ local function lease(keys, args)
     -- No worker may continue a partial with weights older than its newest token.
     task[4], task[5] = math.max(needs, newest or 0), partial
     local begins = left_behind and run.published or math.max(version, needs)
-    redis.call('ZADD', run.K.in_flight, oldest or begins, fields.id)
+    if tonumber(fields.late) > 0 then redis.call('ZADD', run.K.awaited, 0, fields.id) end
+    note_lease(run, fields.id, oldest or begins)
   end
   tally(run, 'leased', #tasks)
   return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
 end
 
--- args: worker, then id version… ; returns the ids that the worker no longer holds.
+-- args: worker, then id version… ; returns the ids that the worker no longer holds, or has handed back.
 local function renew(keys, args)
   local run = open_run(keys)
   local worker = check_worker(args[1])
@@ -79,9 +102,8 @@ local function renew(keys, args)
   for place = 2, #args, 2 do
     local id, version = args[place], whole(args[place + 1] or '', 'the version')
     local stream, entry = place_of(run, id)
-    if is_task(stream) and held_by(run, stream, entry, worker) then
-      redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'JUSTID')
-      redis.call('ZADD', run.K.in_flight, version, id)
+    if is_task(stream) and held_by(run, stream, entry, worker) and not is_over(run, id) then
+      note_lease(run, id, version)
     else
       lost[#lost + 1] = id
     end
@@ -96,7 +118,7 @@ local function release(keys, args)
   for place = 2, #args do
     local stream, entry = place_of(run, args[place])
     if is_task(stream) and held_by(run, stream, entry, args[1]) then
-      expire(run, stream, entry, args[1], 0)
+      expire(run, args[place], HANDED_BACK)
       released = released + 1
     end
   end
@@ -112,7 +134,7 @@ local function fail(keys, args)
   local attempt = read(run, stream, entry).attempt
   drop_partial(run, id)
   redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
-  expire(run, stream, entry, worker, 1)
+  expire(run, id, GIVEN_UP)
   return 1
 end
 
@@ -168,8 +190,8 @@ local function complete(keys, args)
   end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
-      redis.call('ZADD', run.K.in_flight, oldest, id)
-      expire(run, stream, entry, worker, 0)
+      note_version(run, id, oldest)
+      expire(run, id, HANDED_BACK)
     end
     tally(run, 'late_completion')
     return 'late'
