@@ -64,7 +64,7 @@ PASSING = (
     NoScriptError,
     TryAgainError,
 )
-PASSING_CODES = ("NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
+PASSING_CODES = ("EQMEND", "NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 """The errors of Valkey and of Redis 7.0 for a function that did something its caller has no right to."""
 

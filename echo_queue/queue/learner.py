@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 
-from echo_queue.errors import Problem, ServiceError
+from echo_queue.errors import Problem
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Events
@@ -188,7 +188,9 @@ class LearnerQueue(Events):
         for (task, entry), rows in zip(places, fetched, strict=True):
             if not rows:
                 what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
-                raise ServiceError(Problem(replay, what, "was the stream trimmed? see `echo-queue audit`"))
+                gone = CodecError(Problem(replay, what, "was the stream trimmed? see `echo-queue audit`"))
+                malformed += self.bury_bad_group(task, entry, gone)
+                continue
             try:
                 groups.append(self._payloads.group(rows[0][1]))
             except CodecError as error:

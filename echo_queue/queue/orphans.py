@@ -10,6 +10,7 @@ storing the group and completing its task, and partial rollouts of tasks that ar
 """
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -21,7 +22,8 @@ from echo_queue.storage.object_store import ObjectStore
 log = logging.getLogger(__name__)
 
 SCAN = 1000
-IN_STORE = b" in store"
+STORED_GROUP = re.compile(rb"replay (\d{1,18}-\d{1,18}) .* in store", re.DOTALL)
+"""The place of a group that lies in the store. A worker's user may write other words into `open`."""
 UNDER_WAY = (b"tasks ", b"retry ")
 
 
@@ -89,8 +91,7 @@ class Sweeper:
         An entry that has gone since `places` was read adds nothing: its task has left replay, usually because it is
         trained.
         """
-        stored = (place for place in places.values() if place.startswith(b"replay ") and place.endswith(IN_STORE))
-        entries = [place.split(b" ", 2)[1] for place in stored]
+        entries = [group[1] for place in places.values() if (group := STORED_GROUP.fullmatch(place))]
         found = set[str]()
 
         def read(some: list[bytes]) -> list[Any]:

@@ -410,7 +410,7 @@ class Audit:
     equal the entries of all four streams. `ready` and `in_hand` are the groups of replay that the learner may drain and
     has drained. `in_flight`, `leases` and `leased` count the tasks under lease: by their versions, by when they run
     out, and by the streams' own account. `lost`: entries that vanished from a work stream although nothing removed
-    them.
+    them. `forged`: the times that a move found, and mended, what none of our own code writes.
     """
 
     submitted: int
@@ -426,6 +426,7 @@ class Audit:
     leases: int
     leased: int
     lost: int
+    forged: int
 
     @property
     def difference(self) -> int:
@@ -444,5 +445,5 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        whole = self.difference == self.misplaced == self.unlisted == self.lost == 0
+        whole = self.difference == self.misplaced == self.unlisted == self.lost == self.forged == 0
         return whole and self.in_flight == self.leases == self.leased

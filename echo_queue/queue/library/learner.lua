@@ -36,12 +36,25 @@ local function seats(run)
   return clock - since < run.late_deadline_ms and kept or 0
 end
 
+-- Returns the fields of the group at that entry of replay; nil if it is not the task's: somebody's words, and no group. Where
+-- other words stand in `open` in place of the group's, they are mended.
+local function group_at(run, id, entry)
+  local stream, place, rest = place_of(run, id)
+  if stream == 'replay' and place == entry then return made(rest) end
+  if redis.call('HEXISTS', run.K.open, id) == 0 or is_at_home(run, id, stream, place) then return nil end
+  note_forged(run)
+  return restore_group(run, id, entry)
+end
+
 -- Takes the group off the ready list into the learner's hands, or sends it back.
 local function hand_out(run, member, taken, refs, back)
   local entry, id = member:match('^(%S+) (.+)$')
-  local _, _, rest = place_of(run, id)
-  local group = made(rest)
-  if unfit(run, group) then
+  local group = entry and group_at(run, id, entry)
+  if not group then
+    redis.call('ZREM', run.K.ready, member)
+    note_forged(run)
+    return
+  elseif unfit(run, group) then
     local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
     back[cause] = back[cause] + 1
     return
@@ -118,9 +131,11 @@ local function pending(keys, args)
   for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, args[2], args[2] + DRAIN_MAX - 1)) do
     if returned == RETURN_MAX then break end
     local entry, id = member:match('^(%S+) (.+)$')
-    local _, _, rest = place_of(run, id)
-    local group = made(rest)
-    if unfit(run, group) then
+    local group = group_at(run, id, entry)
+    if not group then
+      redis.call('ZREM', run.K.in_hand, member)
+      count(run, 'lost')
+    elseif unfit(run, group) then
       return_group(run, id, entry, group, refs)
       returned = returned + 1
     else
@@ -178,21 +193,33 @@ local function advance(keys, args)
   return cancelled
 end
 
+-- Returns the place of an open task as `place_of` does, but not at a worker's word alone: the learner's own account of what it
+-- has in hand is believed, then `open` if the task lies there. Returns nil if it lies at neither.
+local function true_place(run, id)
+  local stream, entry, rest = place_of(run, id)
+  if stream == 'replay' and redis.call('ZSCORE', run.K.in_hand, entry .. ' ' .. id) then return stream, entry, rest end
+  if is_at_home(run, id, stream, entry) then return stream, entry, rest end
+  note_forged(run)
+  for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, 0, -1)) do
+    if member:sub(-#id - 1) == ' ' .. id and restore_group(run, id, member:match('^%S+')) then return place_of(run, id) end
+  end
+end
+
 -- Moves an id to trained, wherever it is: the checkpoint that holds it is the last authority. An id that is not open has
 -- not been admitted, in a Redis that was set back; it joins `settled_ids` and counts as trained on admission.
 local function settle(run, id, refs)
-  local stream, entry, rest = place_of(run, id)
-  if not stream then
+  if redis.call('HEXISTS', run.K.open, id) == 0 then
     redis.call('SADD', run.K.settled_ids, id)
     return 0
   end
+  local stream, entry, rest = true_place(run, id)
   if stream == 'replay' and made(rest).in_store then
     refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {})
   end
   redis.call('HDEL', run.K.open, id)
   count(run, 'trained')
   redis.call('HDEL', run.K.failures, id)
-  clear(run, stream, entry, id)
+  if stream then clear(run, stream, entry, id) end
   drop_partial(run, id)
   return 1
 end

@@ -224,12 +224,16 @@ end
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
   'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
+-- A worker's user may have raised a counter to its limit: it then stays there.
 local function tally(run, name, by)
-  if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
+  if by ~= 0 then redis.pcall('HINCRBY', run.K.tallies, name, by or 1) end
 end
 
+-- Appends to a stream that workers write as well. If one has used up its entry ids, the learner begins it anew, and until then
+-- nobody is told: whoever waits looks again by itself.
 local function tell(run, kind, what)
-  redis.call('XADD', run.K.events, 'MAXLEN', '~', EVENTS_KEPT, '*', 'kind', kind, 'what', what)
+  local told = redis.pcall('XADD', run.K.events, 'MAXLEN', '~', EVENTS_KEPT, '*', 'kind', kind, 'what', what)
+  if told.err then redis.pcall('DEL', run.K.events) end
 end
 
 -- Reports that tasks went back to retry, where idle workers may lease them.
@@ -272,25 +276,62 @@ local function abandoned(run, lineage, version)
   return line ~= lineage or version > bound
 end
 
--- Returns the place of an open task: stream, entry, and the text behind it; nil if it is not open.
-local function place_of(run, id)
-  local text = redis.call('HGET', run.K.open, id)
-  if text then return text:match('^(%a+) (%S+)(.*)$') end
+local STREAMS = { tasks = true, retry = true, replay = true, dead = true }
+local NUMBERS = { 'epoch', 'index', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
+
+-- Returns whether this is an entry's id in a stream, rather than any words.
+local function is_entry(text)
+  local ms, number = text:match('^(%d+)-(%d+)$')
+  return ms ~= nil and #ms <= 18 and #number <= 18
 end
 
--- Returns the fields that `open` holds of a group in replay.
+-- Returns the fields that `open` holds of a group in replay; nil if it holds none.
 local function made(rest)
   local oldest, newest, lineage, worker, attempt, store =
     rest:match('^ versions (%d+)%.%.(%d+) lineage (%d+) by (.-) attempt (%d+)(.*)$')
+  if not store or #oldest > 15 or #newest > 15 or #lineage > 15 then return nil end
   return {
     oldest = tonumber(oldest), newest = tonumber(newest), lineage = tonumber(lineage),
     worker = worker, attempt = attempt, in_store = store ~= '',
   }
 end
 
+-- Returns the place of an open task: stream, entry, and the text behind it; nil if it is not open. A worker's user may write
+-- any words into `open`: those of another form are no place.
+local function place_of(run, id)
+  local text = redis.call('HGET', run.K.open, id)
+  local stream, entry, rest = (text or ''):match('^(%a+) (%S+)(.*)$')
+  if not stream or not STREAMS[stream] or not is_entry(entry) then return nil end
+  if stream == 'replay' and not made(rest) then return nil end
+  return stream, entry, rest
+end
+
 local function read(run, stream, entry)
   local rows = redis.call('XRANGE', run.K[stream], entry, entry)
   if rows[1] then return pairs_of(rows[1][2]) end
+end
+
+-- Notes that words of a worker's user were found where our own code writes others.
+local function note_forged(run, times)
+  count(run, 'forged', times)
+end
+
+-- Notes a group in replay in `open` as its completion did, because other words stand there. Returns its fields; nil if there is
+-- no such group at that entry.
+local function restore_group(run, id, entry)
+  local group = is_entry(entry) and read(run, 'replay', entry)
+  if not group or group.id ~= id then return nil end
+  local rest = ' versions ' .. (group.oldest or '') .. '..' .. (group.newest or '') .. ' lineage ' .. (group.lineage or '')
+    .. ' by ' .. (group.worker or '') .. ' attempt ' .. (group.attempt or '') .. (group.ref and ' in store' or '')
+  local found = made(rest)
+  if found then redis.call('HSET', run.K.open, id, 'replay ' .. entry .. rest) end
+  return found
+end
+
+-- Returns whether a task lies where `open` says.
+local function is_at_home(run, id, stream, entry)
+  local task = stream and read(run, stream, entry)
+  return task ~= nil and task ~= false and task.id == id
 end
 
 -- Appends the task (its TASK fields, then `more`) to a stream and notes its new place.
@@ -300,7 +341,11 @@ local function put(run, stream, task, ...)
     words[2 * place - 1], words[2 * place] = name, task[name] or ''
   end
   for _, word in ipairs({ ... }) do words[#words + 1] = word end
-  local entry = redis.call('XADD', run.K[stream], '*', unpack(words))
+  local entry = redis.pcall('XADD', run.K[stream], '*', unpack(words))
+  if entry.err then
+    tally(run, 'exhausted')
+    fail_with('EQMEND', stream .. ' takes no entry until the learner has mended it: ' .. entry.err)
+  end
   redis.call('HSET', run.K.open, task.id, stream .. ' ' .. entry)
   return entry
 end
@@ -376,9 +421,18 @@ local function read_open(run, id, stream, entry)
   if not task then
     count(run, 'lost')
     clear(run, stream, entry, id)
+    redis.call('HDEL', run.K.open, id)
+    return nil
+  elseif task.id and task.id ~= id then -- the place is another task's, and is left alone; this one's is mended elsewhere
+    note_forged(run)
+    forget_lease(run, id)
+    redis.call('HSET', run.K.open, id, '')
     return nil
   end
-  task.id, task.ref = id, ref_of(id, task) -- overwrites what a worker that forges entries put there
+  task.id, task.ref = id, ref_of(id, task)
+  for _, name in ipairs(NUMBERS) do
+    if not tostring(task[name]):match('^%d+$') or #task[name] > 15 then task[name] = '0' end
+  end
   return task
 end
 

@@ -131,7 +131,9 @@ local function fail(keys, args)
   local worker, id, reason = check_worker(args[1]), args[2], args[3]
   local stream, entry = place_of(run, id)
   if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
-  local attempt = read(run, stream, entry).attempt
+  local task = read(run, stream, entry)
+  if not task then return 0 end
+  local attempt = task.attempt
   drop_partial(run, id)
   redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
   expire(run, id, GIVEN_UP)
@@ -197,6 +199,10 @@ local function complete(keys, args)
     return 'late'
   end
   local task = read(run, stream, entry)
+  if not task or task.id ~= id then -- somebody deleted its entry, or wrote another place for it
+    tally(run, 'unknown')
+    return 'unknown'
+  end
   task.lineage = lineage
   local place = put(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
     'samples', args[7], 'tokens', args[8], 'reward', args[9], args[10], args[11])
