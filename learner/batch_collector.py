@@ -28,8 +28,6 @@ FULL_AFTER_S = 1.0
 """Groups are waited for so long before, and between, looks at whether Redis is full."""
 TOKEN_BYTES = 8
 """A token and its log-probability, in a group."""
-ARRIVALS = ("completed", "declared", "submitted", "buried")
-"""Events after which a drain may return more groups than the one before."""
 
 
 class Pause(Enum):
@@ -116,7 +114,7 @@ class BatchCollector:
             last_group_s = now if drained.groups else last_group_s
             if now - last_group_s > self._deadline_s:
                 self._give_up(len(groups))
-            self._cursor = self._queue.wait_for_event(self._cursor, LISTEN_S if waits is False else OWED_S, ARRIVALS)
+            self._cursor = self._queue.wait_for_groups(self._cursor, LISTEN_S if waits is False else OWED_S)
         short_since, self._short_since = self._short_since, None
         return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
 

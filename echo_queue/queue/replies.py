@@ -3,6 +3,7 @@
 `rules_words` and `heartbeat_words` write the two hashes that the functions beside them read.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -178,7 +179,11 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
 
 
 def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
+    """Raises `KeyError` or `ValueError` for words that are no heartbeat."""
     lineage, number = words["version"].split(".")
+    for name in ("tokens_per_s", "groups_per_s", "pause_ms"):
+        if not math.isfinite(float(words.get(name, 0.0))):
+            raise ValueError(f"{name} is {words[name]}")
     return Heartbeat(
         engine=words["engine"],
         version=Version(int(lineage), int(number)),
@@ -207,11 +212,10 @@ def joined_of(reply: Sequence[Any]) -> Joined:
     return Joined(upstreams, text(leaf), bool(hold), int(rate), now_ms / 1000)
 
 
-def worker_of(row: Sequence[Any]) -> WorkerStatus:
+def worker_of(name: bytes, silent_ms: int, words: Mapping[bytes, bytes], held: int) -> WorkerStatus:
     """Returns the status of one worker. A malformed heartbeat reads as `unreadable` and never makes a reader fail."""
-    name, silent_ms, words, held = row
     try:
-        heartbeat = heartbeat_of(fields(words)) if words else None
+        heartbeat = heartbeat_of(fields([word for pair in words.items() for word in pair])) if words else None
     except (KeyError, ValueError):
         heartbeat = Heartbeat(engine="unknown", version=Version(0, 0), state="unreadable")
     return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held)
@@ -232,7 +236,7 @@ def audit_of(reply: Sequence[Any]) -> Audit:
     return Audit(**{name: int(words[name]) for name in Audit.__dataclass_fields__})
 
 
-def status_of(reply: Sequence[Any]) -> Status:
+def status_of(reply: Sequence[Any], workers: tuple[WorkerStatus, ...]) -> Status:
     state, rules, published, stats, depths = (fields(part) for part in reply[:5])
     counts = {name: int(number) for name, number in stats.items()}
     sizes = {name: int(number) for name, number in depths.items()}
@@ -246,6 +250,6 @@ def status_of(reply: Sequence[Any]) -> Status:
         trained=counts.pop("trained", 0),
         uncommitted=int(state["uncommitted"]),
         counts=counts,
-        workers=tuple(worker_of(row) for row in reply[5]),
+        workers=workers,
         **sizes,
     )

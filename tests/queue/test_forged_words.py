@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import redis
 
-from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Heartbeat
 from echo_queue.queue.acl import WORKER
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
@@ -115,7 +114,7 @@ class Run:
             try:
                 self.queue.reclaim()
                 self.queue.status()
-            except EchoQueueError as error:
+            except Exception as error:
                 self._failures.append(error)
                 return
 

@@ -1,6 +1,30 @@
 -- The moves of a worker: it leases, renews, hands back and completes tasks. It needs no right to add a task. Other roles read
 -- its arguments later, so each argument must have the form that our own code gives it.
 
+local WORD_MAX_BYTES = 200
+
+local function refuse_unless(fine, what)
+  if not fine then fail_with('EQREFUSED', what) end
+end
+
+local function check_worker(name)
+  refuse_unless(#name <= WORD_MAX_BYTES and name:match('^[%w_.:-]+$'), 'that is no name of a worker')
+  return name
+end
+
+local function whole(text, what)
+  refuse_unless(#text <= 15 and text:match('^%d+$'), what .. ' is no whole number')
+  return tonumber(text)
+end
+
+local function held_by(run, stream, entry, worker)
+  return redis.call('XPENDING', run.K[stream], 'workers', entry, entry, 1, worker)[1] ~= nil
+end
+
+local function is_task(stream)
+  return stream == 'tasks' or stream == 'retry'
+end
+
 -- A lease that is over before its time: the task costs no attempt, or one.
 local HANDED_BACK, GIVEN_UP = -2, -1
 
@@ -56,6 +80,7 @@ local function fresh_lease(run, worker, size, token)
       full = #tasks == size or pairs_of(task[3]).long == '1'
     end
   end
+  if not full then redis.call('DEL', run.K.offers) end -- what was offered has been leased: nobody is to wake for it
   if #tasks > 0 then
     redis.call('SET', run.K['token:' .. worker], table.concat(note, ' '), 'PX', run.lease_ms)
     redis.call('ZADD', run.K.consumers, clock_of(run), worker)
@@ -65,6 +90,37 @@ local function fresh_lease(run, worker, size, token)
   return tasks
 end
 
+-- Returns a value of `partials` as {oldest, newest, lineage, tokens, mark, segments, bytes, stored}; nil if it is malformed or
+-- claims more tokens than `most`.
+local function read_partial(text, most)
+  local words = { text:match('^(%d+) (%d+) (%d+) (%d+) (%x+) (%d+) (%d+) (%d+)$') }
+  if not words[1] or tonumber(words[4]) > most then return nil end
+  for place, word in ipairs(words) do words[place] = place == 5 and word or tonumber(word) end
+  return words
+end
+
+-- Returns {oldest, newest, lineage, tokens, mark, segments} of the partial that the worker continues when it leases this task;
+-- {} if there is none. A partial that no worker may continue is dropped: it is too old by now, was made by weights since left
+-- behind, or is malformed.
+local function partial_to_continue(run, id)
+  local text = redis.call('HGET', run.K.partials, id)
+  if not text then return {} end
+  local partial = read_partial(text, run.group_max_tokens)
+  if not partial then
+    drop_partial(run, id)
+    tally(run, 'bad_partial')
+    return {}
+  end
+  local oldest, newest, lineage, tokens, mark = unpack(partial)
+  if run.v - oldest > run.s or newest > run.published or oldest > newest or abandoned(run, lineage, newest) then
+    drop_partial(run, id)
+    tally(run, 'tokens_discarded', tokens)
+    return {}
+  end
+  tally(run, 'tokens_continued', tokens)
+  return { oldest, newest, lineage, tokens, mark, redis.call('LRANGE', run.K['segments:' .. id], 0, SEGMENTS_MAX) }
+end
+
 -- args: worker lineage version size token
 local function lease(keys, args)
   local run = open_run(keys)
@@ -72,6 +128,7 @@ local function lease(keys, args)
   local lineage, version, size = whole(args[2], 'the lineage'), whole(args[3], 'the version'), whole(args[4], 'the count')
   refuse_unless(#token <= WORD_MAX_BYTES, 'the token is too long')
   local published = redis.call('HMGET', run.K.published, 'lineage', 'number', 'manifest', 'digest')
+  run.published = tonumber(published[2])
   local left_behind = abandoned(run, lineage, version)
   local tasks = {}
   if run.published and not is_finished(run) then
@@ -170,32 +227,31 @@ local function note_length(run, task, tokens)
   redis.call('SETRANGE', key, index, string.char(length_byte(tokens)))
 end
 
--- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload
-local function complete(keys, args)
-  local run = open_run(keys)
-  local worker, id, attempt = check_worker(args[1]), args[2], args[3]
-  local oldest, newest, lineage = whole(args[4], 'oldest'), whole(args[5], 'newest'), whole(args[6], 'the lineage')
-  refuse_unless(oldest <= newest, 'oldest is newer than newest')
-  for place, what in pairs({ [3] = 'the attempt', [7] = 'samples', [8] = 'tokens' }) do whole(args[place], what) end
-  refuse_unless(#args[9] <= WORD_MAX_BYTES and tonumber(args[9]), 'the reward is no number')
-  check_payload(run, id, args[10], args[11])
+-- Returns a group as its worker reports it, by the ten words from args[at] on.
+local function reported_group(run, args, at)
+  local id, attempt, oldest, newest, lineage, samples, tokens, reward, kind, payload = unpack(args, at, at + 9)
+  local group = { id = id, attempt = attempt, samples = samples, tokens = tokens, reward = reward, kind = kind, payload = payload }
+  group.oldest, group.newest, group.lineage = whole(oldest, 'oldest'), whole(newest, 'newest'), whole(lineage, 'the lineage')
+  refuse_unless(group.oldest <= group.newest, 'oldest is newer than newest')
+  for what, word in pairs({ ['the attempt'] = attempt, samples = samples, tokens = tokens }) do whole(word, what) end
+  refuse_unless(#reward <= WORD_MAX_BYTES and tonumber(reward), 'the reward is no number')
+  check_payload(run, id, kind, payload)
+  return group
+end
+
+local function complete_one(run, worker, group)
+  local id, oldest, newest, lineage = group.id, group.oldest, group.newest, group.lineage
   local stream, entry, rest = place_of(run, id)
-  if not stream then
-    tally(run, 'unknown')
-    return 'unknown'
-  end
+  if not stream then return 'unknown' end
   if stream == 'replay' then
     local first = made(rest)
-    if first.worker == worker and first.attempt == attempt then return 'accepted' end
-    tally(run, 'duplicate')
-    return 'duplicate'
+    return first.worker == worker and first.attempt == group.attempt and 'repeated' or 'duplicate'
   end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
       note_version(run, id, oldest)
       expire(run, id, HANDED_BACK)
     end
-    tally(run, 'late_completion')
     return 'late'
   end
   local task = read(run, stream, entry)
@@ -204,18 +260,44 @@ local function complete(keys, args)
     return 'unknown'
   end
   task.lineage = lineage
-  local place = put(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
-    'samples', args[7], 'tokens', args[8], 'reward', args[9], args[10], args[11])
+  local place = enter(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
+    'samples', group.samples, 'tokens', group.tokens, 'reward', group.reward, group.kind, group.payload)
   redis.call('HSET', run.K.open, id, 'replay ' .. place .. ' versions ' .. oldest .. '..' .. newest .. ' lineage ' .. lineage
-    .. ' by ' .. worker .. ' attempt ' .. attempt .. (args[10] == 'ref' and ' in store' or ''))
+    .. ' by ' .. worker .. ' attempt ' .. group.attempt .. (group.kind == 'ref' and ' in store' or ''))
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   clear(run, stream, entry, id)
   drop_partial(run, id)
-  note_length(run, task, math.min(tonumber(args[8]), run.group_max_tokens))
-  tally(run, 'completed')
-  if args[10] == 'ref' then tally(run, 'spilled') end
-  tell(run, 'completed', id)
+  note_length(run, task, math.min(tonumber(group.tokens), run.group_max_tokens))
   return 'accepted'
+end
+
+-- Tells the learner, if it waits, once enough groups are ready. `added`: those of this call.
+local function tell_arrived(run, added)
+  if added == 0 or not run.enough then return end
+  local ready = redis.call('ZCARD', run.K.ready)
+  if ready >= run.enough and ready - added < run.enough then tell_learner(run, 'ready', ready) end
+end
+
+-- What the tallies call the outcome of a completion; `repeated` is accepted already, and counted.
+local OUTCOMES = { accepted = 'completed', duplicate = 'duplicate', late = 'late_completion', unknown = 'unknown' }
+
+-- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload, and the same of each further group.
+-- Returns the outcomes in the same order. All groups are checked before the first one is moved.
+local function complete(keys, args)
+  local run, worker = open_run(keys), check_worker(args[1])
+  refuse_unless(#args % 10 == 1, 'a group is told of in ten words')
+  local groups, outcomes, counts = {}, {}, { accepted = 0, spilled = 0 }
+  for at = 2, #args, 10 do groups[#groups + 1] = reported_group(run, args, at) end
+  for place, group in ipairs(groups) do
+    local outcome = complete_one(run, worker, group)
+    counts[outcome] = (counts[outcome] or 0) + 1
+    if outcome == 'accepted' and group.kind == 'ref' then counts.spilled = counts.spilled + 1 end
+    outcomes[place] = outcome == 'repeated' and 'accepted' or outcome
+  end
+  for outcome, name in pairs(OUTCOMES) do tally(run, name, counts[outcome] or 0) end
+  tally(run, 'spilled', counts.spilled)
+  tell_arrived(run, counts.accepted)
+  return outcomes
 end
 
 -- Returns the time since publication, from the first heartbeat that names a version; nil for any other heartbeat.
