@@ -4,13 +4,15 @@
 - All groups that come here may be trained. The queue client rejects bad ones: `drain` and `pending` have each group
   checked by `echo_queue/queue/payloads.py`, with the rules of `echo_queue/records/validation.py`, and bury a bad one
   with the reason and its sender. The collector ends the run, with the worker's name, if many in a row are bad.
-- Waiting ends at a deadline with an error that says which role is missing.
+- Waiting ends at a deadline with an error that says which role is missing. Before that, the learner is told if Redis is
+  full of groups that it has trained and not committed: nobody but the learner can free them.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from echo_queue.config import Config
@@ -22,6 +24,17 @@ from echo_queue.records.validation import GroupValidator
 LISTEN_S = 1.0
 OWED_S = 0.02
 """Longest wait for a group while a version is to be published as soon as the one before it is."""
+FULL_AFTER_S = 1.0
+"""Groups are waited for so long before, and between, looks at whether Redis is full."""
+TOKEN_BYTES = 8
+"""A token and its log-probability, in a group."""
+
+
+class Pause(Enum):
+    """A reason for which the collector does not wait any longer, and keeps what it has in hand."""
+
+    publish = "a publication can be made up for"
+    full = "Redis is full of groups that are trained and not committed"
 
 
 class Batch(NamedTuple):
@@ -56,6 +69,9 @@ class BatchCollector:
         self._size = config.learner.batch_groups
         self._s = config.staleness.s
         self._deadline_s = config.queue.stall_deadline_s
+        self._inline_max_bytes = config.queue.inline_max_bytes
+        self._largest_bytes = 0
+        """The size of the largest group so far."""
         self._cursor = "0-0"
         self._short_since: float | None = None
         """The time since when there are too few groups for the next update."""
@@ -65,27 +81,36 @@ class BatchCollector:
         self._validator.newest = version
 
     def gather(
-        self, version: int, stop: threading.Event, owed: Callable[[], bool | None] = lambda: False
-    ) -> Batch | None:
+        self,
+        version: int,
+        stop: threading.Event,
+        owed: Callable[[], bool | None] = lambda: False,
+        uncommitted: Callable[[], bool] = lambda: False,
+    ) -> Batch | Pause:
         """Returns B groups for the update after `version`; fewer only if they are the last ones or `stop` is set.
 
-        Returns None, and keeps what it has in hand, as soon as it has to wait and `owed` says that a publication can
-        be made up for. While `owed` answers None, it will before long.
+        Returns a `Pause` as soon as it has to wait and `owed` says that a publication can be made up for; while `owed`
+        answers None, it will before long. So it does once Redis is full, if any trained groups are `uncommitted`.
         """
         groups = self._in_hand(version)
         last_group_s, ready, outside = time.monotonic(), 0, 0
+        look_s = last_group_s + FULL_AFTER_S
         while len(groups) < self._size and not stop.is_set():
             self._check()
             self._validator.complain()
             drained = self._queue.drain(self._size - len(groups))
             groups += drained.groups
+            self._measure(drained.groups)
             ready, now = drained.ready, time.monotonic()
             if len(groups) >= self._size or drained.exhausted:
                 break
             self._short_since = self._short_since or now
             if (waits := owed()) is True:
-                self.pending.extendleft(reversed(groups))
-                return None
+                return self._pause(Pause.publish, groups)
+            if now > look_s:
+                if uncommitted() and not self._queue.has_room(min(self._largest_bytes, self._inline_max_bytes)):
+                    return self._pause(Pause.full, groups)
+                look_s = time.monotonic() + FULL_AFTER_S
             # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
             if drained.groups or drained.outside < outside:
                 last_group_s = now
@@ -96,6 +121,14 @@ class BatchCollector:
         short_since, self._short_since = self._short_since, None
         return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
 
+    def _pause(self, pause: Pause, groups: list[Group]) -> Pause:
+        self.pending.extendleft(reversed(groups))
+        return pause
+
+    def _measure(self, groups: Sequence[Group]) -> None:
+        sizes = (TOKEN_BYTES * sum(len(sample.tokens) for sample in group.samples) for group in groups)
+        self._largest_bytes = max(self._largest_bytes, *sizes, 0)
+
     def _in_hand(self, version: int) -> list[Group]:
         """Takes at most B pending groups; more only if more would be too old for the update after this one."""
         due = sum(version - group.oldest >= self._s for group in self.pending)
@@ -104,4 +137,8 @@ class BatchCollector:
     def _give_up(self, have: int) -> None:
         what = f"no group came for {self._deadline_s:.0f} s, {have} of {self._size} are in hand"
         missing = "; ".join(diagnosis.causes(diagnosis.snapshot(self._monitor), self._deadline_s))
-        raise DeadlineError(Problem("learner", f"{what}: {missing}", "see docs/operations.md; a restart continues"))
+        fix = "see docs/operations.md; a restart continues"
+        if not self._queue.has_room(0):
+            missing = f"Redis is at maxmemory, and has no room for the next {self._size} groups; {missing}"
+            fix = "raise maxmemory, or lower queue.inline_max_bytes, learner.batch_groups or staleness.s"
+        raise DeadlineError(Problem("learner", f"{what}: {missing}", fix))

@@ -1,4 +1,5 @@
-"""The learner's housekeeper: a thread that expires leases, admits tasks, observes the workers and removes orphans.
+"""The learner's housekeeper: a thread that expires leases, admits tasks, observes the workers and removes objects that
+nothing points to.
 
 It runs while the learner computes and has a connection of its own. An outage is logged once and waited out: only the
 learner decides to end the run.
@@ -10,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from echo_queue.errors import EchoQueueError
+from echo_queue.errors import EchoQueueError, ServiceError
 from echo_queue.queue import Caller, Operator, Status
 from echo_queue.queue.operator import SWEEP_MAX
 from echo_queue.queue.orphans import Sweeper
+from echo_queue.queue.payloads import PARTIALS
 from echo_queue.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -22,6 +24,8 @@ SWEEPS_PER_LEASE = 8
 """Twice as often as leases need: time passes for them by at most a quarter of a lease from sweep to sweep."""
 LONGEST_PAUSE_S = 1.0
 ORPHANS_EVERY_S = 600.0
+REMOVE_DEADLINE_S, REMOVE_AGAIN_S = 5.0, 60.0
+"""The longest wait for the store while it removes partial rollouts, since leases end meanwhile; the pause after it."""
 CLOSE_S = 5.0
 
 
@@ -34,7 +38,9 @@ class Housekeeper(threading.Thread):
     def __init__(self, caller: Caller, store: ObjectStore, lease_s: float, observe: Callable[[Status], None]) -> None:
         super().__init__(name="housekeeper", daemon=True)
         self._operator = Operator(caller)
+        self._store = store
         self._sweeper = Sweeper(caller, store)
+        self._remove_due = 0.0
         self._orphans_due = time.monotonic() + ORPHANS_EVERY_S
         self._pause_s = min(lease_s / SWEEPS_PER_LEASE, LONGEST_PAUSE_S)
         self._observe = observe
@@ -65,6 +71,15 @@ class Housekeeper(threading.Thread):
         self._closed.set()
         self.join(CLOSE_S)
 
+    def remove_partials(self) -> None:
+        """Ends the thread, and removes the stored partial rollouts of all tasks that are not under way any more."""
+        self.close()
+        try:
+            if keys := [stored.key for stored in self._store.list(PARTIALS)]:
+                self._sweeper.remove_idle_partials(keys)
+        except ServiceError as error:
+            log.warning("stored partial rollouts are left behind: %s", error)
+
     def _sweep(self) -> None:
         self._reclaim()
         self._operator.admit()
@@ -72,6 +87,16 @@ class Housekeeper(threading.Thread):
         if time.monotonic() > self._orphans_due:
             self._sweeper.sweep()
             self._orphans_due = time.monotonic() + ORPHANS_EVERY_S
+        if time.monotonic() > self._remove_due:
+            self._remove_unwanted()
+
+    def _remove_unwanted(self) -> None:
+        """Removes the objects of partial rollouts that were dropped. A store that is away is left alone for a while."""
+        self._remove_due = time.monotonic() + REMOVE_AGAIN_S
+        removed: list[str] = []
+        while (removed := self._operator.unwanted(removed)) and not self._closed.is_set():
+            self._sweeper.remove_partials(removed, REMOVE_DEADLINE_S)
+        self._remove_due = 0.0
 
     def _reclaim(self) -> None:
         """Ends all leases that have run out, in steps between which Redis serves others."""

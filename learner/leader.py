@@ -26,7 +26,7 @@ from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import MetricsLog
 from echo_queue.reporting.trained_groups import TrainedGroups
-from learner.batch_collector import Batch, BatchCollector
+from learner.batch_collector import Batch, BatchCollector, Pause
 from learner.housekeeper import Housekeeper
 from learner.publication.publish_thread import Snapshot, publication_period
 from learner.publication.weight_broadcast import WeightBroadcast
@@ -136,9 +136,12 @@ class Leader:
         save_s = 0.0
         while not stop.is_set() and not self._reached_max_updates():
             began = time.monotonic()
-            batch = self.collector.gather(self._version.number, stop, self._publication_owed)
-            if batch is None:
+            batch = self.collector.gather(self._version.number, stop, self._publication_owed, self._uncommitted)
+            if batch is Pause.publish:
                 yield Order(self._version, publish=True)
+                continue
+            if batch is Pause.full:
+                yield from self._free_memory()
                 continue
             self._batch = batch
             if stop.is_set() or not self._batch.groups:
@@ -149,6 +152,20 @@ class Leader:
             publish, save = self._publication_due(after.number), self._checkpoint_due(after.number)
             yield Order(after, tuple(self._batch.groups), publish=publish, save=save)
             save_s = time.monotonic() - self._clock.trained
+
+    def _free_memory(self) -> Iterator[Order]:
+        """Commits all that is trained, which leaves Redis then, with a checkpoint that would be due only later."""
+        log.warning(
+            "Redis is at maxmemory while an update waits for groups: a checkpoint is saved now, so that what is trained"
+            " leaves Redis. Raise maxmemory, or lower learner.checkpoint_updates or queue.inline_max_bytes"
+        )
+        if self._trained:
+            yield Order(self._version, save=True)
+        self.commit(self._saver.wait())
+
+    def _uncommitted(self) -> bool:
+        """Returns whether a checkpoint could free memory: groups are trained, and no commit holds them yet."""
+        return bool(self._trained) or self._saver.busy
 
     def _refuse_stale_groups(self) -> None:
         """Raises `EchoQueueError` if the queue returned a group beyond S."""
@@ -267,6 +284,7 @@ class Leader:
         export(self._write_model, weights, self._config.base_model, folder)
         self._finished = self._queue.finish(force=self._reached_max_updates())
         if self._finished:
+            self._housekeeper.remove_partials()
             log.info("finished at version %d; the model is %s", self._version.number, folder)
 
 

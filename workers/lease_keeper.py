@@ -118,9 +118,11 @@ class LeaseKeeper(threading.Thread):
 
     def _renew(self) -> None:
         with self._held.turn:
-            lost = self._queue.renew(self._worker, self._held.versions())
-        if partials := self._held.take_partials():
-            lost += self._queue.progress(self._worker, partials)
+            self._drop(self._queue.renew(self._worker, self._held.versions()))
+        if partials := self._held.take_partials():  # of what is still held: nobody would remove an object of the others
+            self._drop(self._queue.progress(self._worker, partials))
+
+    def _drop(self, lost: list[str]) -> None:
         if still_held := self._held.drop(lost):  # other threads may have finished some meanwhile
             log.info("lost %d tasks: cancelled or taken over (%s)", len(still_held), ", ".join(still_held))
 

@@ -36,7 +36,7 @@ from echo_queue.queue import (
 )
 from echo_queue.records import PromptShard, Published, Version
 from echo_queue.records.validation import GroupValidator
-from learner.batch_collector import BatchCollector
+from learner.batch_collector import Batch, BatchCollector
 from learner.housekeeper import Housekeeper
 
 COMPLETERS = 4
@@ -86,7 +86,7 @@ class Learner(threading.Thread):
         stop, due = threading.Event(), time.monotonic()
         while True:
             batch = self._collector.gather(self.updates, stop)
-            assert batch is not None
+            assert isinstance(batch, Batch)
             due = max(due + self._load.batch / self._load.rate, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
             self.updates += 1

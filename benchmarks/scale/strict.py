@@ -21,7 +21,7 @@ from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
 from echo_queue.records import Version
 from echo_queue.records.validation import GroupValidator
 from echo_queue.services.redis_server import RedisServer
-from learner.batch_collector import BatchCollector
+from learner.batch_collector import Batch, BatchCollector
 
 EACH = 8
 """Tasks that each worker holds."""
@@ -59,7 +59,7 @@ class StrictRun:
         worker.start()
         batch = self._collector.gather(number, threading.Event())
         worker.join()
-        assert batch is not None and len(batch.groups) == self._batch
+        assert isinstance(batch, Batch) and len(batch.groups) == self._batch
         self._queue.advance(number + 1, self._batch, 1.0)
         self._queue.commit(f"after {number + 1}", [group.task for group in batch.groups])
         self._crowd.publish(number + 1)

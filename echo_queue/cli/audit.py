@@ -52,4 +52,6 @@ def sentence(found: Audit) -> str:
         wrong.append(f"{found.leases:,} leases are to run out, but {found.leased:,} tasks are leased")
     if found.lost:
         wrong.append(f"{found.lost:,} entries are missing from a stream, though no move removed them")
+    if found.forged:
+        wrong.append(f"{found.forged:,} times a worker's Redis user had written what no worker of this project writes")
     return f"[red]✗[/] {identity.replace(' = ', ' ≠ ' if found.difference else ' = ')}\n  {'; '.join(wrong)}"

@@ -47,6 +47,8 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hget +hset", ("open",)),
     ("~", "+zadd +zrem +zscore", ("leases", "in_flight", "awaited")),
     ("~", "+hget +hset +hdel", ("partials",)),
+    ("~", "+rpush +lrange +ltrim +lpos +del", ("segments:*",)),
+    ("~", "+sadd +scard", ("unwanted",)),
     ("%W~", "+zadd", ("ready", "workers", "consumers")),
     ("%W~", "+zrem", ("workers",)),
     ("%W~", "+hset", ("failures",)),

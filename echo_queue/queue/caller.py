@@ -65,7 +65,7 @@ PASSING = (
     NoScriptError,
     TryAgainError,
 )
-PASSING_CODES = ("NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
+PASSING_CODES = ("EQMEND", "NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 """The errors of Valkey and of Redis 7.0 for a function that did something its caller has no right to."""
 
@@ -80,7 +80,7 @@ FIXES = {
 }
 REFUSED = "this role's Redis user may not do that; docs/rights.md lists the rights of each"
 PASSWORD = "check the user's name and its password"
-FULL = "Redis is at maxmemory: raise it, or lower staleness.s or learner.batch_groups; the learner still drains it"
+FULL = "Redis is at maxmemory: raise it, or lower staleness.s, learner.batch_groups or learner.checkpoint_updates"
 AWAY = "is it running and reachable from here?"
 MISSING = "Function not found"
 INSTALL = "run `echo-queue services`, which loads them"

@@ -33,6 +33,7 @@ class Keys:
         self.awaited = self.prefix + "awaited"
         self.consumers = self.prefix + "consumers"
         self.partials = self.prefix + "partials"
+        self.unwanted = self.prefix + "unwanted"
         self.ready = self.prefix + "ready"
         self.in_hand = self.prefix + "in_hand"
         self.failures = self.prefix + "failures"
@@ -43,6 +44,9 @@ class Keys:
         self.weight_events = self.prefix + "weight_events"
         self.arrivals = self.prefix + "arrivals"
         self.run_keys = f"eqs:{{{run}}}:run_keys"
+
+    def segments(self, task: str) -> str:
+        return f"{self.prefix}segments:{task}"
 
     def set(self, name: str) -> str:
         return f"{self.prefix}set:{name}"

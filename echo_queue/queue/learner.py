@@ -9,7 +9,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from echo_queue.errors import Problem, ServiceError
+import redis
+
+from echo_queue.errors import Problem
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Arrivals
@@ -168,6 +170,10 @@ class LearnerQueue(Arrivals):
         """Returns the digest of each set's prompts, and behind it those of earlier declarations; empty: not known."""
         digests = self._caller.call("set_digests", self._lineage, *names) if names else []
         return dict(zip(names, map(replies.text, digests), strict=True))
+    def has_room(self, size: int) -> bool:
+        """Returns whether the server would take a completion of `size` bytes now; False if it is at `maxmemory`."""
+        answer = self._caller.move("probe_room", [("probe_room", bytes(size))], size, optional=True)[0]
+        return not isinstance(answer, redis.OutOfMemoryError)
 
     def finish(self, force: bool = False) -> bool:
         """Marks the run finished until new work arrives; workers learn it from `Lease.finished`.
@@ -205,7 +211,9 @@ class LearnerQueue(Arrivals):
         for (task, entry), rows in zip(places, fetched, strict=True):
             if not rows:
                 what = f"entry {replies.text(entry)} of {replies.text(task)} vanished"
-                raise ServiceError(Problem(replay, what, "was the stream trimmed? see `echo-queue audit`"))
+                gone = CodecError(Problem(replay, what, "was the stream trimmed? see `echo-queue audit`"))
+                malformed += self.bury_bad_group(task, entry, gone)
+                continue
             try:
                 groups.append(self._payloads.group(rows[0][1]))
             except UnfitGroup:

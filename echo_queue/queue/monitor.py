@@ -54,7 +54,8 @@ class RunState(Client):
         held = Counter[bytes]()
         for summary in pending:
             held.update({row["name"]: row["pending"] for row in summary["consumers"]})
-        silent_ms = {name: max(0, now_ms - int(heard_ms)) for name, heard_ms in known}
+        # A worker's user may have written any number, also an infinite one.
+        silent_ms = {name: now_ms - int(min(max(heard_ms, 0), now_ms)) for name, heard_ms in known}
         names = [*silent_ms, *(name for name in held if name not in silent_ms)]
         found = zip(names, self._heartbeats(names), strict=True)
         return tuple(replies.worker_of(name, silent_ms.get(name, -1), words, held[name]) for name, words in found)
@@ -115,6 +116,13 @@ class Monitor(RunState, PublishedWeights, Submissions):
 
         Raises `CodecError` if the bytes are not a partial rollout of this task.
         """
-        client, key = self._caller.client, self._caller.keys.partials
-        words = self._caller.persist("partial_group", lambda: client.hget(key, task))
-        return None if words is None else self._payloads.partials(task, replies.kept_words(words))
+        client, keys = self._caller.client, self._caller.keys
+
+        def read() -> list[Any]:
+            pipe = client.pipeline(transaction=True)
+            pipe.hget(keys.partials, task)
+            pipe.lrange(keys.segments(task), 0, -1)
+            return pipe.execute()
+
+        words, elements = self._caller.persist("partial_group", read)
+        return None if words is None else self._payloads.partials(task, replies.kept_words(words, elements))

@@ -1,5 +1,5 @@
 """The clients that keep a run in order: its rules, expired leases, dead tasks. The moves are those of
-`library/operator.lua` and `library/lease_expiry.lua`.
+`library/operator.lua` and `library/lease_expiry.lua`, and one of `library/partials.lua`.
 
 Redis user `learner` has the rights for `Operator`: the learner's housekeeper uses it, and so may a person with the
 learner's secrets. Installing the functions takes Redis user `admin`, hence `Admin`.
@@ -73,6 +73,13 @@ class Operator(RunState, Admission):
     def revive(self, task_ids: Sequence[str]) -> int:
         """Moves dead tasks to retry, with all their attempts available again. Returns how many were dead."""
         return int(self._caller.call("revive", *task_ids)) if task_ids else 0
+
+    def unwanted(self, removed: Sequence[str] = ()) -> list[str]:
+        """Returns objects of partial rollouts that nothing points to any more, at most 1,000; all of them in turn.
+
+        `removed`: those that have been removed from the object store since the last call.
+        """
+        return [key.decode("utf-8", "replace") for key in self._caller.call("unwanted", *removed)]
 
 
 class Admin(Operator):

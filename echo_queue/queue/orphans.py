@@ -3,24 +3,27 @@ storing the group and completing its task, and partial rollouts of tasks that ar
 
 - A group's payload is removed if its task is trained, or is in replay with another payload: no completion that is under
   way can then still be accepted with it. In every other place of an open task the payload stays, however old it is.
-- A partial rollout is removed if its task is in neither tasks nor retry.
+- A partial rollout is removed if its task is in neither tasks nor retry. Whoever drops one has noted its objects as
+  unwanted, and those are removed at once; the sweep finds the others, of workers that died before they reported them.
 - A payload is removed only after two sweeps have found it an orphan, in case Redis was set back between them. An object
   whose name is not that of a payload is junk, and is removed as well.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Set
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
 from echo_queue.queue.caller import Caller
-from echo_queue.queue.payloads import GROUP_REFERENCE, PARTIALS, REPLAY, folder, partials_folder
+from echo_queue.queue.payloads import GROUP_REFERENCE, PARTIALS, PARTIALS_KEY, REPLAY, folder, partials_folder
 from echo_queue.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
 
 SCAN = 1000
-IN_STORE = b" in store"
+STORED_GROUP = re.compile(rb"replay (\d{1,18}-\d{1,18}) .* in store", re.DOTALL)
+"""The place of a group that lies in the store. A worker's user may write other words into `open`."""
 UNDER_WAY = (b"tasks ", b"retry ")
 
 
@@ -64,6 +67,15 @@ class Sweeper:
             log.info("removed %d stored groups and partial rollouts that nothing pointed to", len(gone))
         return len(gone)
 
+    def remove_partials(self, keys: Sequence[str], deadline_s: float) -> None:
+        """Removes these objects, as far as they are partial rollouts. Raises `ServiceError` after `deadline_s`."""
+        if known := sorted(filter(PARTIALS_KEY.fullmatch, keys)):
+            self._store.delete(known, deadline_s)
+
+    def remove_idle_partials(self, keys: Sequence[str]) -> None:
+        """Removes those of `keys`, which lie under `partials/`, whose tasks are not under way: the run has ended."""
+        self._store.delete(sorted(idle_partials(keys, self._places())))
+
     def _places(self) -> dict[str, bytes]:
         """Returns the place of each open task, by task id."""
 
@@ -79,8 +91,7 @@ class Sweeper:
         An entry that has gone since `places` was read adds nothing: its task has left replay, usually because it is
         trained.
         """
-        stored = (place for place in places.values() if place.startswith(b"replay ") and place.endswith(IN_STORE))
-        entries = [place.split(b" ", 2)[1] for place in stored]
+        entries = [group[1] for place in places.values() if (group := STORED_GROUP.fullmatch(place))]
         found = set[str]()
 
         def read(some: list[bytes]) -> list[Any]:

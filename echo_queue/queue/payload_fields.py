@@ -4,8 +4,8 @@ from echo_queue.records import Group, PartialGroup, partial_codec
 
 COMPLETE_WORDS = ("id", "attempt", "oldest", "newest", "lineage", "samples", "tokens", "reward")
 """The arguments of `complete` between the worker and the payload, in this order; `worker.lua` states the same."""
-PROGRESS_WORDS = ("id", "oldest", "newest", "lineage", "tokens")
-"""The arguments of `progress` between the worker and the payload, in this order."""
+PROGRESS_WORDS = ("id", "oldest", "newest", "lineage", "tokens", "mark", "after", "keep")
+"""The arguments of `progress` between the worker and the payload, in this order; `partials.lua` states the same."""
 UNCHECKED_WORDS = ("attempt", "reward")
 """Fields of a replay entry that may differ from its content: the attempt is the task's, the mean reward for people."""
 
@@ -30,7 +30,7 @@ def entry_fields(group: Group) -> dict[str, str]:
 
 
 def progress_fields(partials: PartialGroup) -> tuple[str, int, int, int, int]:
-    """Returns the values of `PROGRESS_WORDS` for a task's partial rollouts."""
+    """Returns the first five values of `PROGRESS_WORDS` for a task's partial rollouts."""
     tokens = partial_codec.tokens(partials)
     oldest, newest = partial_codec.versions(partials) if tokens else (0, 0)
     return partials.task, oldest, newest, partials.lineage, tokens

@@ -2,17 +2,17 @@
 
 - A group is stored under its task and the hash of its content before its completion is reported, and removed after it
   is trained or refused. A crash in between leaves an orphan (`orphans.py` finds it), never an entry without its bytes.
-- A worker stores the partial rollouts of a task under the task's and its own name, over its earlier ones, so that a
-  long task leaves only one object. If the worker stored a newer one and could not report it, the digest shows that, and
-  only tokens are lost.
+- Partial rollouts are stored in segments, a large one as an object under a name that is never used again. Whoever drops
+  a partial rollout notes its objects as unwanted, and the housekeeper removes them.
 - Both are read back only if they agree with what the worker reported to the queue, and if the reader's own checks
-  (`validator`, `limits`) pass. No worker's report is trusted unchecked, and nothing outside `replay/` is ever removed
-  because of one.
+  (`validator`, `limits`) pass. No worker's report is trusted unchecked, and nothing outside `replay/` and `partials/`
+  is ever removed because of one.
 """
 
 import hashlib
 import logging
 import re
+import secrets
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,8 +21,9 @@ from blake3 import blake3
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue.payload_fields import COMPLETE_WORDS, UNCHECKED_WORDS, entry_fields, progress_fields
 from echo_queue.queue.types import StoredPartial
-from echo_queue.records import Group, PartialGroup, group_codec, partial_codec
+from echo_queue.records import Group, PartialGroup, PartialSegment, group_codec, partial_codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
+from echo_queue.records.segments import join
 from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator, UnfitGroup, check_partials
 
 if TYPE_CHECKING:
@@ -34,8 +35,11 @@ INLINE_MAX_BYTES = 1 << 20
 REPLAY, PARTIALS = "replay/", "partials/"
 GROUP_REFERENCE = re.compile(rf"{REPLAY}[0-9a-f]{{40}}/[0-9a-f]{{64}}")
 """The folder is the SHA-1 of the task's id, which the server's Lua can check; the name is the content's BLAKE3."""
-PARTIALS_REFERENCE = re.compile(rf"({PARTIALS}[0-9a-f]{{40}}/[0-9a-f]{{40}}) ([0-9a-f]{{64}})")
-"""The key holds the SHA-1 of the task's id and of the worker's name; the content's BLAKE3 follows."""
+PARTIALS_KEY = re.compile(rf"{PARTIALS}[0-9a-f]{{40}}/[0-9a-f]{{40}}")
+"""The folder is the SHA-1 of the task's id, the name is drawn by lot."""
+PARTIALS_REFERENCE = re.compile(rf"({PARTIALS_KEY.pattern}) ([0-9a-f]{{64}})")
+"""The key, and the content's BLAKE3."""
+MARK_BYTES = 16
 
 
 class PayloadStore(Protocol):
@@ -95,18 +99,23 @@ class Payloads:
         self._store.put(ref, data)
         return *words, "ref", ref.encode()
 
-    def keep_partials(self, worker: str, partials: PartialGroup) -> tuple[Any, ...]:
-        """Stores partial rollouts and returns the arguments of `progress`, their payload last.
+    def keep_segment(self, segment: PartialSegment) -> tuple[str, bytes]:
+        """Stores a segment of partial rollouts; returns its kind and payload, the last arguments of `progress`.
 
-        Raises `CodecError` for a value that is not a partial rollout, or that is too large.
+        Raises `CodecError` for a value that is none, or that is too large.
         """
-        task, data = partials.task, partial_codec.encode(partials)
+        task, data = segment.gained.task, partial_codec.encode(segment)
         self._capped(task, "its partial rollout takes", data)
         if self._store is None or len(data) <= self._inline_max_bytes:
-            return *progress_fields(partials), "partial", data
-        key = partials_folder(task) + _sha1(worker)
+            return "segment", data
+        key = partials_folder(task) + secrets.token_hex(20)
         self._store.put(key, data)
-        return *progress_fields(partials), "ref", f"{key} {blake3(data).hexdigest()}".encode()
+        return "ref", f"{key} {blake3(data).hexdigest()}".encode()
+
+    @property
+    def inline_max_bytes(self) -> int | None:
+        """The size above which payloads go to the object store; None without one."""
+        return None if self._store is None else self._inline_max_bytes
 
     def discard(self, refs: Iterable[bytes]) -> None:
         """Removes stored groups that nothing points to any more. References to anything else are ignored.
@@ -140,8 +149,7 @@ class Payloads:
 
     def partials(self, task: str, kept: StoredPartial) -> PartialGroup:
         """Returns the partial rollouts of a task. Raises `CodecError` if they differ from what the queue was told."""
-        data = self._stored_partials(task, kept.payload) if kept.kind == "ref" else kept.payload
-        partials = partial_codec.decode(data, self._max_bytes)
+        partials = self._joined(task, kept)
         said, told = progress_fields(partials), (task, kept.oldest, kept.newest, kept.lineage, kept.tokens)
         if said != told:
             what = f"its partial rollout says {said}, the queue was told {told}"
@@ -167,6 +175,19 @@ class Payloads:
             raise CodecError(Problem(task, what, "raise it, or lower model.max_new_tokens or rollout.group_size"))
         return data
 
+    def _joined(self, task: str, kept: StoredPartial) -> PartialGroup:
+        """Puts the segments together. Raises `CodecError` unless they are those that the queue was told of."""
+        mark, left, segments = "", self._max_bytes, []
+        for kind, payload in kept.segments:
+            mark = mark_after(mark, kind, payload)
+            data = self._stored_segment(task, payload) if kind == "ref" else payload
+            segments.append(partial_codec.decode(data, left))
+            left -= len(data)
+        if not segments or mark != kept.mark:
+            what = "its segments are not those that the queue was told of"
+            raise CodecError(Problem(task, what, "inspect the worker that stored them"))
+        return join(segments)
+
     def _checked_group(self, words: Mapping[bytes, bytes]) -> Group:
         data = words[b"group"] if b"group" in words else self._stored_group(words)
         group = group_codec.decode(data, self._max_bytes)
@@ -188,7 +209,7 @@ class Payloads:
             raise CodecError(Problem(ref, "holds other bytes than its name says", "revive the task"))
         return data
 
-    def _stored_partials(self, task: str, payload: bytes) -> bytes:
+    def _stored_segment(self, task: str, payload: bytes) -> bytes:
         found = PARTIALS_REFERENCE.fullmatch(payload.decode("utf-8", "replace"))
         if found is None or not found[1].startswith(partials_folder(task)):
             what = "the queue's entry does not point to a partial rollout of this task"
@@ -222,6 +243,11 @@ def folder(task: str) -> str:
 def partials_folder(task: str) -> str:
     """Returns the folder of a task's stored partial rollouts."""
     return f"{PARTIALS}{_sha1(task)}/"
+
+
+def mark_after(mark: str, kind: str, payload: bytes) -> str:
+    """Returns the mark of a partial rollout once this segment follows what `mark` identifies; "" is nothing yet."""
+    return blake3(f"{mark} {kind} ".encode() + payload).hexdigest(MARK_BYTES)
 
 
 def reference(task: str, data: bytes) -> str:

@@ -3,6 +3,7 @@
 `rules_words` and `heartbeat_words` write the two hashes that the functions beside them read.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,15 +123,21 @@ def kept_of(reply: Sequence[Any]) -> dict[str, StoredPartial]:
     kept = {}
     for _, _, flat, _, words in reply[-1]:
         if words:
-            oldest, newest, lineage, tokens, kind, payload = words
-            kept[fields(flat)["id"]] = StoredPartial(oldest, newest, lineage, tokens, text(kind), payload)
+            oldest, newest, lineage, tokens, mark, elements = words
+            kept[fields(flat)["id"]] = StoredPartial(oldest, newest, lineage, tokens, text(mark), segments_of(elements))
     return kept
 
 
-def kept_words(words: bytes) -> StoredPartial:
-    """Returns the stored partial rollout that a value of the `partials` hash describes."""
-    oldest, newest, lineage, tokens, kind, payload = words.split(b" ", 5)
-    return StoredPartial(int(oldest), int(newest), int(lineage), int(tokens), text(kind), payload)
+def kept_words(words: bytes, elements: Sequence[bytes]) -> StoredPartial:
+    """Returns the stored partial rollout of a value of the `partials` hash and the elements of a `segments` list."""
+    oldest, newest, lineage, tokens, mark, *_ = words.split(b" ")
+    return StoredPartial(int(oldest), int(newest), int(lineage), int(tokens), text(mark), segments_of(elements))
+
+
+def segments_of(elements: Sequence[bytes]) -> tuple[tuple[str, bytes], ...]:
+    """Returns kind and payload of each element of a `segments` list."""
+    split = (element.partition(b" ") for element in elements)
+    return tuple((kind.decode("utf-8", "replace"), payload) for kind, _, payload in split)
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:
@@ -172,7 +179,11 @@ def heartbeat_words(heartbeat: Heartbeat) -> list[str | float]:
 
 
 def heartbeat_of(words: Mapping[str, str]) -> Heartbeat:
+    """Raises `KeyError` or `ValueError` for words that are no heartbeat."""
     lineage, number = words["version"].split(".")
+    for name in ("tokens_per_s", "groups_per_s", "pause_ms"):
+        if not math.isfinite(float(words.get(name, 0.0))):
+            raise ValueError(f"{name} is {words[name]}")
     return Heartbeat(
         engine=words["engine"],
         version=Version(int(lineage), int(number)),

@@ -6,7 +6,7 @@ Times are milliseconds by the Redis server's clock if the name ends in `_ms`, an
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal
 
 from echo_queue.config import Config
@@ -169,14 +169,26 @@ class Lease:
 
 @dataclass(frozen=True)
 class StoredPartial:
-    """A partial rollout as the queue keeps it: its plain fields, and its bytes or their place in the object store."""
+    """A partial rollout as the queue keeps it: its plain fields and its segments.
+
+    Each segment is its kind and its bytes ("segment") or their place in the object store ("ref"). `mark` identifies the
+    content of all of them.
+    """
 
     oldest: int
     newest: int
     lineage: int
     tokens: int
-    kind: str
-    payload: bytes
+    mark: str
+    segments: tuple[tuple[str, bytes], ...]
+
+
+class Stored(IntEnum):
+    """The answer to `progress`. `gap`: the queue does not have what the segment continues, and wants all of it."""
+
+    lost = 0
+    taken = 1
+    gap = 2
 
 
 class Outcome(StrEnum):
@@ -409,7 +421,7 @@ class Audit:
     equal the entries of all four streams. `ready` and `in_hand` are the groups of replay that the learner may drain and
     has drained. `in_flight`, `leases` and `leased` count the tasks under lease: by their versions, by when they run
     out, and by the streams' own account. `lost`: entries that vanished from a work stream although nothing removed
-    them.
+    them. `forged`: the times that a move found, and mended, what none of our own code writes.
     """
 
     submitted: int
@@ -425,6 +437,7 @@ class Audit:
     leases: int
     leased: int
     lost: int
+    forged: int
 
     @property
     def difference(self) -> int:
@@ -443,5 +456,5 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        whole = self.difference == self.misplaced == self.unlisted == self.lost == 0
+        whole = self.difference == self.misplaced == self.unlisted == self.lost == self.forged == 0
         return whole and self.in_flight == self.leases == self.leased

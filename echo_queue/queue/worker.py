@@ -1,9 +1,11 @@
-"""The queue client of a rollout worker: the moves of `library/worker.lua`, and the published weights that it reads."""
+"""The queue client of a rollout worker: the moves of `library/worker.lua` and `library/partials.lua`, and the published
+weights that it reads.
+"""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
@@ -11,7 +13,8 @@ from echo_queue.queue.caller import Caller
 from echo_queue.queue.events import Offers, WeightEvents
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import TrustedWeights
-from echo_queue.queue.types import Heartbeat, Lease, Outcome
+from echo_queue.queue.sent_progress import SentProgress, Step, batches
+from echo_queue.queue.types import Heartbeat, Lease, Outcome, Stored
 from echo_queue.records import Group, PartialGroup, Version
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ BEATS_MISSED = 5
 class WorkerQueue(TrustedWeights, WeightEvents, Offers):
     """Leases, renews, completes and hands back tasks as Redis user `worker`, through `library/worker.lua`.
 
-    Methods take the worker's name.
+    `library/partials.lua` has the moves of partial rollouts. Methods take the worker's name.
     """
 
     ROLE: ClassVar["Role"] = "worker"
@@ -35,6 +38,7 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
     def __init__(self, caller: Caller, payloads: Payloads | None = None) -> None:
         super().__init__(caller)
         self._payloads = payloads or Payloads()
+        self._sent = SentProgress(self._payloads.inline_max_bytes)
 
     def lease(self, worker: str, version: Version, count: int) -> Lease:
         """Leases up to `count` tasks; tasks that came back are served first. `version`: the weights this worker serves.
@@ -42,26 +46,45 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
         A partial rollout that fails the checks is dropped and counted, and its task starts from scratch.
         """
         reply = self._caller.call("lease", worker, *version, count, uuid.uuid4().hex)
-        partials, bad = self._payloads.partials_of(replies.kept_of(reply))
+        lease, kept = replies.lease_of(reply), replies.kept_of(reply)
+        partials, bad = self._payloads.partials_of(kept)
         self.discard(worker, bad)
-        return replace(replies.lease_of(reply), partials=partials)
+        for task in lease.tasks:
+            self._sent.note_leased(worker, task.id, kept.get(task.id), partials.get(task.id))
+        return replace(lease, partials=partials)
 
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
         """Renews leases; returns the ids no longer held. `held`: task id → the version of its oldest token."""
         words = [word for task in held.items() for word in task]
         lost = self._caller.call("renew", worker, *words) if held else []
+        self._sent.keep_only(worker, held)
         return [replies.text(task_id) for task_id in lost]
 
     def progress(self, worker: str, partials: Sequence[PartialGroup]) -> list[str]:
-        """Stores partial rollouts over earlier ones, for the worker that leases the tasks next.
+        """Stores what is new in partial rollouts since the last call, for the worker that leases the tasks next.
 
         Returns the ids that `worker` no longer holds, for which nothing was stored. A full server stores nothing
         either; that only costs tokens, and its tasks are not among the ids returned. Raises `CodecError` for a value
         that is not a partial rollout, or that is larger than `queue.group_max_bytes`.
         """
-        calls = [("progress", worker, *self._payloads.keep_partials(worker, partial)) for partial in partials]
-        answered = self._caller.move("progress", calls, (worker, partials), optional=True) if calls else []
-        return [partial.task for partial, stored in zip(partials, answered, strict=True) if not stored]
+        news = [step for one in partials if (step := self._sent.news(worker, one)) is not None]
+        answered = dict(self._store_progress(worker, news))
+        wholes = [self._sent.whole(one) for one in partials if answered.get(one.task) == Stored.gap]
+        answered |= self._store_progress(worker, wholes)
+        return [task for task, stored in answered.items() if stored == Stored.lost]
+
+    def _store_progress(self, worker: str, steps: Sequence[Step]) -> Iterator[tuple[str, Any]]:
+        """Makes these calls; yields task id and answer of each, and notes what the queue has taken."""
+        sendings = [step.stored_as(*self._payloads.keep_segment(step.segment)) for step in steps]
+        calls = batches(sendings)
+        words = [("progress", worker, *(word for one in call for word in one.words)) for call in calls]
+        about = worker, [sending.sent for sending in sendings]
+        answered = self._caller.move("progress", words, about, optional=True) if calls else []
+        for call, answer in zip(calls, answered, strict=True):
+            for (_, sent), stored in zip(call, repeat(None) if isinstance(answer, Exception) else answer, strict=False):
+                if stored == Stored.taken:
+                    self._sent.note(worker, sent)
+                yield sent.partials.task, stored
 
     def discard(self, worker: str, task_ids: Sequence[str]) -> int:
         """Drops the partial rollouts of these tasks, as far as `worker` holds them. Returns how many were dropped."""

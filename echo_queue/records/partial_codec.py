@@ -1,10 +1,10 @@
-"""The partial rollouts of one task as bytes, packed as a group is (`group_codec`).
+"""A segment of the partial rollouts of one task as bytes, packed as a group is (`group_codec`).
 
     u8 format | u32 header length | header (JSON) | per sample: tokens i32[T], logprobs f32[T]
 
 - `decode` accepts exactly what `encode` makes, byte for byte, and takes at most 4 times the size cap.
-- A worker checks a partial rollout (`validation.check_partials`) before it continues it: the bytes come from a machine
-  that is not trusted.
+- A worker joins the segments (`segments.join`) and checks the partial rollout (`validation.check_partials`) before it
+  continues it: the bytes come from a machine that is not trusted.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from echo_queue.records import Logprobs, PartialGroup, PartialSample, Span, Tokens
+from echo_queue.records import Logprobs, PartialGroup, PartialSample, PartialSegment, Span, Tokens
 from echo_queue.records.group_codec import (
     FINISHES,
     GROUP_MAX_BYTES,
@@ -28,12 +28,13 @@ from echo_queue.records.group_codec import (
     spans_of,
 )
 
-FORMAT = 1
-ORDER = ("task", "lineage", "samples")
+FORMAT = 2
+ORDER = ("task", "lineage", "begins", "samples")
 
 
-def encode(partials: PartialGroup) -> bytes:
-    """Packs `partials` into about 8 bytes per token. Raises `CodecError` for values that no partial rollout has."""
+def encode(segment: PartialSegment) -> bytes:
+    """Packs `segment` into about 8 bytes per token. Raises `CodecError` for values that no partial rollout has."""
+    gained = segment.gained
     samples = [
         [
             len(sample.tokens),
@@ -41,19 +42,20 @@ def encode(partials: PartialGroup) -> bytes:
             [list(span) for span in sample.spans],
             [list(part) for part in sample.observed],
         ]
-        for sample in partials.samples
+        for sample in gained.samples
     ]
-    header = orjson.dumps({"task": partials.task, "lineage": partials.lineage, "samples": samples})
-    return b"".join([PREFIX.pack(FORMAT, len(header)), header, *arrays_of(partials.samples)])
+    begins = list(segment.begins)
+    header = orjson.dumps({"task": gained.task, "lineage": gained.lineage, "begins": begins, "samples": samples})
+    return b"".join([PREFIX.pack(FORMAT, len(header)), header, *arrays_of(gained.samples)])
 
 
-def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> PartialGroup:
-    """Unpacks partial rollouts whose arrays are read-only views of `data`. Raises `CodecError`."""
+def decode(data: bytes, max_bytes: int = GROUP_MAX_BYTES) -> PartialSegment:
+    """Unpacks a segment whose arrays are read-only views of `data`. Raises `CodecError`."""
     header, start = header_of(data, FORMAT, ORDER, max_bytes)
     _check_header(header)
     _, pairs = arrays(data, start, 0, [length for length, *_ in header["samples"]])
     samples = tuple(_partial(*pair, *words[1:]) for pair, words in zip(pairs, header["samples"], strict=True))
-    return PartialGroup(header["task"], header["lineage"], samples)
+    return PartialSegment(tuple(header["begins"]), PartialGroup(header["task"], header["lineage"], samples))
 
 
 def versions(partials: PartialGroup) -> tuple[int, int]:
@@ -78,6 +80,11 @@ def _check_header(header: dict[str, Any]) -> None:
         if not isinstance(words, list) or len(words) != 4:
             refuse("a partial rollout is not [length, finish, spans, observed]")
         count(words[0], "a partial rollout's length")
+    begins = header["begins"]
+    if not isinstance(begins, list) or len(begins) != len(samples):
+        refuse(f"it does not say at which token each of {len(samples)} samples goes on")
+    for begin in begins:
+        count(begin, "a segment's begin")
 
 
 def _partial(tokens: Tokens, logprobs: Logprobs, finish: object, spans: object, observed: object) -> PartialSample:

@@ -126,6 +126,18 @@ class PartialGroup:
 
 
 @dataclass(frozen=True, eq=False)
+class PartialSegment:
+    """The tokens that the G samples of one task gained since the segment before.
+
+    `begins` [G]: the tokens that each sample had before; all 0 in the first segment. `gained`: the tokens behind those.
+    Its spans and observed ranges count from there.
+    """
+
+    begins: tuple[int, ...]
+    gained: PartialGroup
+
+
+@dataclass(frozen=True, eq=False)
 class Sample:
     """One trajectory: T tokens, their behaviour log-probabilities (both [T], as in `PartialSample`), its reward."""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -198,12 +199,12 @@ class ObjectStore:
                 return
             request["ContinuationToken"] = following
 
-    def delete(self, keys: Iterable[str]) -> None:
-        """Removes objects; a missing one is no error."""
+    def delete(self, keys: Iterable[str], deadline_s: float | None = None) -> None:
+        """Removes objects; a missing one is no error. `deadline_s`: of each batch, in place of the store's own."""
         doomed = list(keys)
         for start in range(0, len(doomed), DELETE_BATCH):
             batch = doomed[start : start + DELETE_BATCH]
-            self._persist("delete", batch[0], lambda batch=batch: self._delete(batch))  # type: ignore[misc]
+            self._persist("delete", batch[0], partial(self._delete, batch), deadline_s)
 
     # Folders ----------------------------------------------------------------------------------------------------------
 

@@ -93,6 +93,11 @@ class BackgroundSaver:
         self._saving = SaveThread(self._store, self._team, snapshot, self._deadline_s)
         self._saving.start()
 
+    @property
+    def busy(self) -> bool:
+        """True while a checkpoint is saved, or is durable and was not returned yet."""
+        return self._saving is not None
+
     def finished(self) -> CheckpointManifest | None:
         """Rank 0: returns the checkpoint that was begun, if it is durable by now and was not returned before.
 

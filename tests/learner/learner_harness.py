@@ -101,12 +101,17 @@ class SimulatedWorker(threading.Thread):
     """Serves new weights at once, takes `generation_s` per lease, and completes groups of random tokens."""
 
     def __init__(
-        self, config: Config, name: str = "w1", generation_s: float = 0.0, vocabulary: int = VOCABULARY
+        self,
+        config: Config,
+        name: str = "w1",
+        generation_s: float = 0.0,
+        vocabulary: int = VOCABULARY,
+        longest: int = 5,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._queue = Clients.connected_as(config, "worker")
         self._generation_s = generation_s
-        self._vocabulary = vocabulary
+        self._vocabulary, self._longest = vocabulary, longest
         self._closed = threading.Event()
 
     def run(self) -> None:
@@ -133,7 +138,7 @@ class SimulatedWorker(threading.Thread):
         draw = np.random.default_rng(task.index)
         samples = tuple(
             Sample(
-                tokens := draw.integers(0, self._vocabulary, draw.integers(1, 6)).astype(np.int32),
+                tokens := draw.integers(0, self._vocabulary, draw.integers(1, self._longest + 1)).astype(np.int32),
                 np.full(len(tokens), -3.0, np.float32),
                 (Span(0, version.number),),
                 float(reward),

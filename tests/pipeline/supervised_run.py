@@ -13,6 +13,7 @@ from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError
 from echo_queue.queue import Status
+from echo_queue.queue.payloads import PARTIALS
 from echo_queue.reporting import metrics
 from echo_queue.services.serving import Services
 from learner.recovery.checkpoint import trained_ids
@@ -196,17 +197,21 @@ def _command(pid: int) -> list[str]:
 def assert_every_prompt_was_trained_once(run: SupervisedRun) -> None:
     """Asserts it by the ids that the checkpoints hold, the last authority, and by the queue; S held for each update.
 
+    Nothing of a partial rollout is left in the store, where all of them lie that do not fit in a few bytes.
+
     The run is over and its services have ended: they are started again to be asked.
     """
     services = Services(run.config)
     services.start()
     try:
-        trained = trained_ids(connect_store(run.config))
+        store = connect_store(run.config)
+        trained, left = trained_ids(store), list(store.list(PARTIALS))
         audit = monitor(run.config).audit()
     finally:
         services.stop()
     assert sorted(trained) == sorted(f"sorting/0/{index}" for index in range(PROMPTS)), "not each once"
     assert audit.ok
+    assert left == [], "partial rollouts outlive their tasks"
     assert (audit.submitted, audit.trained) == (PROMPTS, PROMPTS)
     recorded = [task for update in run.updates() for task in update.trained_ids]
     assert sorted(recorded) == sorted(trained), "the metrics tell another story than the checkpoints"

@@ -28,6 +28,7 @@ from echo_queue.queue import (
 from echo_queue.queue.caller import DEADLINE_S, NO_REPLICAS, Replicas
 from echo_queue.queue.learner import NO_SETS
 from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
+from echo_queue.queue.sent_progress import SentProgress
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
 from echo_queue.records.validation import GroupLimits, GroupValidator
@@ -69,7 +70,7 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
         return cls.of(Caller.connect(config, role, deadline_s), Payloads.of(config, store))
 
     def _hold(self, caller: Caller, payloads: Payloads) -> None:
-        self._caller, self._payloads = caller, payloads
+        self._caller, self._payloads, self._sent = caller, payloads, SentProgress(payloads.inline_max_bytes)
         self.client, self.keys = caller.client, caller.keys
         self._learners: dict[int, LearnerQueue] = {}
 

@@ -199,6 +199,7 @@ def test_groups_that_a_worker_has_made_up_are_skipped(queue: Clients, listed: st
     assert not queue.audit().ok
     assert [group.task for group in queue.drain(0, 2).groups] == [task.id]
     queue.client.hdel(queue.keys.open, "a/0/99")
-    harness.check()
+    audit = queue.audit()
+    assert (audit.difference, audit.misplaced, audit.forged) == (0, 0, 1)
     assert [group.task for group in queue.pending(0)] == [task.id]
     assert harness.count("forged") == 1

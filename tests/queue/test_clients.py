@@ -33,6 +33,7 @@ CONFIRM = {"confirm"}
 """The functions that `Caller` itself calls, where moves wait for replicas."""
 READ_ONLY = {"audit", "status"}
 FILES = {
+    "partials": (WorkerQueue, Operator),
     "worker": (WorkerQueue,),
     "peers": (PeerDirectory,),
     "backlog": (SubmitterQueue,),
@@ -114,7 +115,7 @@ def test_every_file_of_the_library_has_its_clients() -> None:
     ("move", "words"),
     [
         ("complete", (*COMPLETE_WORDS, "group|ref", "payload")),
-        ("progress", (*PROGRESS_WORDS, "partial|ref", "payload")),
+        ("progress", (*PROGRESS_WORDS, "segment|ref", "payload")),
     ],
 )
 def test_what_a_move_is_told_is_said_alike_in_lua_and_in_python(move: str, words: tuple[str, ...]) -> None:

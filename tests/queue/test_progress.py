@@ -9,10 +9,13 @@ import pytest
 
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Heartbeat, Outcome
-from echo_queue.queue.payloads import partials_folder
+from echo_queue.queue.payloads import mark_after, partials_folder
+from echo_queue.queue.sent_progress import TAIL_MAX, Sending, SentProgress
+from echo_queue.queue.types import Stored
 from echo_queue.records import NOTHING, Observed, PartialGroup, PartialSample, Span, Task, Version
 from echo_queue.records import partial_codec as codec
 from echo_queue.records.group_codec import CodecError
+from echo_queue.records.segments import cut
 from echo_queue.records.validation import GroupLimits
 from echo_queue.storage.object_store import ObjectStore
 from tests.queue.clients import Clients
@@ -37,7 +40,18 @@ def kept(queue: Clients) -> set[str]:
 
 
 def content(partials: PartialGroup) -> bytes:
-    return codec.encode(partials)
+    return codec.encode(cut(partials))
+
+
+def forge(queue: Clients, task: str, told: str, *elements: bytes) -> None:
+    """Writes a partial rollout by hand, as a worker's user may. `told`: oldest, newest, lineage and tokens."""
+    mark = ""
+    for element in elements:
+        kind, _, payload = element.partition(b" ")
+        mark = mark_after(mark, kind.decode(), payload)
+    queue.client.delete(queue.keys.segments(task))
+    queue.client.rpush(queue.keys.segments(task), *elements)
+    queue.client.hset(queue.keys.partials, task, f"{told} {mark} {len(elements)} {sum(map(len, elements))} 0")
 
 
 def tokens_of(harness: QueueHarness) -> tuple[int, int]:
@@ -135,8 +149,7 @@ def test_a_worker_that_claims_ever_more_keeps_no_task_alive_beyond_what_a_group_
     while not queue.dead():
         ended += 1
         assert ended <= most + 2
-        words = f"0 0 0 {ended} partial rollout x"  # as a worker's user may write by hand
-        queue.client.hset(queue.keys.partials, task.id, words)
+        forge(queue, task.id, f"0 0 0 {ended}", b"segment x")
         harness.expire()
         queue.caller.call("lease", "liar", 0, 0, 1, f"token {ended}")
     assert ended == most + 2
@@ -238,7 +251,7 @@ def test_the_repetition_of_a_lease_whose_reply_was_lost_has_the_partials_again(q
     words = "lease", 1, queue.keys.prefix, "w2", 0, 0, 1, "token"
     first, again = (queue.client.fcall(f"eq1_{words[0]}", *words[1:]) for _ in range(2))
     assert first == again
-    assert first[-1][0][-1][-1] == content(partial_of(task))  # type: ignore[index]
+    assert first[-1][0][-1][-1] == [b"segment " + content(partial_of(task))]  # type: ignore[index]
 
 
 # What a worker may have written ---------------------------------------------------------------------------------------
@@ -251,23 +264,27 @@ def observing(task: Task) -> PartialGroup:
     return PartialGroup(task.id, 0, (silent, NOTHING))
 
 
-BAD: list[tuple[str, Any]] = [
-    ("no partial rollout at all", lambda task: b"0 0 0 4 partial rollout noise"),
-    ("no front", lambda task: b"noise"),
-    ("numbers that no counter holds", lambda task: b"0 0 0 99999999999999999999 partial rollout x"),
-    ("another task's", lambda task: b"0 0 0 4 partial rollout " + content(replace(partial_of(task), task="a/0/9"))),
-    ("newer than it says", lambda task: b"0 0 0 4 partial rollout " + content(partial_of(task, ((0, 5),)))),
-    (
-        "of another lineage than it says",
-        lambda task: b"0 0 0 4 partial rollout " + content(partial_of(task, lineage=7)),
-    ),
-    ("of more tokens than it says", lambda task: b"0 0 0 3 partial rollout " + content(partial_of(task))),
-    ("somewhere else", lambda task: b"0 0 0 4 ref checkpoints/x " + b"0" * 64),
-    ("nowhere", lambda task: f"0 0 0 4 ref {partials_folder(task.id)}{'0' * 40} {'0' * 64}".encode()),
-    ("too long for the configuration", lambda task: b"0 0 0 7 partial rollout " + content(partial_of(task, length=7))),
-    ("an answer of the environment", lambda task: b"0 0 0 4 partial rollout " + content(observing(task))),
-    ("at its end already", lambda task: b"0 0 0 6 partial rollout " + content(partial_of(task, length=6))),
+BAD: list[tuple[str, str, Any]] = [
+    ("no partial rollout at all", "0 0 0 4", lambda task: [b"segment noise"]),
+    ("no front", "noise", lambda task: [b"segment x"]),
+    ("of no kind", "0 0 0 4", lambda task: [b"noise"]),
+    ("numbers that no counter holds", "0 0 0 99999999999999999999", lambda task: [b"segment x"]),
+    ("another task's", "0 0 0 4", lambda task: [segment(replace(partial_of(task), task="a/0/9"))]),
+    ("newer than it says", "0 0 0 4", lambda task: [segment(partial_of(task, ((0, 5),)))]),
+    ("of another lineage than it says", "0 0 0 4", lambda task: [segment(partial_of(task, lineage=7))]),
+    ("of more tokens than it says", "0 0 0 3", lambda task: [segment(partial_of(task))]),
+    ("somewhere else", "0 0 0 4", lambda task: [b"ref checkpoints/x " + b"0" * 64]),
+    ("nowhere", "0 0 0 4", lambda task: [f"ref {partials_folder(task.id)}{'0' * 40} {'0' * 64}".encode()]),
+    ("too long for the configuration", "0 0 0 7", lambda task: [segment(partial_of(task, length=7))]),
+    ("an answer of the environment", "0 0 0 4", lambda task: [segment(observing(task))]),
+    ("at its end already", "0 0 0 6", lambda task: [segment(partial_of(task, length=6))]),
+    ("with a segment twice", "0 0 0 8", lambda task: [segment(partial_of(task))] * 2),
+    ("with a gap", "0 0 0 4", lambda task: [segment(partial_of(task, length=2)), segment(partial_of(task), 3, 0)]),
 ]
+
+
+def segment(partials: PartialGroup, *begins: int) -> bytes:
+    return b"segment " + codec.encode(cut(partials, begins))
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))
@@ -277,12 +294,24 @@ def test_a_malformed_partial_is_dropped_and_counted_and_its_task_starts_anew(
     harness = QueueHarness(queue, ROOMY, prompts=1)
     (task,) = harness.lease(1)
     harness.expire()
-    what, words = BAD[number]
-    queue.client.hset(queue.keys.partials, task.id, words(task))
+    what, told, elements = BAD[number]
+    forge(queue, task.id, told, *elements(task))
     reader = Clients(queue.client, queue.run, object_store, deadline_s=10.0, limits=LIMITS)
     answer = reader.lease("w2", harness.version, 1)
     assert ([one.id for one in answer.tasks], answer.partials) == ([task.id], {}), what
     assert (kept(queue), harness.count("bad_partial")) == (set(), 1), what
+
+
+def test_segments_in_place_of_others_are_no_partial(queue: Clients) -> None:
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
+    queue.progress("w1", [partial_of(task)])
+    harness.expire()
+    other = partial_of(task)
+    other.samples[0].tokens[0] = 9
+    queue.client.lset(queue.keys.segments(task.id), 0, segment(other))
+    assert harness.leased(1, "w2").partials == {}
+    assert harness.count("bad_partial") == 1
 
 
 def test_a_worker_spoils_no_partial_but_that_of_a_task_it_holds(queue: Clients) -> None:
@@ -293,12 +322,16 @@ def test_a_worker_spoils_no_partial_but_that_of_a_task_it_holds(queue: Clients) 
     assert kept(queue) == {mine.id}
 
 
+MARK = "0" * 32
 REFUSED: list[tuple[Any, ...]] = [
-    ("x", 0, 0, 4, "partial", "x"),
-    (0, 0, 0, "1e9", "partial", "x"),
-    (0, 0, 0, 4, "group", "x"),
-    (0, 0, 0, 4, "ref", "weights/0001/x"),
-    (0, 0, 0, 4, "partial", "x" * 5000),
+    ("x", 0, 0, 4, MARK, "", 0, "segment", "x"),
+    (0, 0, 0, "1e9", MARK, "", 0, "segment", "x"),
+    (0, 0, 0, 4, "mark", "", 0, "segment", "x"),
+    (0, 0, 0, 4, MARK, "", "-1", "segment", "x"),
+    (0, 0, 0, 4, MARK, "", 0, "group", "x"),
+    (0, 0, 0, 4, MARK, "", 0, "ref", "weights/0001/x"),
+    (0, 0, 0, 4, MARK, "", 0, "ref", f"{partials_folder('a/0/39')}{'0' * 40} {'0' * 64}"),
+    (0, 0, 0, 4, MARK, "", 0, "segment", "x" * 5000),
 ]
 
 
@@ -319,6 +352,103 @@ def test_a_partial_over_the_size_cap_is_an_error_at_its_worker(queue: Clients) -
         small.progress("w1", [partial_of(task, length=20)])
 
 
+# What is sent ---------------------------------------------------------------------------------------------------------
+
+
+def sent(queue: Clients) -> int:
+    """Bytes that the server has received."""
+    return int(queue.client.info("stats")["total_net_input_bytes"])
+
+
+def elements(queue: Clients, task: Task) -> list[bytes]:
+    return list(queue.client.lrange(queue.keys.segments(task.id), 0, -1))
+
+
+def test_only_what_is_new_is_sent_and_the_next_worker_has_all_of_it(queue: Clients) -> None:
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
+    queue.progress("w1", [partial_of(task, length=20_000)])
+    before = sent(queue)
+    for length in (20_010, 20_020, 20_020):
+        assert queue.progress("w1", [partial_of(task, length=length)]) == []
+    assert sent(queue) - before < 2_000
+    assert len(elements(queue, task)) == 3, "nothing is sent where nothing is new"
+    harness.expire()
+    found = harness.leased(1, "w2").partials[task.id]
+    assert content(found) == content(partial_of(task, length=20_020))
+    queue.progress("w2", [partial_of(task, length=20_030)])
+    assert len(elements(queue, task)) == 4, "who leases it next goes on where it was left"
+
+
+def test_a_worker_that_begins_anew_replaces_what_it_sent(queue: Clients) -> None:
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
+    queue.progress("w1", [partial_of(task, length=5)])
+    other = partial_of(task, length=6)
+    other.samples[0].tokens[0] = 9
+    assert queue.progress("w1", [other]) == []
+    harness.expire()
+    assert content(harness.leased(1, "w2").partials[task.id]) == content(other)
+
+
+def test_a_call_whose_reply_was_lost_appends_nothing_twice(queue: Clients) -> None:
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
+    table = SentProgress(None)
+
+    def sending(length: int) -> Sending:
+        step = table.news("w1", partial_of(task, length=length))
+        assert step
+        return step.stored_as(*queue.payloads.keep_segment(step.segment))
+
+    first = sending(2)
+    table.note("w1", first.sent)
+    second = sending(3)
+    for sending in (first, second):
+        for _ in range(3):
+            assert queue.caller.call("progress", "w1", *sending.words) == [Stored.taken]
+    assert len(elements(queue, task)) == 2
+    assert queue.caller.call("progress", "w1", *second.words[:6], "another", *second.words[7:]) == [Stored.taken]
+
+
+def test_a_gap_makes_the_worker_send_everything(queue: Clients) -> None:
+    """Redis forgot the segments, or another worker that held the task meanwhile has stored others."""
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
+    for spoil in (
+        lambda: queue.client.hdel(queue.keys.partials, task.id),
+        lambda: queue.client.delete(queue.keys.segments(task.id)),
+        lambda: queue.client.rpush(queue.keys.segments(task.id), "noise"),
+        lambda: forge(queue, task.id, "0 0 0 4", b"segment noise"),
+    ):
+        length = 2 + 2 * len(kept(queue))
+        queue.progress("w1", [partial_of(task, length=length)])
+        spoil()
+        assert queue.progress("w1", [partial_of(task, length=length + 1)]) == []
+        assert elements(queue, task) == [segment(partial_of(task, length=length + 1))]
+
+
+def test_many_segments_become_one(queue: Clients) -> None:
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    (task,) = harness.lease(1)
+    most = 0
+    for length in range(1, 200):
+        queue.progress("w1", [partial_of(task, length=length)])
+        most = max(most, len(elements(queue, task)))
+    assert most <= TAIL_MAX + 3
+    harness.expire()
+    assert content(harness.leased(1, "w2").partials[task.id]) == content(partial_of(task, length=199))
+
+
+def test_a_worker_remembers_what_it_sent_only_of_tasks_that_it_holds(queue: Clients) -> None:
+    harness = QueueHarness(queue, ROOMY, prompts=2)
+    ended, held = harness.lease(2)
+    queue.progress("w1", [partial_of(ended), partial_of(held)])
+    queue.renew("w1", {held.id: 0})
+    queue.progress("w1", [partial_of(ended, length=5), partial_of(held, length=5)])
+    assert [len(elements(queue, task)) for task in (ended, held)] == [1, 2]
+
+
 # Large ones -----------------------------------------------------------------------------------------------------------
 
 
@@ -326,16 +456,34 @@ def stored(store: ObjectStore) -> list[str]:
     return [found.key for found in store.list("partials/")]
 
 
-def test_a_large_partial_travels_through_the_store_one_object_for_each_worker(
+def test_a_large_partial_travels_through_the_store_and_its_objects_end_with_it(
     spilling: Clients, object_store: ObjectStore
 ) -> None:
     harness = QueueHarness(spilling, ROOMY, prompts=1)
     (task,) = harness.lease(1)
     for length in (2, 3, 4):
         spilling.progress("w1", [partial_of(task, length=length)])
-    assert len(stored(object_store)) == 1
+    assert len(stored(object_store)) == 3
     harness.expire()
-    assert content(harness.leased(1, "w2").partials[task.id]) == content(partial_of(task))
+    answer = harness.leased(1, "w2")
+    assert content(answer.partials[task.id]) == content(partial_of(task))
+    harness.complete(answer.tasks, "w2")
+    unwanted = spilling.unwanted()
+    assert sorted(unwanted) == stored(object_store)
+    assert spilling.unwanted(removed=unwanted) == []
+
+
+def test_small_segments_wait_in_redis_until_they_are_large_together(queue: Clients, object_store: ObjectStore) -> None:
+    harness = QueueHarness(queue, ROOMY, prompts=1)
+    worker = Clients(queue.client, queue.run, object_store, inline_max_bytes=1000)
+    (task,) = worker.lease("w1", harness.version, 1).tasks
+    for length in range(10, 400, 10):
+        worker.progress("w1", [partial_of(task, length=length)])
+    kinds = [element.partition(b" ")[0] for element in elements(queue, task)]
+    assert kinds == sorted(kinds) and kinds.count(b"ref") == len(stored(object_store)) > 1, "objects first"
+    assert worker.unwanted() == []
+    harness.expire()
+    assert content(worker.lease("w2", harness.version, 1).partials[task.id]) == content(partial_of(task, length=390))
 
 
 def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Clients, object_store: ObjectStore) -> None:
@@ -349,6 +497,7 @@ def test_a_partial_stored_after_the_lease_was_lost_spoils_nothing(spilling: Clie
     harness.expire()
     (partial_sample,) = harness.leased(1, "w3").partials.values()
     assert len(partial_sample.samples[0].tokens) == 3
+    assert len(spilling.unwanted()) == 1, "the object that nobody knows of"
 
 
 # Leaving --------------------------------------------------------------------------------------------------------------

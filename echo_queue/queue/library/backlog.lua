@@ -110,7 +110,8 @@ end
 -- Returns the groups and the tokens that a bucket has recorded.
 local function read_bucket(text)
   local groups, tokens = (text or ''):match('^(%d+) (%d+)$')
-  return tonumber(groups or 0), tonumber(tokens or 0)
+  if not groups or #groups > 15 or #tokens > 15 then return 0, 0 end
+  return tonumber(groups), tonumber(tokens)
 end
 
 -- Returns the expected length of a prompt's next group as a byte: that of its last group, or else the mean of its bucket;

@@ -21,17 +21,6 @@ local function unfit(run, group)
   return too_late(run, group) or abandoned(run, group.lineage, group.newest)
 end
 
--- Returns the entry, the id and the versions of a group that `ready` or `in_hand` lists. One that a worker's user has made up
--- is struck off the list, and counted.
-local function listed(run, list, member)
-  local entry, id = member:match('^(%S+) (.+)$')
-  local stream, at, rest = place_of(run, id or '')
-  local group = stream == 'replay' and at == entry and made(rest) or {}
-  if group.oldest then return entry, id, group end
-  redis.call('ZREM', run.K[list], member)
-  count(run, 'forged')
-end
-
 -- Returns the number of seats kept for groups in flight that would be too late after the next update and must be waited
 -- for. They are kept from the time when the learner first wanted one for that update until the deadline.
 local function seats(run)
@@ -45,6 +34,26 @@ local function seats(run)
     since = clock
   end
   return clock - since < run.late_deadline_ms and kept or 0
+end
+
+-- Returns the fields of the group at that entry of replay; nil if it is not the task's: somebody's words, and no group. Where
+-- other words stand in `open` in place of the group's, they are mended.
+local function group_at(run, id, entry)
+  local stream, place, rest = place_of(run, id)
+  if stream == 'replay' and place == entry then return made(rest) end
+  if redis.call('HEXISTS', run.K.open, id) == 0 or is_at_home(run, id, stream, place) then return nil end
+  note_forged(run)
+  return restore_group(run, id, entry)
+end
+
+-- Returns the entry, the id and the versions of a group that `ready` or `in_hand` lists. One that a worker's user has made up
+-- is struck off the list, and counted.
+local function listed(run, list, member)
+  local entry, id = member:match('^(%S+) (.+)$')
+  local group = entry and group_at(run, id, entry)
+  if group and group.oldest then return entry, id, group end
+  redis.call('ZREM', run.K[list], member)
+  note_forged(run)
 end
 
 -- Takes the group off the ready list into the learner's hands, or sends it back.
@@ -180,21 +189,33 @@ local function advance(keys, args)
   return cancelled
 end
 
+-- Returns the place of an open task as `place_of` does, but not at a worker's word alone: the learner's own account of what it
+-- has in hand is believed, then `open` if the task lies there. Returns nil if it lies at neither.
+local function true_place(run, id)
+  local stream, entry, rest = place_of(run, id)
+  if stream == 'replay' and redis.call('ZSCORE', run.K.in_hand, entry .. ' ' .. id) then return stream, entry, rest end
+  if is_at_home(run, id, stream, entry) then return stream, entry, rest end
+  note_forged(run)
+  for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, 0, -1)) do
+    if member:sub(-#id - 1) == ' ' .. id and restore_group(run, id, member:match('^%S+')) then return place_of(run, id) end
+  end
+end
+
 -- Moves an id to trained, wherever it is: the checkpoint that holds it is the last authority. An id that is not open has
 -- not been admitted, in a Redis that was set back; it joins `settled_ids` and counts as trained on admission.
 local function settle(run, id, refs)
-  local stream, entry, rest = place_of(run, id)
-  if not stream then
+  if redis.call('HEXISTS', run.K.open, id) == 0 then
     redis.call('SADD', run.K.settled_ids, id)
     return 0
   end
+  local stream, entry, rest = true_place(run, id)
   if stream == 'replay' and made(rest).in_store then
     refs[#refs + 1] = ref_of(id, read(run, stream, entry) or {})
   end
   redis.call('HDEL', run.K.open, id)
   count(run, 'trained')
   redis.call('HDEL', run.K.failures, id)
-  clear(run, stream, entry, id)
+  if stream then clear(run, stream, entry, id) end
   drop_partial(run, id)
   return 1
 end
@@ -399,6 +420,12 @@ local function finish(keys, args)
   return 1
 end
 
+-- args: padding. Changes nothing: a server that is full refuses the call, and workers' completions of that size.
+local function probe_room(keys)
+  return 1
+end
+
+register('probe_room', probe_room)
 register('drain', drain, 'allow-oom')
 register('pending', pending, 'allow-oom')
 register('advance', advance, 'allow-oom')

@@ -5,6 +5,7 @@
 local FORGET_WORKER_MS = 3600000
 local FORGET_MAX = 64
 local MEND_MAX = 256
+local REPLAY_MAX = 32
 
 -- Moves the queue's clock on, and returns it. No other move does.
 local function tick(run)
@@ -16,7 +17,7 @@ end
 -- Returns the tokens in a task's stored partial; 0 if there is none.
 local function tokens_kept(run, id)
   local text = redis.call('HGET', run.K.partials, id)
-  local partial = text and read_partial(run, text)
+  local partial = text and read_partial(text, run.group_max_tokens)
   return partial and partial[4] or 0
 end
 
@@ -81,6 +82,74 @@ local function forget_workers(run, clock)
   if #silent > 0 then redis.call('ZREM', K.workers, unpack(silent)) end
 end
 
+-- Notes the place of a task in `open`, if other words stand there. No worker's user can add an entry to tasks or retry, and a
+-- move removes a task's entry with its place, so the task is where its entry is.
+local function mend_place(run, id, stream, entry)
+  local place = stream .. ' ' .. entry
+  if redis.call('HGET', run.K.open, id) == place then return end
+  note_forged(run)
+  redis.call('HSET', run.K.open, id, place)
+end
+
+-- Hands out again what no worker was given, or what somebody has acknowledged or skipped for the others: tasks that the group
+-- has passed, and of which nobody holds a lease. All leases of the stream begin anew then.
+local function mend_streams(run)
+  for _, stream in ipairs({ 'tasks', 'retry' }) do
+    local key = run.K[stream]
+    local group = pairs_of(redis.call('XINFO', 'GROUPS', key)[1])
+    local waiting = redis.call('XLEN', key) - group.pending
+    if waiting > 0 then
+      if not redis.call('XREAD', 'COUNT', 1, 'STREAMS', key, group['last-delivered-id']) then
+        redis.call('XGROUP', 'SETID', key, 'workers', '0')
+        note_forged(run, waiting)
+      end
+    end
+  end
+end
+
+-- Makes room for completions again, in steps, where a worker has used up the entry ids of replay: its groups go back to retry,
+-- and once it is empty the stream begins anew. Nothing else makes a smaller id the next one.
+local function renew_replay(run)
+  for _, row in ipairs(redis.call('XRANGE', run.K.replay, '-', '+', 'COUNT', REPLAY_MAX)) do
+    local id = pairs_of(row[2]).id or ''
+    local stream, entry = place_of(run, id)
+    if stream == 'replay' and entry == row[1] then
+      send_back(run, id, stream, entry, {})
+    else
+      redis.call('XDEL', run.K.replay, row[1])
+    end
+    note_forged(run)
+  end
+  if redis.call('XLEN', run.K.replay) == 0 then
+    redis.call('DEL', run.K.replay)
+    redis.call('HDEL', run.K.tallies, 'exhausted')
+  end
+end
+
+-- One step of a walk through replay: removes entries that are neither ready nor in hand. They would count as groups that are to
+-- be trained, and hold up admission.
+local function remove_strays(run)
+  local K = run.K
+  local rows = redis.call('XRANGE', K.replay, run.state.strays or '-', '+', 'COUNT', REPLAY_MAX)
+  for _, row in ipairs(rows) do
+    local member = row[1] .. ' ' .. (pairs_of(row[2]).id or '')
+    if not redis.call('ZSCORE', K.ready, member) and not redis.call('ZSCORE', K.in_hand, member) then
+      redis.call('XDEL', K.replay, row[1])
+      note_forged(run)
+    end
+  end
+  redis.call('HSET', K.state, 'strays', #rows == REPLAY_MAX and '(' .. rows[#rows][1] or '-')
+end
+
+local function mend_replay(run)
+  local K = run.K
+  if redis.call('HGET', K.tallies, 'exhausted') then
+    renew_replay(run)
+  elseif redis.call('XLEN', K.replay) > redis.call('ZCARD', K.ready) + redis.call('ZCARD', K.in_hand) then
+    remove_strays(run)
+  end
+end
+
 -- One step of a walk through the streams' own accounts of what is leased: notes leases that are not noted in `leases`.
 local function find_leases(run, ends)
   local stream, from = (run.state.mended or 'tasks -'):match('^(%a+) (%S+)$')
@@ -90,8 +159,9 @@ local function find_leases(run, ends)
     if not task then
       redis.call('XACK', run.K[stream], 'workers', row[1])
       count(run, 'lost')
-    elseif not redis.call('ZSCORE', run.K.leases, task.id) then
-      redis.call('ZADD', run.K.leases, ends, task.id)
+    else
+      mend_place(run, task.id, stream, row[1])
+      redis.call('ZADD', run.K.leases, 'NX', ends, task.id)
       redis.call('ZADD', run.K.in_flight, 'NX', run.v, task.id)
     end
   end
@@ -125,6 +195,8 @@ local function reclaim(keys, args)
   tell_returned(run, causes.expired + causes.failed + causes.released + causes.late + cancelled)
   if left > cancelled then
     mend_leases(run, clock)
+    mend_streams(run)
+    mend_replay(run)
     forget_workers(run, clock)
     admit(run)
   end

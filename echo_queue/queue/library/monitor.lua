@@ -9,15 +9,16 @@ local function audit(keys)
     trained = tonumber(stats.trained or 0), dead = redis.call('XLEN', K.dead),
     ready = redis.call('ZCARD', K.ready), in_hand = redis.call('ZCARD', K.in_hand),
     open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight), leases = redis.call('ZCARD', K.leases),
-    leased = leased(run), lost = tonumber(stats.lost or 0),
+    leased = leased(run), lost = tonumber(stats.lost or 0), forged = tonumber(stats.forged or 0),
   }
   found.difference = found.submitted - found.backlog - found.tasks - found.replay - found.trained - found.dead
   found.misplaced = found.open - found.tasks - found.replay - found.dead
   local kept = found.difference == 0 and found.misplaced == 0 and found.ready + found.in_hand == found.replay
     and found.in_flight == found.leased and found.leases == found.leased and found.lost == 0
+    and found.forged == 0
   local answer = {}
   for _, name in ipairs({ 'submitted', 'backlog', 'tasks', 'replay', 'trained', 'dead', 'difference', 'open', 'misplaced',
-                          'ready', 'in_hand', 'in_flight', 'leases', 'leased', 'lost' }) do
+                          'ready', 'in_hand', 'in_flight', 'leases', 'leased', 'lost', 'forged' }) do
     answer[#answer + 1], answer[#answer + 2] = name, found[name]
   end
   answer[#answer + 1], answer[#answer + 2] = 'verdict', kept and 'OK' or 'BROKEN'

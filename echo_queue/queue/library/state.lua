@@ -55,8 +55,10 @@ KEYS
   in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
   awaited        zset    the part of in_flight that was too late before: the learner keeps seats for it
   consumers      zset    worker -> the queue's clock when it last leased: a consumer of tasks and retry
-  partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <partial|ref> " and the partial rollout's bytes, or
-                         their key in the object store and their digest, while the task is in tasks or retry
+  partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <mark> <segments> <bytes> <of them in the object
+                         store>" of its partial rollout, while the task is in tasks or retry; the mark identifies its content
+  segments:<id>  list    the segments of a task's partial rollout: "segment <bytes>", or "ref <key> <digest>" of an object
+  unwanted       set     objects of partial rollouts that nothing points to any more; the housekeeper removes them
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
   in_hand        zset    the same for what is in replay and drained: it is in the learner's hands
   failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained or dead
@@ -86,7 +88,8 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   declare, submit, reject      chunk -> backlog; reject: unreadable chunk         backlog.lua
   admit                        backlog -> tasks                                   backlog.lua
   lease, renew, release, fail  within tasks and retry                             worker.lua
-  progress, discard            store, drop the partial rollout of a leased task   worker.lua
+  progress, discard            store, drop the partial rollout of a leased task   partials.lua
+  unwanted                     objects of partial rollouts that may be removed    partials.lua
   complete                     tasks | retry | dead, not by hand -> replay        worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance                      too late in flight: -> retry                       learner.lua
@@ -99,6 +102,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   return_unfit                 replay -> retry                                    learner.lua
   set_digests                  whose prompts the ids of a checkpoint are          learner.lua
   finish                       nothing is left to train                           learner.lua
+  probe_room                   nothing: a full server refuses it                  learner.lua
   reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
   bury, revive                 any -> dead; dead -> retry                         operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
@@ -120,6 +124,8 @@ local FORKS_KEPT = 1000
 local STRING_MAX_BYTES = 536870912
 local BUCKETS = 63
 local LONG_STEPS = 8
+local SEGMENTS_MAX = 1024
+local UNWANTED_MAX = 100000
 local BUCKET_GROUPS_MAX = 64
 local BY_HAND = ' by hand'
 local CLOCK_STEPS_PER_LEASE = 4
@@ -256,12 +262,16 @@ end
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'dead_completion', 'unknown', 'peer_bad',
   'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
+-- A worker's user may have raised a counter to its limit: it then stays there.
 local function tally(run, name, by)
-  if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
+  if by ~= 0 then redis.pcall('HINCRBY', run.K.tallies, name, by or 1) end
 end
 
+-- Appends to a stream of events. If a worker's user has used up the entry ids of one, the learner begins it anew; until then
+-- nobody is told, and whoever waits looks again by itself.
 local function note(run, stream, kept, kind, what)
-  redis.call('XADD', run.K[stream], 'MAXLEN', '~', kept, '*', 'kind', kind, 'what', what)
+  local noted = redis.pcall('XADD', run.K[stream], 'MAXLEN', '~', kept, '*', 'kind', kind, 'what', what)
+  if noted.err then redis.pcall('DEL', run.K[stream]) end
 end
 
 -- Reports an event to people. It wakes nobody.
@@ -326,25 +336,62 @@ local function abandoned(run, lineage, version)
   return line ~= lineage or version > bound
 end
 
--- Returns the place of an open task: stream, entry, and the text behind it; nil if it is not open.
-local function place_of(run, id)
-  local text = redis.call('HGET', run.K.open, id)
-  if text then return text:match('^(%a+) (%S+)(.*)$') end
+local STREAMS = { tasks = true, retry = true, replay = true, dead = true }
+local NUMBERS = { 'epoch', 'index', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
+
+-- Returns whether this is an entry's id in a stream, rather than any words.
+local function is_entry(text)
+  local ms, number = text:match('^(%d+)-(%d+)$')
+  return ms ~= nil and #ms <= 18 and #number <= 18
 end
 
--- Returns the fields that `open` holds of a group in replay.
+-- Returns the fields that `open` holds of a group in replay; nil if it holds none.
 local function made(rest)
   local oldest, newest, lineage, worker, attempt, store =
     rest:match('^ versions (%d+)%.%.(%d+) lineage (%d+) by (.-) attempt (%d+)(.*)$')
+  if not store or #oldest > 15 or #newest > 15 or #lineage > 15 then return nil end
   return {
     oldest = tonumber(oldest), newest = tonumber(newest), lineage = tonumber(lineage),
     worker = worker, attempt = attempt, in_store = store ~= '',
   }
 end
 
+-- Returns the place of an open task: stream, entry, and the text behind it; nil if it is not open. A worker's user may write
+-- any words into `open`: those of another form are no place.
+local function place_of(run, id)
+  local text = redis.call('HGET', run.K.open, id)
+  local stream, entry, rest = (text or ''):match('^(%a+) (%S+)(.*)$')
+  if not stream or not STREAMS[stream] or not is_entry(entry) then return nil end
+  if stream == 'replay' and not made(rest) then return nil end
+  return stream, entry, rest
+end
+
 local function read(run, stream, entry)
   local rows = redis.call('XRANGE', run.K[stream], entry, entry)
   if rows[1] then return pairs_of(rows[1][2]) end
+end
+
+-- Notes that words of a worker's user were found where our own code writes others.
+local function note_forged(run, times)
+  count(run, 'forged', times)
+end
+
+-- Notes a group in replay in `open` as its completion did, because other words stand there. Returns its fields; nil if there is
+-- no such group at that entry.
+local function restore_group(run, id, entry)
+  local group = is_entry(entry) and read(run, 'replay', entry)
+  if not group or group.id ~= id then return nil end
+  local rest = ' versions ' .. (group.oldest or '') .. '..' .. (group.newest or '') .. ' lineage ' .. (group.lineage or '')
+    .. ' by ' .. (group.worker or '') .. ' attempt ' .. (group.attempt or '') .. (group.ref and ' in store' or '')
+  local found = made(rest)
+  if found then redis.call('HSET', run.K.open, id, 'replay ' .. entry .. rest) end
+  return found
+end
+
+-- Returns whether a task lies where `open` says.
+local function is_at_home(run, id, stream, entry)
+  local task = stream and read(run, stream, entry)
+  return task ~= nil and task ~= false and task.id == id
 end
 
 -- Appends the task (its TASK fields, then `more`) to a stream. Its place is to be noted.
@@ -354,7 +401,12 @@ local function enter(run, stream, task, ...)
     words[2 * place - 1], words[2 * place] = name, task[name] or ''
   end
   for _, word in ipairs({ ... }) do words[#words + 1] = word end
-  return redis.call('XADD', run.K[stream], '*', unpack(words))
+  local entry = redis.pcall('XADD', run.K[stream], '*', unpack(words))
+  if entry.err then
+    tally(run, 'exhausted')
+    fail_with('EQMEND', stream .. ' takes no entry until the learner has mended it: ' .. entry.err)
+  end
+  return entry
 end
 
 -- Appends the task to a stream, notes its new place, and offers it to idle workers if they may lease it there.
@@ -363,9 +415,31 @@ local function put(run, stream, task, ...)
   if stream ~= 'dead' then offer(run, 1) end
 end
 
--- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch.
+-- Returns the object of a segment of this task that lies in the store; nil for any other text.
+local function stored_segment(id, element)
+  local object, sha1 = element:match('^ref (partials/(%x+)/%x+) %x+$')
+  if sha1 == redis.sha1hex(id) then return object end
+end
+
+-- Notes objects that nothing points to any more, for the housekeeper to remove. The sweep for orphans finds what is too much.
+local function unwant(run, objects)
+  if #objects == 0 or redis.call('SCARD', run.K.unwanted) >= UNWANTED_MAX then return end
+  for _, object in ipairs(objects) do redis.call('SADD', run.K.unwanted, object) end
+end
+
+-- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch. Returns 1 if it had one.
 local function drop_partial(run, id)
-  redis.call('HDEL', run.K.partials, id)
+  local text, key = redis.call('HGET', run.K.partials, id), run.K['segments:' .. id]
+  if not text then return 0 end
+  if text:sub(-2) ~= ' 0' then
+    local objects = {}
+    for _, element in ipairs(redis.call('LRANGE', key, 0, SEGMENTS_MAX)) do
+      objects[#objects + 1] = stored_segment(id, element)
+    end
+    unwant(run, objects)
+  end
+  redis.call('DEL', key)
+  return redis.call('HDEL', run.K.partials, id)
 end
 
 -- Returns the number of leased tasks by the account of the streams. XPENDING would list all workers for it.
@@ -412,9 +486,18 @@ local function read_open(run, id, stream, entry)
   if not task then
     count(run, 'lost')
     clear(run, stream, entry, id)
+    redis.call('HDEL', run.K.open, id)
+    return nil
+  elseif task.id and task.id ~= id then -- the place is another task's, and is left alone; this one's is mended elsewhere
+    note_forged(run)
+    forget_lease(run, id)
+    redis.call('HSET', run.K.open, id, '')
     return nil
   end
-  task.id, task.ref = id, ref_of(id, task) -- overwrites what a worker that forges entries put there
+  task.id, task.ref = id, ref_of(id, task)
+  for _, name in ipairs(NUMBERS) do
+    if not tostring(task[name]):match('^%d+$') or #task[name] > 15 then task[name] = '0' end
+  end
   return task
 end
 

@@ -1,10 +1,7 @@
--- The moves of a worker: it leases, renews, hands back, continues and completes tasks. It needs no right to add a task. Other
--- roles read its arguments later, so each argument must have the form that our own code gives it.
+-- The moves of a worker: it leases, renews, hands back and completes tasks. It needs no right to add a task. Other roles read
+-- its arguments later, so each argument must have the form that our own code gives it.
 
 local WORD_MAX_BYTES = 200
-
--- A lease that is over before its time: the task costs no attempt, or one.
-local HANDED_BACK, GIVEN_UP = -2, -1
 
 local function refuse_unless(fine, what)
   if not fine then fail_with('EQREFUSED', what) end
@@ -27,6 +24,9 @@ end
 local function is_task(stream)
   return stream == 'tasks' or stream == 'retry'
 end
+
+-- A lease that is over before its time: the task costs no attempt, or one.
+local HANDED_BACK, GIVEN_UP = -2, -1
 
 -- Ends a lease before its time (HANDED_BACK or GIVEN_UP): the next sweep finds it first.
 local function expire(run, id, how)
@@ -90,33 +90,35 @@ local function fresh_lease(run, worker, size, token)
   return tasks
 end
 
--- Returns a value of `partials` as {oldest, newest, lineage, tokens, kind, payload}; nil if it is malformed or claims more
--- tokens than a group may have.
-local function read_partial(run, text)
-  local oldest, newest, lineage, tokens, kind, at = text:match('^(%d+) (%d+) (%d+) (%d+) (%a+) ()')
-  if not at or tonumber(tokens) > run.group_max_tokens then return nil end
-  return { tonumber(oldest), tonumber(newest), tonumber(lineage), tonumber(tokens), kind, text:sub(at) }
+-- Returns a value of `partials` as {oldest, newest, lineage, tokens, mark, segments, bytes, stored}; nil if it is malformed or
+-- claims more tokens than `most`.
+local function read_partial(text, most)
+  local words = { text:match('^(%d+) (%d+) (%d+) (%d+) (%x+) (%d+) (%d+) (%d+)$') }
+  if not words[1] or tonumber(words[4]) > most then return nil end
+  for place, word in ipairs(words) do words[place] = place == 5 and word or tonumber(word) end
+  return words
 end
 
--- Returns the partial that the worker continues when it leases this task; {} if there is none. A partial that no worker may
--- continue is dropped: it is too old by now, was made by weights since left behind, or is malformed.
+-- Returns {oldest, newest, lineage, tokens, mark, segments} of the partial that the worker continues when it leases this task;
+-- {} if there is none. A partial that no worker may continue is dropped: it is too old by now, was made by weights since left
+-- behind, or is malformed.
 local function partial_to_continue(run, id)
   local text = redis.call('HGET', run.K.partials, id)
   if not text then return {} end
-  local partial = read_partial(run, text)
+  local partial = read_partial(text, run.group_max_tokens)
   if not partial then
     drop_partial(run, id)
     tally(run, 'bad_partial')
     return {}
   end
-  local oldest, newest, lineage, tokens = unpack(partial)
+  local oldest, newest, lineage, tokens, mark = unpack(partial)
   if run.v - oldest > run.s or newest > run.published or oldest > newest or abandoned(run, lineage, newest) then
     drop_partial(run, id)
     tally(run, 'tokens_discarded', tokens)
     return {}
   end
   tally(run, 'tokens_continued', tokens)
-  return partial
+  return { oldest, newest, lineage, tokens, mark, redis.call('LRANGE', run.K['segments:' .. id], 0, SEGMENTS_MAX) }
 end
 
 -- args: worker lineage version size token
@@ -180,56 +182,15 @@ local function release(keys, args)
   return released
 end
 
--- A partial lies in `partials`, within the size cap, or in the object store, in the folder of its own task.
-local function check_partial(run, id, kind, payload)
-  refuse_unless(kind == 'partial' or kind == 'ref', 'the payload is neither partial nor ref')
-  local cap, folder = run.group_max_bytes, 'partials/' .. redis.sha1hex(id) .. '/'
-  refuse_unless(#payload <= cap, 'a partial of ' .. #payload .. ' bytes; queue.group_max_bytes is ' .. cap)
-  local fine = kind == 'partial' or payload:sub(1, #folder) == folder and #payload <= WORD_MAX_BYTES
-  refuse_unless(fine, 'the ref is no partial of its task')
-end
-
--- args: worker id oldest newest lineage tokens partial|ref payload. Replaces the stored partial; with 0 tokens, drops it.
--- Returns 0 if the worker does not hold the task.
-local function progress(keys, args)
-  local run = open_run(keys)
-  local worker, id, kind, payload = check_worker(args[1]), args[2], args[7], args[8]
-  local words = {}
-  for place, what in ipairs({ 'oldest', 'newest', 'the lineage', 'tokens' }) do
-    words[place] = string.format('%d', whole(args[place + 2], what))
-  end
-  check_partial(run, id, kind, payload)
-  local stream, entry = place_of(run, id)
-  if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
-  if words[4] == '0' then
-    drop_partial(run, id)
-  else
-    redis.call('HSET', run.K.partials, id, table.concat(words, ' ') .. ' ' .. kind .. ' ' .. payload)
-  end
-  return 1
-end
-
--- args: worker id… ; drops the bad partials of these tasks, as far as the worker holds them. Returns how many there were.
-local function discard(keys, args)
-  local run = open_run(keys)
-  local worker, bad = check_worker(args[1]), 0
-  for place = 2, #args do
-    local stream, entry = place_of(run, args[place])
-    if is_task(stream) and held_by(run, stream, entry, worker) then
-      bad = bad + redis.call('HDEL', run.K.partials, args[place])
-    end
-  end
-  tally(run, 'bad_partial', bad)
-  return bad
-end
-
 -- args: worker id reason. Gives up one attempt. Returns 0 if the worker does not hold the task.
 local function fail(keys, args)
   local run = open_run(keys)
   local worker, id, reason = check_worker(args[1]), args[2], args[3]
   local stream, entry = place_of(run, id)
   if not is_task(stream) or not held_by(run, stream, entry, worker) then return 0 end
-  local attempt = read(run, stream, entry).attempt
+  local task = read(run, stream, entry)
+  if not task then return 0 end
+  local attempt = task.attempt
   drop_partial(run, id)
   redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
   expire(run, id, GIVEN_UP)
@@ -298,7 +259,10 @@ local function complete_one(run, worker, group)
     return 'late'
   end
   local task = read(run, stream, entry)
-  if not task then return 'unknown' end -- somebody removed its entry by hand; the sweep counts it as lost
+  if not task or task.id ~= id then -- somebody deleted its entry, or wrote another place for it
+    tally(run, 'unknown')
+    return 'unknown'
+  end
   task.lineage = lineage
   local place = enter(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
     'samples', group.samples, 'tokens', group.tokens, 'reward', group.reward, group.kind, group.payload)
@@ -371,8 +335,6 @@ register('lease', lease)
 register('renew', renew, 'allow-oom')
 register('release', release, 'allow-oom')
 register('fail', fail, 'allow-oom')
-register('progress', progress)
-register('discard', discard, 'allow-oom')
 register('complete', complete)
 register('heartbeat', heartbeat, 'allow-oom')
 register('leave', leave, 'allow-oom')

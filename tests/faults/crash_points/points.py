@@ -102,6 +102,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "learner/recovery/state_files.py": {"put": (STATE,)},
     "learner/recovery/state_reader.py": {"read_into": (STATE,)},
+    "learner/housekeeper.py": {"list": ("partials",)},
     "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
@@ -119,7 +120,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """The kinds of object (`object_store.kind_of`) that each file's requests concern, by the store's method."""
 PAYLOAD_KINDS: Mapping[str, str] = {
     **dict.fromkeys(("keep_group", "group", "discard"), "replay"),
-    **dict.fromkeys(("keep_partials", "partials", "partials_of"), "partials"),
+    **dict.fromkeys(("keep_segment", "partials", "partials_of"), "partials"),
 }
 """The same of payloads, by the method of `Payloads` that a client calls."""
 

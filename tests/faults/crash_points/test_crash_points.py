@@ -50,6 +50,7 @@ UNREACHED = {
     ("learner", "turn"): "a second process that goes on with a lineage that another began",
     ("operator", "turn"): "a second process that goes on with a lineage that another began",
     ("operator", "delete replay"): "a commit of groups that still lie in replay: a rewind goes back",
+    ("learner", "probe_room"): "a learner that waits for groups while trained ones are not committed: by chance",
     ("worker", "discard"): "a partial rollout that is gone, as its task was completed meanwhile: by chance",
     ("worker", "remove folder"): "two workers that fetch the base model into one folder at the same moment",
     ("services", "look at the bucket"): "of an external store",
@@ -146,7 +147,7 @@ def test_a_role_may_die_after_each_of_its_steps(
         missed = [place for place, (code,) in zip(places, codes, strict=True) if code != failpoints.CRASHED]
         assert not missed, "never came to these points"
         taken = set(role_cases.record.read_text().split("\n")) - {""}
-        assert sorted(taken - {"discard"} if role == "worker" else taken) == places
+        assert sorted(taken - {"discard", "probe_room"}) == places
     with capsys.disabled():
         print(f" [{len(places)} points of the {role}]", end="")
 

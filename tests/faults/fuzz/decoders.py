@@ -19,7 +19,7 @@ from blake3 import blake3
 from echo_queue.errors import Problem, PromptError, ServiceError
 from echo_queue.queue import Heartbeat, replies
 from echo_queue.queue.payload_fields import entry_fields
-from echo_queue.queue.payloads import Payloads, partials_folder, reference
+from echo_queue.queue.payloads import Payloads, mark_after, partials_folder, reference
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import (
     Group,
@@ -37,6 +37,7 @@ from echo_queue.records import (
     validation,
 )
 from echo_queue.records.group_codec import CodecError, decode, encode
+from echo_queue.records.segments import cut, join
 from echo_queue.reporting import metrics
 from echo_queue.storage.object_store import INDEX, MissingObject, digests
 from echo_queue.submission import shards
@@ -122,8 +123,9 @@ def small_partials() -> PartialGroup:
 def take_partials(data: bytes) -> None:
     """The bytes, then what a worker asks of them that is to go on with them."""
     with suppress(CodecError):
-        found = partial_codec.decode(data, CAP_BYTES)
-        assert partial_codec.encode(found) == data, "what was accepted is not what we would write"
+        segment = partial_codec.decode(data, CAP_BYTES)
+        assert partial_codec.encode(segment) == data, "what was accepted is not what we would write"
+        found = join([segment])
         validation.check_partials(found, LIMITS)
         for partial_sample in found.samples:
             assert len(partial_sample.tokens) == len(partial_sample.logprobs) <= LIMITS.new_tokens
@@ -142,11 +144,16 @@ def take_partials_header(data: bytes) -> None:
     take_partials(group_codec.PREFIX.pack(partial_codec.FORMAT, len(data)) + data + bytes(body))
 
 
+BETWEEN = b"\0next\0"
+
+
 def take_kept(data: bytes) -> None:
-    """Reads an entry of the hash `partials`, as if a worker had written it by hand: kind, NUL, payload."""
-    kind, _, payload = data.partition(b"\0")
+    """Reads a list of segments, as if a worker had written it by hand, with the mark that belongs to it."""
+    segments, mark = replies.segments_of(data.split(BETWEEN)), ""
+    for kind, payload in segments:
+        mark = mark_after(mark, kind, payload)
     payloads = Payloads(HeldPayloads(data), 0, CAP_BYTES, limits=LIMITS)
-    told = StoredPartial(*partial_codec.versions(small_partials()), 2, 4, kind.decode("utf-8", "replace"), payload)
+    told = StoredPartial(*partial_codec.versions(small_partials()), 2, 4, mark, segments)
     found, bad = payloads.partials_of({"set/0/1": told})
     assert [*found, *bad] == ["set/0/1"]
 
@@ -344,13 +351,14 @@ def _header() -> bytes:
 
 
 def _partials_header() -> bytes:
-    raw = partial_codec.encode(small_partials())
+    raw = partial_codec.encode(cut(small_partials()))
     return raw[group_codec.PREFIX.size : group_codec.PREFIX.size + group_codec.PREFIX.unpack_from(raw)[1]]
 
 
 def kept_words() -> list[bytes]:
     ref = f"{partials_folder('set/0/1')}{'ab' * 20} {'cd' * 32}".encode()
-    return [b"partial rollout\0" + partial_codec.encode(small_partials()), b"ref\0" + ref]
+    segment, last = (b"segment " + partial_codec.encode(cut(small_partials(), begins)) for begins in ((), (2, 2)))
+    return [segment, segment + BETWEEN + last, b"ref " + ref, segment + BETWEEN + b"ref " + ref]
 
 
 def _route(root: str) -> Route:
@@ -479,9 +487,9 @@ DECODERS: dict[str, Decoder] = {
     "group": Decoder(take_group, lambda: [encode(small_group())], HEADER_WORDS),
     "header": Decoder(take_header, lambda: [_header()], HEADER_WORDS + JSON_WORDS),
     "fields": Decoder(take_fields, lambda: [FIELDS.pack(2, 1, 7, 9, 2, 3, 5, 4, -0.5, -1.0, 1.0) + b"w1"]),
-    "partials": Decoder(take_partials, lambda: [partial_codec.encode(small_partials())], PARTIALS_WORDS),
+    "partials": Decoder(take_partials, lambda: [partial_codec.encode(cut(small_partials()))], PARTIALS_WORDS),
     "partials_header": Decoder(take_partials_header, lambda: [_partials_header()], PARTIALS_WORDS + JSON_WORDS),
-    "kept": Decoder(take_kept, kept_words, (b"partial rollout\0", b"ref\0", b"partials/")),
+    "kept": Decoder(take_kept, kept_words, (b"segment ", b"ref ", BETWEEN, b"partials/")),
     "entry": Decoder(take_entry, entry_words, (b"group\0", b"ref\0", b"replay/", b"worker\0", b"id\0", b"tokens\0")),
     "heartbeat": Decoder(
         take_beat, lambda: [_beat(), b"w1"], (b"version\0", b"tokens_per_s\0", b"1.2", b"nan", b"groups\0")

@@ -18,6 +18,7 @@ from echo_queue.records import group_codec
 from echo_queue.records.group_codec import CodecError, decode, encode
 from echo_queue.records.partial_codec import decode as decode_partials
 from echo_queue.records.partial_codec import encode as encode_partials
+from echo_queue.records.segments import cut
 from tests.faults.fuzz import fuzzer
 from tests.faults.fuzz.decoders import CAP_BYTES, DECODERS, HEADER_WORDS, JSON_WORDS, small_group, small_partials
 from tests.tiers import whole
@@ -114,9 +115,9 @@ def largest() -> bytes:
 
 def largest_partials() -> bytes:
     partials = small_partials()
-    count = (CAP_BYTES - len(encode_partials(partials)) - 64) // 8
+    count = (CAP_BYTES - len(encode_partials(cut(partials))) - 64) // 8
     long = replace(partials.samples[1], tokens=np.zeros(count, np.int32), logprobs=np.zeros(count, np.float32))
-    return encode_partials(replace(partials, samples=(partials.samples[0], long)))
+    return encode_partials(cut(replace(partials, samples=(partials.samples[0], long))))
 
 
 GREEDY: list[Callable[[], tuple[str, bytes]]] = [

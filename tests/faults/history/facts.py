@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from echo_queue.queue import replies
+from echo_queue.queue.sent_progress import Sent
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import Group, PartialGroup, partial_codec
 from echo_queue.records.group_codec import CodecError, decode
@@ -46,7 +47,7 @@ class Generated(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The progress of a task, as its partial rollout shows it: `mark` is the digest of its bytes."""
+    """The progress of a task, as its partial rollout shows it: `mark` is the one by which the queue knows it."""
 
     id: str
     mark: str
@@ -58,17 +59,16 @@ class Begun(NamedTuple):
     """Its largest token, as far as known: a lease tells only where the partial rollout lies."""
 
     @classmethod
-    def of(cls, partials: PartialGroup) -> "Begun":
+    def of(cls, partials: PartialGroup, mark: str) -> "Begun":
         highest = max((int(one.tokens.max(initial=0)) for one in partials.samples), default=0)
         tokens = partial_codec.tokens(partials)
         made_by = (*(partial_codec.versions(partials) if tokens else (0, 0)), partials.lineage)
-        return cls(partials.task, blake3(partial_codec.encode(partials)).hexdigest(), tokens, *made_by, highest)
+        return cls(partials.task, mark, tokens, *made_by, highest)
 
     @classmethod
     def told(cls, task: str, kept: StoredPartial) -> "Begun":
-        """Returns the partial rollout that a lease hands out: its bytes, or their place and digest."""
-        mark = blake3(kept.payload).hexdigest() if kept.kind == "partial" else _text(kept.payload).rpartition(" ")[2]
-        return cls(task, mark, kept.tokens, kept.oldest, kept.newest, kept.lineage)
+        """Returns the partial rollout that a lease hands out."""
+        return cls(task, kept.mark, kept.tokens, kept.oldest, kept.newest, kept.lineage)
 
 
 class Part(NamedTuple):
@@ -145,8 +145,8 @@ def _complete(about: tuple[str, Sequence[Group]]) -> Facts:
     return Facts(groups=tuple(map(Generated.of, about[1])))
 
 
-def _progress(about: tuple[str, Sequence[PartialGroup]]) -> Facts:
-    return Facts(partials=tuple(map(Begun.of, about[1])))
+def _progress(about: tuple[str, Sequence[Sent]]) -> Facts:
+    return Facts(partials=tuple(Begun.of(sent.partials, sent.mark) for sent in about[1]))
 
 
 def _fail(args: Sequence[Any]) -> Facts:

@@ -16,7 +16,7 @@ from tests.faults.history.served_versions import Served
 
 FINAL = Audit(
     submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1,
-    ready=0, in_hand=0, in_flight=0, leases=0, leased=0, lost=0,
+    ready=0, in_hand=0, in_flight=0, leases=0, leased=0, lost=0, forged=0,
 )  # fmt: skip
 IDS = ("a/0/0", "a/0/1", "a/0/2")
 

@@ -7,6 +7,7 @@ import pytest
 
 from echo_queue import failpoints
 from echo_queue.queue.payloads import Payloads
+from echo_queue.queue.sent_progress import SentProgress
 from echo_queue.queue.types import StoredPartial
 from echo_queue.records import NOTHING, Group, PartialGroup, PartialSample, Sample, Span
 from echo_queue.records.group_codec import decode, encode
@@ -30,9 +31,10 @@ def test_a_group_keeps_its_mark_on_its_way_and_another_has_another() -> None:
 def test_a_partial_keeps_its_mark_from_who_stores_it_to_who_goes_on() -> None:
     tokens = np.arange(4, dtype=np.int32)
     partial_sample = PartialSample(tokens, np.full(4, -1.0, np.float32), (Span(0, 3),))
-    stored = Begun.of(PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
-    task, *words = Payloads(None, 10**6).keep_partials("w", PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
-    leased = Begun.told(task, StoredPartial(*words))
+    step = SentProgress(None).whole(PartialGroup("a/0/0", 1, (partial_sample, NOTHING)))
+    words, sent = step.stored_as(*Payloads().keep_segment(step.segment))
+    stored = Begun.of(sent.partials, sent.mark)
+    leased = Begun.told(words[0], StoredPartial(*words[1:6], segments=(words[-2:],)))
     assert stored == leased._replace(highest=3) and stored.tokens == 4
 
 

@@ -15,6 +15,9 @@ Meet = Callable[[Callable[[], Any]], Any]
 """Makes a move while it meets a fault, and returns its answer."""
 
 
+TRIES = 3
+
+
 def every_move(queue: Clients, spoiled: Clients, meet: Meet) -> None:
     """`queue` leads straight to the server, `spoiled` through a proxy; both are of one run, not configured yet."""
     rules = replace(RULES, s=4, max_attempts=1)
@@ -35,7 +38,8 @@ def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tup
     assert len(tasks) == 6
     assert meet(lambda: spoiled.renew("w1", {task.id: 0 for task in tasks})) == []
     partial_payloads = [PartialGroup(task.id, 0, (partial_of(0), NOTHING)) for task in tasks]
-    assert meet(lambda: spoiled.progress("w1", partial_payloads)) == []
+    tries = range(TRIES)  # what a full server refuses is not sent again by itself
+    assert meet(lambda: [spoiled.progress("w1", partial_payloads) for _ in tries]) == [[] for _ in tries]
     assert meet(lambda: spoiled.release("w1", [tasks[5].id])) == 1
     assert meet(lambda: spoiled.fail("w1", tasks[4].id, "reason"))
     meet(spoiled.reclaim)
@@ -44,6 +48,9 @@ def _work(queue: Clients, spoiled: Clients, meet: Meet, version: Version) -> tup
     assert [one.task for one in again.partials.values()] == [tasks[5].id]
     meet(lambda: spoiled.discard("w2", [tasks[5].id]))
     assert queue.client.hexists(queue.keys.partials, tasks[5].id) == 0
+    queue.client.sadd(queue.keys.unwanted, "partials/one")
+    assert meet(spoiled.unwanted) == ["partials/one"]
+    assert meet(lambda: spoiled.unwanted(["partials/one"])) == []
     assert meet(lambda: spoiled.release("w2", [tasks[5].id])) == 1
     meet(spoiled.reclaim)
     done = [group_of(task, "w1", version) for task in tasks[:4]]
@@ -62,6 +69,7 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     assert len(set(drained)) == 2
     left, bad = (task for task in completed if task not in drained)
     assert len(meet(lambda: spoiled.pending(lineage))) == 2
+    meet(lambda: [spoiled.learner(lineage).has_room(100) for _ in range(TRIES)])
     meet(lambda: spoiled.advance(lineage, 1, 2, 8.0))
     assert meet(lambda: spoiled.announce(lineage, Version(lineage, 1), "0001.00000001/full", 0, b"document"))
     announced = queue.latest_weights().announced

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from echo_queue.connections.connect import connect_store
+from echo_queue.queue.payloads import PARTIALS
 from tests.faults.history.checker import Verdict, judge
 from tests.faults.storm import observer, roles
 from tests.faults.storm.fault_injection import FaultInjector
@@ -16,6 +18,7 @@ from tests.faults.storm.summary import StormSummary
 BEGIN_S = 60.0
 PATIENCE_S = 150.0
 """The longest wait for the end, so that a slow end can be distinguished from one that never comes."""
+CLEAR_S = 15.0
 PAUSE_S = 0.05
 
 
@@ -56,6 +59,7 @@ class Storm:
             drained_s=drained_s,
             surprises=self._processes.unexpected + observer.surprises(self.directory),
             injected_s=injected_s,
+            left_behind=self._left_behind(),
         )
         return summary, judge(self._observer.evidence())
 
@@ -80,6 +84,13 @@ class Storm:
             self._await(self._finished, PATIENCE_S, "the end")
             return time.monotonic() - self._processes.last_kill
         return None
+
+    def _left_behind(self) -> int:
+        """Objects of partial rollouts that the learner, which has finished the run, does not remove."""
+        store = connect_store(self.config)
+        with suppress(TimeoutError):
+            self._await(lambda: not any(store.list(PARTIALS)), CLEAR_S, "the removal of partial rollouts")
+        return sum(1 for _ in store.list(PARTIALS))
 
     def _await(self, true: Callable[[], bool], deadline_s: float, what: str) -> None:
         give_up = time.monotonic() + deadline_s

@@ -51,6 +51,8 @@ class StormSummary:
     surprises: Counter[str]
     injected_s: tuple[float, float]
     """The first and the last moment of the killing, in seconds since the epoch."""
+    left_behind: int = 0
+    """Objects of partial rollouts in the store once the run has finished."""
 
     @property
     def is_long(self) -> bool:
@@ -71,6 +73,7 @@ class StormSummary:
         told = [
             (not self.kills.total(), "nobody was killed"),
             (self.drained_s is None, "the run was not finished after the last kill"),
+            (self.left_behind, f"{self.left_behind} stored partial rollouts were left behind"),
             (surprises, f"{len(surprises)} kinds of surprise, the first: {surprises[:1]}"),
         ]
         return [what for wrong, what in told if wrong]

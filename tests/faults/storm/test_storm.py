@@ -45,6 +45,7 @@ def test_a_storm_with_nothing_to_complain_of() -> None:
     ("summary", "complaint"),
     [
         (replace(SUMMARY, drained_s=None), "not finished after the last kill"),
+        (replace(SUMMARY, left_behind=2), "2 stored partial rollouts were left behind"),
         (replace(SUMMARY, drained_s=61.0), "not finished within 60 s"),
         (replace(SUMMARY, kills=Counter(dict.fromkeys(KILLED, 100))), "800 kills are fewer than 1000"),
         (replace(SUMMARY, kills=KILLED - Counter(redis=200)), "never killed: redis"),
