@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from echo_queue.config import Config
     from echo_queue.connections.secrets import Role
 
-SWEEP_MAX = 64
+SWEEP_MAX = 32
 
 
 class Operator(RunState, Admission):
