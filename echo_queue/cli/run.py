@@ -33,7 +33,6 @@ from echo_queue.errors import (
     STOPPED,
     ConfigError,
     DeadlineError,
-    EchoQueueError,
     HopelessError,
     Problem,
     ServiceError,
@@ -62,8 +61,6 @@ def run(path: Path) -> int:
     broken identity, `STOPPED` for a run that was stopped. Raises `HopelessError` if the first prompts all die.
     """
     config, problems, warnings = examine(path)
-    if config:
-        problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
     if config is None or problems:
         raise ConfigError(*problems)
     print_problems(warnings, sign=WARNING)
@@ -84,17 +81,6 @@ def run(path: Path) -> int:
             for number, handler in before.items():
                 signal.signal(number, handler)
     return _conclude(config, found, path)
-
-
-def unfit_prompts(config: Config) -> tuple[Problem, ...]:
-    """Returns the problems of the first prompts; the others are checked when they are submitted."""
-    from echo_queue.submission.declaration import check_first_rows
-
-    try:
-        check_first_rows(config)
-    except EchoQueueError as error:
-        return error.problems
-    return ()
 
 
 class End(NamedTuple):
