@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
     from echo_queue.errors import Problem
 
-SWEEP_MAX = 64
+SWEEP_MAX = 32
 
 
 class Operator(RunState, Admission):

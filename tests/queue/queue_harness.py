@@ -6,6 +6,7 @@
 import numpy as np
 
 from echo_queue.queue import Chunk, Drained, Lease, Order, Outcome, PromptSet, RunRules
+from echo_queue.queue.operator import SWEEP_MAX
 from echo_queue.records import Group, PartialSample, PromptShard, Published, Sample, Span, Task, Version
 from tests.queue.clients import Clients
 
@@ -114,7 +115,7 @@ class QueueHarness:
         self.complete(self.lease(1000))
         return self.update()
 
-    def expire(self, limit: int = 64) -> None:
+    def expire(self, limit: int = SWEEP_MAX) -> None:
         """Lets every lease run out, then sweeps once."""
         run_out(self.queue)
         self.queue.reclaim(limit)

@@ -2,7 +2,7 @@
 -- that may find much to do does one step of it, so that Redis never serves one caller for long.
 
 -- Groups that one step hands out; groups that it sends back, each with its payload; tasks in flight that it sends back.
-local DRAIN_MAX, RETURN_MAX, CANCEL_MAX = 256, 32, 64
+local DRAIN_MAX, RETURN_MAX, CANCEL_MAX = 128, 16, 32
 
 local function too_late(run, group)
   return run.v - group.oldest > run.s

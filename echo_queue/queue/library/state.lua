@@ -218,7 +218,7 @@ end
 -- clock was set forward, or that nobody could renew meanwhile because Redis was away, and costs living workers no lease.
 local function clock_of(run)
   local since = run.now - (run.swept_ms or run.now)
-  local step = math.min(since, math.floor(run.lease_ms / CLOCK_STEPS_PER_LEASE))
+  local step = math.min(since, math.ceil(run.lease_ms / CLOCK_STEPS_PER_LEASE))
   return (run.clock_ms or 0) + math.max(0, step)
 end
 

@@ -431,7 +431,7 @@ MUTATIONS = (
         "leases run out while nobody sweeps",
         "after an outage every lease expires at once, and living workers' work is done twice",
         LUA + "state.lua",
-        "local step = math.min(since, math.floor(run.lease_ms / CLOCK_STEPS_PER_LEASE))",
+        "local step = math.min(since, math.ceil(run.lease_ms / CLOCK_STEPS_PER_LEASE))",
         "local step = since",
         (
             "tests/queue/test_leases.py::test_after_an_absence_living_workers_may_renew_before_leases_are_taken_back",
