@@ -63,13 +63,14 @@ end
 -- Returns why no worker may fetch from this one, a leaf; or nil and its address if workers may.
 local function leaf_reason(run, worker, usual)
   local known = redis.call('HMGET', run.K['peer:' .. worker], 'address', 'rate', 'leaf', 'region')
-  if not known[1] or not known[4] then return 'withdrawn' end
+  if not known[1] then return 'withdrawn' end
   if known[3] ~= '' then return known[3] end
   if known[1] == '' then return 'unreachable' end
   local rate = tonumber(known[2])
   if rate > 0 and rate < usual / 2 then return 'slow' end
-  local blamed_for = blame_of(run, worker, known[4])
-  return blamed_for, not blamed_for and known[1] or nil
+  local reason = known[4] and blame_of(run, worker, known[4])
+  if reason then return reason end
+  return nil, known[1]
 end
 
 local function lives(run, worker)
