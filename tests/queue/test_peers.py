@@ -293,6 +293,20 @@ def test_workers_that_join_in_any_order_and_manner_never_wait_in_a_circle(harnes
     assert edges
 
 
+def test_nonsense_that_a_worker_writes_by_hand_fails_no_join(harness: ChainHarness) -> None:
+    for worker in "abc":
+        harness.join(worker)
+    client, prefix, at = harness.queue.client, harness.queue.keys.prefix, f"here:{ROUTE}"
+    client.hset(f"{prefix}fed:{at}", mapping={"a 1": "x", "b 2": "inf", "c 3": "-7"})
+    client.hset(f"{prefix}feeds:{at}", mapping={"a": "x", "b": "a 99999999999999999999 1", "c": ""})
+    client.zadd(f"{prefix}chain:{at}", {"made up": float("inf"), "d": 2.5})
+    client.hset(f"{prefix}peer:d", "address", "10.0.0.1:80")
+    harness.heartbeat("d")
+    for worker in "abcdabc":
+        harness.join(worker)
+        harness.join(worker, leaf="price")
+
+
 WHOLE = {"hgetall", "lrange", "lrem", "smembers", "hkeys", "hvals", "keys", "scan", "xpending"}
 """Commands whose cost grows with their key; the reports of one peer, which `hkeys` reads, are bounded."""
 
