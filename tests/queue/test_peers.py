@@ -95,6 +95,20 @@ def test_a_leaf_that_becomes_a_relay_closes_no_circle(harness: ChainHarness) -> 
     assert harness.fed_by("c") == ["a"], "and so the other way round"
 
 
+def test_a_worker_that_is_no_longer_slow_does_not_feed_the_one_that_feeds_it(harness: ChainHarness) -> None:
+    for worker in "abc":
+        harness.join(worker)
+    harness.join("c", left=["b"])
+    for worker in "xy":
+        harness.join(worker, 100, route="another")
+    joined = harness.join("b", 10, left=["a"])
+    assert (joined.leaf, [upstream.worker for upstream in joined.upstreams]) == ("slow", ["c"])
+    for worker in "xy":
+        harness.queue.withdraw(worker)
+    assert harness.fed_by("d")[0] == "b", "it is as fast as any"
+    assert harness.fed_by("c", left=["a"]) == []
+
+
 def test_regions_and_routes_have_chains_of_their_own(harness: ChainHarness) -> None:
     harness.join("a")
     there = ChainHarness(harness.queue, "there")
