@@ -60,7 +60,7 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+hmget +hget +hset +del +pexpire", ("peer:*",)),
     ("~", "+zadd +zscore +zrange +pexpire", ("chain:*",)),
     ("~", "+hget +hset +pexpire", ("feeds:*",)),
-    ("~", "+hget +hmget +hincrby +hdel +pexpire", ("fed:*",)),
+    ("~", "+hget +hmget +hset +hdel +pexpire", ("fed:*",)),
     ("~", "+zadd +zrem +zcard +zcount +zrange +pexpire", ("rates:*",)),
     ("~", "+hkeys +hlen +hset +pexpire", ("reports:*",)),
     ("~", "+zadd +zcard +zrem +zremrangebyscore +zscore +pexpire", ("blamed:*",)),

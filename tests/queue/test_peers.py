@@ -95,6 +95,20 @@ def test_a_leaf_that_becomes_a_relay_closes_no_circle(harness: ChainHarness) -> 
     assert harness.fed_by("c") == ["a"], "and so the other way round"
 
 
+def test_a_worker_that_is_no_longer_slow_does_not_feed_the_one_that_feeds_it(harness: ChainHarness) -> None:
+    for worker in "abc":
+        harness.join(worker)
+    harness.join("c", left=["b"])
+    for worker in "xy":
+        harness.join(worker, 100, route="another")
+    joined = harness.join("b", 10, left=["a"])
+    assert (joined.leaf, [upstream.worker for upstream in joined.upstreams]) == ("slow", ["c"])
+    for worker in "xy":
+        harness.queue.withdraw(worker)
+    assert harness.fed_by("d")[0] == "b", "it is as fast as any"
+    assert harness.fed_by("c", left=["a"]) == []
+
+
 def test_regions_and_routes_have_chains_of_their_own(harness: ChainHarness) -> None:
     harness.join("a")
     there = ChainHarness(harness.queue, "there")
@@ -291,6 +305,20 @@ def test_workers_that_join_in_any_order_and_manner_never_wait_in_a_circle(harnes
                 assert path[-1] != begin, f"{path} after {worker} joined"
                 assert len(path) <= len(names), path
     assert edges
+
+
+def test_nonsense_that_a_worker_writes_by_hand_fails_no_join(harness: ChainHarness) -> None:
+    for worker in "abc":
+        harness.join(worker)
+    client, prefix, at = harness.queue.client, harness.queue.keys.prefix, f"here:{ROUTE}"
+    client.hset(f"{prefix}fed:{at}", mapping={"a 1": "x", "b 2": "inf", "c 3": "-7"})
+    client.hset(f"{prefix}feeds:{at}", mapping={"a": "x", "b": "a 99999999999999999999 1", "c": ""})
+    client.zadd(f"{prefix}chain:{at}", {"made up": float("inf"), "d": 2.5})
+    client.hset(f"{prefix}peer:d", "address", "10.0.0.1:80")
+    harness.heartbeat("d")
+    for worker in "abcdabc":
+        harness.join(worker)
+        harness.join(worker, leaf="price")
 
 
 WHOLE = {"hgetall", "lrange", "lrem", "smembers", "hkeys", "hvals", "keys", "scan", "xpending"}

@@ -63,12 +63,12 @@ end
 -- Returns why no worker may fetch from this one, a leaf; or nil and its address if workers may.
 local function leaf_reason(run, worker, usual)
   local known = redis.call('HMGET', run.K['peer:' .. worker], 'address', 'rate', 'leaf', 'region')
-  if not known[1] or not known[4] then return 'withdrawn' end
+  if not (known[1] and known[2] and known[3] and known[4]) then return 'withdrawn' end
   if known[3] ~= '' then return known[3] end
   if known[1] == '' then return 'unreachable' end
-  local rate = tonumber(known[2])
+  local rate = tonumber(known[2]) or 0
   if rate > 0 and rate < usual / 2 then return 'slow' end
-  local reason = known[4] and blame_of(run, worker, known[4])
+  local reason = blame_of(run, worker, known[4])
   if reason then return reason end
   return nil, known[1]
 end
@@ -117,14 +117,20 @@ local function take_place(run, at, worker, anew)
   return place
 end
 
+-- Returns how many workers were sent to that upstream ("<name> <place>") first.
+local function sent_to(run, at, upstream)
+  return math.max(0, tonumber(redis.call('HGET', run.K['fed:' .. at], upstream) or 0) or 0)
+end
+
 -- Notes to whom the worker is sent first: { name, place } or nil for the store.
 local function send_to(run, at, worker, chosen)
   local feeds, fed = run.K['feeds:' .. at], run.K['fed:' .. at]
   local upstream, place = edge_of(run, at, worker)
   local before, now = upstream and upstream .. ' ' .. place, chosen and chosen[1] .. ' ' .. chosen[4]
   if before ~= now then
-    if before and tonumber(redis.call('HGET', fed, before) or 0) > 0 then redis.call('HINCRBY', fed, before, -1) end
-    if now then redis.call('HINCRBY', fed, now, 1) end
+    local others = before and sent_to(run, at, before) - 1
+    if others and others >= 0 then redis.call('HSET', fed, before, others) end
+    if now then redis.call('HSET', fed, now, sent_to(run, at, now) + 1) end
   end
   local _, _, above = edge_of(run, at, chosen and chosen[1] or '')
   redis.call('HSET', feeds, worker, now and now .. ' ' .. math.max(chosen[4], above) or 'store')
@@ -136,7 +142,7 @@ end
 -- own place, by one whose own sources all are before that place too. Whoever feeds nobody may be fed by anyone.
 local function upstreams_of(run, at, worker, place, last, usual, refused)
   local found, counts = {}, {}
-  local feeds_others = tonumber(redis.call('HGET', run.K['fed:' .. at], worker .. ' ' .. place) or 0) > 0
+  local feeds_others = sent_to(run, at, worker .. ' ' .. place) > 0
   local function look(name, its_place)
     if name == worker or refused[name] or not lives(run, name) then return end
     if feeds_others then
@@ -159,7 +165,7 @@ local function upstreams_of(run, at, worker, place, last, usual, refused)
   local own, own_place = edge_of(run, at, worker)
   for row, children in ipairs(redis.call('HMGET', run.K['fed:' .. at], unpack(counts))) do
     local itself = found[row][1] == own and found[row][4] == own_place and 1 or 0
-    found[row][3] = math.max(0, tonumber(children or 0) - itself)
+    found[row][3] = math.max(0, (tonumber(children or 0) or 0) - itself)
   end
   table.sort(found, function(one, other)
     if one[3] ~= other[3] then return one[3] < other[3] end

@@ -911,6 +911,6 @@ MUTATIONS = (
         LUA + "peers.lua",
         "if its_place > place or above >= place then return end",
         "if its_place > place then return end",
-        ("tests/queue/test_peers.py::test_workers_that_join_in_any_order_and_manner_never_wait_in_a_circle",),
+        ("tests/queue/test_peers.py::test_a_worker_that_is_no_longer_slow_does_not_feed_the_one_that_feeds_it",),
     ),
 )
