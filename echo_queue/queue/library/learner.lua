@@ -21,6 +21,17 @@ local function unfit(run, group)
   return too_late(run, group) or abandoned(run, group.lineage, group.newest)
 end
 
+-- Returns the entry, the id and the versions of a group that `ready` or `in_hand` lists. One that a worker's user has made up
+-- is struck off the list, and counted.
+local function listed(run, list, member)
+  local entry, id = member:match('^(%S+) (.+)$')
+  local stream, at, rest = place_of(run, id or '')
+  local group = stream == 'replay' and at == entry and made(rest) or {}
+  if group.oldest then return entry, id, group end
+  redis.call('ZREM', run.K[list], member)
+  count(run, 'forged')
+end
+
 -- Returns the number of seats kept for groups in flight that would be too late after the next update and must be waited
 -- for. They are kept from the time when the learner first wanted one for that update until the deadline.
 local function seats(run)
@@ -38,9 +49,8 @@ end
 
 -- Takes the group off the ready list into the learner's hands, or sends it back.
 local function hand_out(run, member, taken, refs, back)
-  local entry, id = member:match('^(%S+) (.+)$')
-  local _, _, rest = place_of(run, id)
-  local group = made(rest)
+  local entry, id, group = listed(run, 'ready', member)
+  if not entry then return end
   if unfit(run, group) then
     local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
     back[cause] = back[cause] + 1
@@ -80,6 +90,19 @@ local function repeat_drain(run, turn)
   return taken
 end
 
+-- Notes when the learner, which still needs that many groups, is to be told again: once half of what it lacks is ready. It
+-- then reads and checks them while it waits for the others, and wakes about log2(B) times for a batch. Groups for which
+-- seats are kept have to come before those that are ready can be handed out.
+local function await(run, needed, seats_kept)
+  local ready = redis.call('ZCARD', run.K.ready)
+  local lacking = math.max(needed - ready, math.min(needed, seats_kept))
+  if needed <= 0 then
+    redis.call('HDEL', run.K.state, 'enough')
+  else
+    redis.call('HSET', run.K.state, 'enough', ready + math.max(1, math.ceil(lacking / 2)))
+  end
+end
+
 local function with_entries(run, ids)
   local found = {}
   for _, id in ipairs(ids) do
@@ -100,6 +123,7 @@ local function drain(keys, args)
   local kept = seats(run)
   local need = math.max(0, tonumber(args[3]) - kept)
   local taken = repeat_drain(run, turn) or fresh_drain(run, need, turn, refs, back)
+  await(run, tonumber(args[3]) - #taken, kept)
   tell_returned(run, back.late + back.abandoned)
   admit(run)
   local left = outside(run)
@@ -117,39 +141,17 @@ local function pending(keys, args)
   local groups, refs, returned, looked = {}, {}, 0, 0
   for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, args[2], args[2] + DRAIN_MAX - 1)) do
     if returned == RETURN_MAX then break end
-    local entry, id = member:match('^(%S+) (.+)$')
-    local _, _, rest = place_of(run, id)
-    local group = made(rest)
-    if unfit(run, group) then
+    local entry, id, group = listed(run, 'in_hand', member)
+    if entry and unfit(run, group) then
       return_group(run, id, entry, group, refs)
       returned = returned + 1
-    else
+    elseif entry then
       groups[#groups + 1] = { id, entry }
     end
     looked = looked + 1
   end
   tell_returned(run, returned)
   return { groups, refs, looked }
-end
-
--- Sends back at most so many tasks in flight whose generating version lies in the given range. Returns how many.
-local function send_back_range(run, low, high, most, late)
-  local ids = redis.call('ZRANGEBYSCORE', run.K.in_flight, low, high, 'LIMIT', 0, most)
-  for _, id in ipairs(ids) do
-    local stream, entry = place_of(run, id)
-    if is_task(stream) then
-      send_back(run, id, stream, entry, { too_late = late })
-    else
-      forget_lease(run, id)
-    end
-  end
-  count(run, 'cancelled', #ids)
-  return #ids
-end
-
--- One step: what is in flight and can no longer be trained goes back. Until then its completion is refused.
-local function cancel_late(run, most)
-  return send_back_range(run, '-inf', '(' .. (run.v - run.s), most, true)
 end
 
 -- args: lineage. One step of what `resume` leaves to be done, before the learner advances: tasks in flight by versions that the
@@ -244,12 +246,23 @@ local function uncommit(keys, args)
 end
 
 local ANNOUNCED_KEPT = 256
+local ANNOUNCED_WAKES_PER_S = 2000
 local DOCUMENT_MAX_BYTES = 65536
 
 -- Returns whether the pointer is at that version or a newer one.
 local function stands(run, lineage, number)
   local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
   return before and (before > lineage or (before == lineage and run.published >= number))
+end
+
+-- Tells workers of announced parts, but not of each: all workers together wake for them at most ANNOUNCED_WAKES_PER_S times
+-- a second. The publication, which follows, tells of the last ones.
+local function tell_announced(run, route, place)
+  local told_ms = tonumber(redis.call('HGET', run.K.coming, 'told_ms') or 0)
+  local workers = redis.call('ZCARD', run.K.workers)
+  if run.now >= told_ms and run.now - told_ms < 1000 * workers / ANNOUNCED_WAKES_PER_S then return end
+  redis.call('HSET', run.K.coming, 'told_ms', run.now)
+  tell_workers(run, 'announced', route .. ' ' .. place)
 end
 
 -- args: lineage number route place document. Parts of a route are announced in order and replace those of another route.
@@ -262,7 +275,7 @@ local function announce(keys, args)
   if redis.call('HGET', coming, 'route') ~= route then redis.call('DEL', coming) end
   redis.call('HSET', coming, 'route', route, 'last', place, place, args[5])
   redis.call('HDEL', coming, place - ANNOUNCED_KEPT)
-  tell(run, 'announced', route .. ' ' .. place)
+  tell_announced(run, route, place)
   return 1
 end
 
@@ -272,11 +285,14 @@ local function publish(keys, args)
   fence(run, args[1])
   local lineage, number = tonumber(args[1]), tonumber(args[2])
   if stands(run, lineage, number) then return 0 end
+  local withheld = not run.published -- without weights nobody could lease what there is
   redis.call('HSET', run.K.published, 'lineage', lineage, 'number', number, 'manifest', args[3], 'digest', args[4],
     'ms', run.now)
   redis.call('DEL', run.K.coming)
+  if withheld then offer(run, redis.call('XLEN', run.K.tasks) + redis.call('XLEN', run.K.retry)) end
   run.published = number
   tell(run, 'published', lineage .. '.' .. number)
+  tell_workers(run, 'published', lineage .. '.' .. number)
   admit(run)
   return 1
 end
@@ -332,6 +348,7 @@ local function resume(keys, args)
       run.published = nil
     end
     tell(run, 'resumed', run.lineage .. '.' .. version)
+    tell_workers(run, 'resumed', run.lineage .. '.' .. version)
   end
   return { run.lineage, run.state.committed or '' }
 end
@@ -378,6 +395,7 @@ local function finish(keys, args)
   redis.call('HDEL', run.K.state, 'reopened')
   redis.call('HSET', run.K.state, 'finished', run.now)
   tell(run, 'finished', run.v)
+  offer(run, redis.call('ZCARD', run.K.workers)) -- idle workers have something to learn as well
   return 1
 end
 
