@@ -1,7 +1,8 @@
 """The report's plots, as inline SVG that follows the page's light and dark colours.
 
-Each function takes the run's updates and returns one `<svg>` element. Colours are drawn as placeholders (`INK` …) and
-then replaced by CSS variables, which matplotlib cannot write.
+Each function takes the run's updates and returns one `<svg>` element. Of a run with more than `MOST_POINTS` updates it
+draws so many, evenly spread, so that neither the page nor its making grows with the run. Colours are drawn as
+placeholders (`INK` …) and then replaced by CSS variables, which matplotlib cannot write.
 """
 
 import functools
@@ -21,10 +22,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from echo_queue.reporting.metrics import UpdateMetrics, began_s
 
 Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 P = ParamSpec("P")
 
 INK, FAINT, BLUE, GREEN, AMBER, RED, VIOLET = (f"#0101{code:02x}" for code in range(1, 8))
 VARIABLES = {INK: "ink", FAINT: "line", BLUE: "blue", GREEN: "green", AMBER: "amber", RED: "red", VIOLET: "violet"}
+MOST_POINTS = 1_000
+"""More than a picture of this size can show apart."""
 DEPTHS = {"trained": GREEN, "replay": AMBER, "retry": VIOLET, "tasks": BLUE, "backlog": FAINT, "dead": RED}
 
 STYLE: dict[Any, Any] = {
@@ -75,8 +79,9 @@ def reward(axes: Axes, updates: Sequence[UpdateMetrics], *, by: str) -> None:
         x = np.cumsum([update.samples for update in updates]).astype(float)
         axes.set_xlabel("samples trained")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    axes.plot(x, rewards, "o", color=BLUE, alpha=0.25, markersize=3.5, markeredgewidth=0)
-    axes.plot(x, _running_mean(rewards, max(1, len(rewards) // 20)), color=BLUE, linewidth=2)
+    shown = _shown(updates)
+    axes.plot(x[shown], rewards[shown], "o", color=BLUE, alpha=0.25, markersize=3.5, markeredgewidth=0)
+    axes.plot(x[shown], _running_mean(rewards, max(1, len(rewards) // 20))[shown], color=BLUE, linewidth=2)
     axes.set_ylabel("reward")
     axes.set_ylim(min(0.0, rewards.min()), max(1.0, rewards.max()) * 1.02)
     axes.set_xlim(left=0)
@@ -139,7 +144,8 @@ def busy_shares(updates: Sequence[UpdateMetrics], most: int = 100) -> tuple[Floa
 @plot
 def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots where every submitted group was after each update, which is the identity as a picture."""
-    x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
+    began, updates = began_s(updates[0]), [updates[place] for place in _shown(updates)]
+    x, unit = _time([update.time_s for update in updates], began)
     names = [name for name in DEPTHS if any(update.depths.get(name) for update in updates)]
     series = [[update.depths.get(name, 0) for update in updates] for name in names]
     axes.stackplot(x, *series, colors=[DEPTHS[name] for name in names], labels=names, linewidth=0)
@@ -154,7 +160,8 @@ def depths(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 @plot
 def in_flight(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots the groups between admission and training, and the number of them that are ready for the learner."""
-    x, unit = _time([update.time_s for update in updates], began_s(updates[0]))
+    began, updates = began_s(updates[0]), [updates[place] for place in _shown(updates)]
+    x, unit = _time([update.time_s for update in updates], began)
     for name, colour in (("tasks", BLUE), ("retry", VIOLET), ("ready", AMBER)):
         axes.plot(x, [update.depths.get(name, 0) for update in updates], color=colour, linewidth=1.6, label=name)
     axes.set_xlabel(f"{unit} since the start")
@@ -172,8 +179,10 @@ def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     tokens = np.array([update.tokens for update in updates], dtype=float)
     busy = np.array([max(update.train_s, 1e-6) for update in updates])
     whole = np.array([max(update.time_s - began_s(update), 1e-6) for update in updates])
-    axes.plot(x, _running_mean(tokens / busy, reach), color=BLUE, linewidth=1.6, label="while training")
-    axes.plot(x, _running_mean(tokens / whole, reach), color=GREEN, linewidth=2, label="with waiting and saving")
+    shown = _shown(updates)
+    while_training, with_all = _running_mean(tokens / busy, reach)[shown], _running_mean(tokens / whole, reach)[shown]
+    axes.plot(x[shown], while_training, color=BLUE, linewidth=1.6, label="while training")
+    axes.plot(x[shown], with_all, color=GREEN, linewidth=2, label="with waiting and saving")
     axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel("tokens per second")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
@@ -185,12 +194,20 @@ def speed(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
 @plot
 def policy(axes: Axes, updates: Sequence[UpdateMetrics]) -> None:
     """Plots the entropy of the policy, and how far its batches were off-policy."""
+    updates = [updates[place] for place in _shown(updates)]
     x = [update.version for update in updates]
     axes.plot(x, [update.entropy for update in updates], color=VIOLET, linewidth=1.6, label="entropy (nats per token)")
     axes.plot(x, [update.kl_behaviour for update in updates], color=AMBER, linewidth=1.6, label="behaviour KL")
     axes.plot(x, [update.clip_fraction for update in updates], color=BLUE, linewidth=1.6, label="clipped share")
     axes.set_xlabel("version")
     _legend_above(axes)
+
+
+def _shown(updates: Sequence[UpdateMetrics]) -> Places:
+    """Returns the places of the updates that are drawn: the first, the last, and at most `MOST_POINTS` in all."""
+    count = len(updates)
+    places: Places = np.unique(np.linspace(0, count - 1, min(count, MOST_POINTS)).round().astype(np.int64))
+    return places
 
 
 def _legend_above(axes: Axes) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from echo_queue.config import Config
-from echo_queue.reporting import html
+from echo_queue.reporting import html, plots
 from echo_queue.reporting.metrics import MetricsLog
 from tests.synthetic import START_S, update
 
@@ -88,3 +88,12 @@ def test_one_update_is_enough_for_every_picture(tmp_path: Path) -> None:
 
 def test_held_out_scores_are_shown_where_they_were_measured(report: str) -> None:
     assert "0.16 → 0.95" in report
+
+
+def test_a_picture_of_a_long_run_is_no_larger_than_one_of_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "MOST_POINTS", 20)
+    updates = [update(version) for version in range(1, 401)]
+    short, long = (len(plots.reward(some, by="samples")) for some in (updates[:20], updates))
+    assert long < 1.2 * short
+    drawn = [plots.depths(updates), plots.in_flight(updates), plots.speed(updates), plots.policy(updates)]
+    assert all("<svg" in picture for picture in drawn)

@@ -88,6 +88,7 @@ class LearnerCase(Case):
     """
 
     PROMPTS, PROMPTS_TO_PRUNE = 9, 17
+    OUTGROWN = "set/0/1"
 
     def __enter__(self) -> Self:
         prunes = any(place.startswith("delete weights") for place in self.places)
@@ -97,7 +98,8 @@ class LearnerCase(Case):
         self.queue.configure(RunRules.of(self.config))
         self.queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, self.prompts)])
         self.queue.submit("set", 0, PromptShard("nowhere", 0, self.prompts))
-        self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0"))
+        outgrown = self.OUTGROWN if "return_unfit" in self.places else ""
+        self.ends.enter_context(InstantWorker(self.queue, spoiled="set/0/0", outgrown=outgrown))
         return self
 
     def prepare(self, point: str) -> None:
@@ -105,6 +107,9 @@ class LearnerCase(Case):
             assert self.run_role("rename model") == CRASHED
         if point == "head base/index.json":
             assert self.run_role("put base/index.json") == CRASHED
+        if point == "return_unfit":
+            assert self.run_role("publish") == CRASHED
+            wait_until(lambda: self._place(self.OUTGROWN) == "replay", "a group of the first lineage", told=self.told)
         if point == "uncommit":
             assert self.run_role("commit#3") == CRASHED
             newest = next(iter(checkpoint.history(self.store)))
@@ -115,6 +120,9 @@ class LearnerCase(Case):
         s3 = crash_at.startswith("put once ") and "probe" not in crash_at
         role = "learner of ranks" if crash_at.startswith("send decision") else "learner of S3" if s3 else "learner"
         return self._begin(role, self.config, crash_at, record)
+
+    def _place(self, task: str) -> str:
+        return (self.queue.client.hget(self.queue.keys.open, task) or b"").split(b" ")[0].decode()
 
     def _begin(self, role: str, about: object, crash_at: str, record: Path | None) -> int:
         return self.harness.begin(role, about, self.log, crash_at, record).wait(DEADLINE_S)
@@ -133,12 +141,12 @@ class LearnerCase(Case):
 
 
 class RewindCase(LearnerCase):
-    """A learner died after three checkpoints; an operator rewinds to the oldest that is whole."""
+    """A learner died after three checkpoints; an operator rewinds to the oldest that has tensors."""
 
     def __enter__(self) -> Self:
         super().__enter__()
         assert super().run_role("commit#3") == CRASHED
-        self.target = [choice.manifest.name for choice in choices(self.store) if choice.whole][-1]
+        self.target = [choice.manifest.name for choice in choices(self.store) if choice.whole][-2]
         return self
 
     def prepare(self, point: str) -> None:

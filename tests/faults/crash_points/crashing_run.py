@@ -146,12 +146,15 @@ class OtherRole(threading.Thread, ABC):
 
 
 class InstantWorker(OtherRole):
-    """A worker that completes what it leases at once. The group of `spoiled` has a token that no model knows."""
+    """A worker that completes what it leases at once. The group of `spoiled` has a token that no model knows.
 
-    def __init__(self, queue: Clients, spoiled: str = "") -> None:
+    By weights of the first lineage, the group of `outgrown` has a sample more than today's group size.
+    """
+
+    def __init__(self, queue: Clients, spoiled: str = "", outgrown: str = "") -> None:
         super().__init__("instant")
         self._queue = queue
-        self._spoiled = spoiled
+        self._spoiled, self._outgrown = spoiled, outgrown
         self._version = Version(0, 0)
 
     def turn(self) -> bool:
@@ -163,10 +166,11 @@ class InstantWorker(OtherRole):
 
     def group(self, task: Task, version: Version) -> Group:
         last = VOCABULARY + 1 if task.id == self._spoiled else VOCABULARY - 1
+        more = (1.0,) if task.id == self._outgrown and version.lineage == 1 else ()
         tokens = np.array([1, 2, last], np.int32)
         samples = tuple(
             Sample(tokens, np.full(3, -3.0, np.float32), (Span(0, version.number),), reward, "stop")
-            for reward in (0.0, 1.0)
+            for reward in (0.0, 1.0, *more)
         )
         prompt = np.array([3, 4], np.int32)
         return Group(

@@ -81,7 +81,7 @@ def run(role: str, about: Any, log: Path, observer: failpoints.Observer) -> None
 def submitter(about: tuple[Config, str]) -> None:
     config, name = about
     prompts = config.prompts.model_copy(update={"set": name})
-    submit(config.model_copy(update={"prompts": prompts}))
+    submit(config.model_copy(update={"prompts": prompts}), within_run=True)
 
 
 def celery(config: Config) -> None:

@@ -573,7 +573,7 @@ MUTATIONS = (
         "resumed without what lies ahead",
         "what a learner saved and died before it committed is trained again",
         "learner/recovery/resume.py",
-        "    for manifest in to_commit:\n        queue.commit(manifest.name, manifest.trained)\n",
+        "    for name, trained in together(to_commit):\n        queue.commit(name, trained)\n",
         "",
         ("tests/learner/recovery/test_resume.py::test_a_redis_that_lost_everything_is_told_what_is_trained",),
     ),

@@ -13,6 +13,7 @@ from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptShard, Published, Version
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
+from learner.recovery import resume as resuming
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
 from learner.recovery.rewind import choices, rewind
@@ -230,3 +231,16 @@ def test_a_checkpoint_names_the_prompts_that_its_ids_mean(harness: LearnerHarnes
     newest, before = manifests(harness, config)
     assert newest.sets == digests and before.sets == {"first": digests["first"]}
     assert {task.split("/")[0] for task in before.trained} == {"first"}
+
+
+def test_checkpoints_are_committed_together_up_to_so_many_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "IDS_AT_ONCE", 3)
+    sizes = (2, 1, 1, 5, 0, 3)
+    made = [
+        CheckpointManifest(1, version, None, 1.0, tuple(f"set/{version}/{n}" for n in range(size)), {}, "", ())
+        for version, size in enumerate(sizes, 1)
+    ]
+    pairs = list(resuming.together(made))
+    assert [(name[-1], len(ids)) for name, ids in pairs] == [("2", 3), ("3", 1), ("4", 5), ("6", 3)]
+    assert [task for _, ids in pairs for task in ids] == [task for manifest in made for task in manifest.trained]
+    assert list(resuming.together([])) == []
