@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
 from echo_queue.launch.roles import become
@@ -243,11 +244,18 @@ def report(config: ConfigFile) -> None:
 
 
 @config_app.command("check")
-def config_check(config: ConfigFile, as_json: Json = False) -> None:
-    """Report every problem with CONFIG, including unreachable services. The exit code is 2 if there is a problem."""
+def config_check(
+    config: ConfigFile,
+    role: Annotated[For, typer.Option("--for", help="What this machine is to do.")] = For.run,
+    as_json: Json = False,
+) -> None:
+    """Report all that is wrong with CONFIG here: keys, model, packages, environment, prompts, services.
+
+    The exit code is 2 if anything is.
+    """
     from echo_queue.cli.config import check
 
-    raise typer.Exit(check(config, as_json=as_json))
+    raise typer.Exit(check(config, role, as_json=as_json))
 
 
 @config_app.command("reference")

@@ -13,7 +13,9 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from echo_queue import config as configuration
+from echo_queue.cli import preflight
 from echo_queue.cli.output import print_json
+from echo_queue.cli.preflight import For
 from echo_queue.config import loading
 from echo_queue.errors import Problem
 from echo_queue.estimate import refusals
@@ -25,7 +27,9 @@ HEADER = """# Configuration
 
 One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` means `s = 2` in
 `[staleness]`. Secrets are never in the file ([operations](operations.md)). Relative paths start at the directory in
-which the command is started. `echo-queue config check CONFIG` reports every problem at once.
+which the command is started. `echo-queue config check CONFIG` reports at once all that
+would end a run here: keys, model, packages, the environment's function, prompts and their columns, services. With
+`--for worker`, `learner` or `submitter` it asks only for what that machine does.
 
 `echo-queue config reference` writes this page from the docstrings in `echo_queue/config/model.py`. Change them there.
 """
@@ -39,15 +43,17 @@ class Report(NamedTuple):
     warnings: tuple[Problem, ...] = ()
 
 
-def examine(path: Path) -> Report:
-    """Reports on the file, with the problems that the estimate finds and those of the directory and the services."""
+def examine(path: Path, role: For = For.run) -> Report:
+    """Reports on the file, and on all that `role` would meet here: model, packages, environment, prompts,
+    directory and services."""
     from echo_queue.services import inspect
 
     config, problems = loading.examine(path)
     if config is None:
         return Report(None, problems)
     named = {problem.where for problem in problems}
-    problems += tuple(problem for problem in refusals(config) if problem.where not in named)
+    found = (*refusals(config), *preflight.problems(config, role))
+    problems += tuple(problem for problem in found if problem.where not in named)
     if of_directory := tuple(_directory_problems(config.run.dir)):
         return Report(config, problems + of_directory)
     services = inspect(config)
@@ -68,9 +74,9 @@ def _directory_problems(directory: Path) -> Iterator[Problem]:
         yield Problem("run.dir", what, "free space there, or name a directory on another disk")
 
 
-def check(path: Path, *, as_json: bool) -> int:
+def check(path: Path, role: For, *, as_json: bool) -> int:
     """Prints all problems and warnings. Returns the exit code, 2 if there is a problem."""
-    config, problems, warnings = examine(path)
+    config, problems, warnings = examine(path, role)
     if as_json:
         values = config.model_dump(mode="json") if config else None
         print_json({"ok": not problems, "problems": problems, "warnings": warnings, "config": values})
@@ -113,7 +119,11 @@ def _type(field: FieldInfo) -> str:
 
 def _bound(item: Any) -> str:
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-    return " ".join(f"{sign} {getattr(item, name):g}" for name, sign in signs.items() if hasattr(item, name))
+    return " ".join(f"{sign} {_number(getattr(item, name))}" for name, sign in signs.items() if hasattr(item, name))
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _name(annotation: Any) -> str:

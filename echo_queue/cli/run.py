@@ -33,11 +33,9 @@ from echo_queue.errors import (
     STOPPED,
     ConfigError,
     DeadlineError,
-    EchoQueueError,
     HopelessError,
     Problem,
     ServiceError,
-    UnfitPromptError,
 )
 from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import command
@@ -63,8 +61,6 @@ def run(path: Path) -> int:
     broken identity, `STOPPED` for a run that was stopped. Raises `HopelessError` if the first prompts all die.
     """
     config, problems, warnings = examine(path)
-    if config:
-        problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
     if config is None or problems:
         raise ConfigError(*problems)
     print_problems(warnings, sign=WARNING)
@@ -85,22 +81,6 @@ def run(path: Path) -> int:
             for number, handler in before.items():
                 signal.signal(number, handler)
     return _conclude(config, found, path)
-
-
-def unfit_prompts(config: Config) -> tuple[Problem, ...]:
-    """Returns the problems of the first prompts; the others are checked when they are submitted.
-
-    A run that has made updates may need its source no more; whether it does is seen when it submits.
-    """
-    from echo_queue.submission.declaration import check_first_rows
-
-    try:
-        check_first_rows(config)
-    except UnfitPromptError as error:
-        return error.problems
-    except EchoQueueError as error:
-        return () if (config.run.dir / "metrics.jsonl").exists() else error.problems
-    return ()
 
 
 class End(NamedTuple):

@@ -6,6 +6,7 @@
 """
 
 import os
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -15,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 LayerName = Annotated[str, Field(pattern=r"^\w+$")]
+Network = Annotated[str, AfterValidator(lambda text: str(ip_network(text)))]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 INTERACTIVE = ("interactive", "verifiers", "poker")
@@ -360,9 +362,9 @@ class Learner(Section):
 class Weights(Section):
     """The publication of weights, and their distribution to the workers."""
 
-    chunk_bytes: Annotated[int, Field(ge=1_024)] = 262_144
+    chunk_bytes: Annotated[int, Field(ge=1_024, le=268_435_456)] = 262_144
     """Size of a chunk, the unit that is verified and passed on to peers."""
-    part_bytes: Annotated[int, Field(ge=1_024)] = 67_108_864
+    part_bytes: Annotated[int, Field(ge=1_024, le=4_294_967_296)] = 67_108_864
     """Bytes of tensors in one part, which is one object of the store, before they are encoded."""
     coding: Literal["fast", "small"] = "fast"
     """How deltas list what has changed. `small` takes a quarter fewer bytes than `fast`, and two and a half to four
@@ -389,6 +391,9 @@ class Weights(Section):
     """Worker: the address at which its peers reach it. Default: the address from which it reaches Redis."""
     peer_port: int = Field(default=0, ge=0, le=65_535)
     """Worker: the port on which it serves chunks. 0 takes any free port."""
+    peer_networks: tuple[Network, ...] = ()
+    """Worker: the networks, such as `10.0.0.0/8`, in which its peers are; it connects to no other address. Default: any
+    address but those of this machine (unless Redis is there, too), of the link, and of clouds' metadata services."""
     reachable: bool = True
     """Worker: whether its peers can connect to it. Turn it off behind a NAT; the worker then only fetches."""
     upload_mbit: float = Field(default=0.0, ge=0)

@@ -23,7 +23,7 @@ from typing import IO, Protocol, Self
 
 from echo_queue import failpoints
 from echo_queue.errors import DONE, HOPELESS, REFUSED, DeadlineError, EchoQueueError, HopelessError, Problem
-from echo_queue.launch import guard
+from echo_queue.launch import guard, log_file
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.reap import ending, reap
 
@@ -127,6 +127,7 @@ class Supervised:
     def start(self, launch: Callable[[IO[bytes]], RoleProcess]) -> None:
         """Begins a section of the log, and launches the role with it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        log_file.keep_short(self.log)
         with self.log.open("ab") as log:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
             log.flush()

@@ -39,7 +39,9 @@ class Keys:
         self.settled_ids = self.prefix + "settled_ids"
         self.drained = self.prefix + "drained"
         self.workers = self.prefix + "workers"
-        self.events = self.prefix + "events"
+        self.offers = self.prefix + "offers"
+        self.weight_events = self.prefix + "weight_events"
+        self.arrivals = self.prefix + "arrivals"
         self.run_keys = f"eqs:{{{run}}}:run_keys"
 
     def set(self, name: str) -> str:

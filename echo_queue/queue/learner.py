@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
-from echo_queue.queue.events import Events
+from echo_queue.queue.events import Arrivals
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.types import Drained, Resumed, RunKeys, RunRules
 from echo_queue.records import BASE, Group, Published, Version
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NO_SETS: Mapping[str, str] = {}
 
 
-class LearnerQueue(Events):
+class LearnerQueue(Arrivals):
     """Drains groups, commits trained ones and publishes weights as Redis user `learner`, through `library/learner.lua`.
 
     `lineage`: a lineage that another client began. The default 0 is fenced by every learner that has begun.

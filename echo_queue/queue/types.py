@@ -362,7 +362,10 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """One atomic snapshot of a run. `counts`: the counters by cause, since the run began."""
+    """One atomic snapshot of a run, and its workers right after it.
+
+    `counts`: the counters by cause, since the run began.
+    """
 
     learner: Version
     published: Published | None

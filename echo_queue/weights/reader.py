@@ -16,7 +16,17 @@ from echo_queue.storage.object_store import LargeObject, MissingObject, ObjectSt
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.cheapest_path import Edge, cheapest
 from echo_queue.weights.ciphers import plain
-from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, folder_name, manifest_key, route_key
+from echo_queue.weights.manifest import (
+    DOCUMENT_MAX_BYTES,
+    Damaged,
+    Manifest,
+    Part,
+    Route,
+    digest,
+    folder_name,
+    manifest_key,
+    route_key,
+)
 from echo_queue.weights.signatures import Forged, SignatureVerifier
 
 if TYPE_CHECKING:
@@ -38,7 +48,6 @@ STREAMS = 4
 """The number of parts that are fetched at the same time, and held while one is applied."""
 ATTEMPTS = 3
 PAUSE_S = 0.1
-MANIFEST_MAX_BYTES = 256 << 20
 FIX = "the learner's next publication replaces it; check the disk"
 
 
@@ -61,7 +70,7 @@ def read_manifest(store: ObjectStore, published: Published, verifier: SignatureV
     key = manifest_key(published.version)
     if published.manifest != key:
         raise Damaged(Problem("published", f"version {published.version} cannot be {published.manifest!r:.200}", FIX))
-    envelope = _with_retries(key, lambda: _expect_digest(store.get(key, MANIFEST_MAX_BYTES), published.digest))
+    envelope = _with_retries(key, lambda: _expect_digest(store.get(key, DOCUMENT_MAX_BYTES), published.digest))
     return open_manifest(store, envelope, published.version, verifier)
 
 
@@ -135,7 +144,7 @@ class _Search:
         try:
             if entry.routes[folder_name(edge.base)].sealed:
                 key = route_key(edge.version, edge.base)
-                route = Route.decode(self._verifier.open(self._store.get(key, MANIFEST_MAX_BYTES), key), key)
+                route = Route.decode(self._verifier.open(self._store.get(key, DOCUMENT_MAX_BYTES), key), key)
                 _belongs(key, self._store, edge.version, route.run, route.version)
             else:
                 route = self._manifest(entry).route
@@ -146,7 +155,7 @@ class _Search:
     def _manifest(self, entry: Entry) -> Manifest:
         version = entry.version
         if version not in self._manifests:
-            envelope = self._store.get(manifest_key(version), MANIFEST_MAX_BYTES)
+            envelope = self._store.get(manifest_key(version), DOCUMENT_MAX_BYTES)
             self._manifests[version] = open_manifest(self._store, envelope, version, self._verifier)
         return self._manifests[version]
 
@@ -177,15 +186,18 @@ def fetch(
     Tied names map to the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
     """
     from echo_queue.weights import delta
+    from echo_queue.weights.tensor_check import TensorCheck
     from echo_queue.weights.tensors import empty, matches
 
     manifest = read_manifest(store, published, verifier)
     tensors = {info.name: empty(info) for info in manifest.tensors}
     tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}
     for route in find_path(store, None, manifest, verifier):
+        check = TensorCheck()
         for part, stored in fetch_parts(store, route):
-            base = {} if route.base is None else tensors
-            delta.apply(plain(part, stored, chunk_key), base, tensors, check=False)
+            shard = plain(part, stored, chunk_key)
+            check.add(delta.read_header(shard)[0])
+            delta.apply(shard, {} if route.base is None else tensors, tensors, check=False)
     for info in manifest.tensors:
         if not matches(tensors[info.name], info):
             what = f"tensor {info.name} is not what was published, although all of its parts are"

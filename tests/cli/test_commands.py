@@ -100,7 +100,7 @@ def test_a_broken_config_is_one_clear_error_for_every_command(tmp_path: Path, co
 
 def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[rollout]\ngroup_size = 1\n')
-    done = echo_queue("config", "check", "run.toml", "--json", cwd=tmp_path)
+    done = echo_queue("config", "check", "run.toml", "--for", "learner", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert done.returncode == 2
     assert [problem["where"] for problem in answer["problems"]] == ["rollout.group_size"]
@@ -108,7 +108,8 @@ def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
 
 
 def test_config_check_is_content_with_a_good_file(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n')
+    prompts = 'source = "reasoning-gym:chain_sum"\noptions = { size = 3, seed = 1 }\n'
+    (tmp_path / "run.toml").write_text(f'[run]\nname = "t"\ndir = "out"\n[prompts]\n{prompts}')
     done = echo_queue("config", "check", "run.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "no problems found" in done.stdout

@@ -30,6 +30,11 @@ def partial_of(version: int, length: int = 2) -> PartialSample:
     return PartialSample(np.arange(length, dtype=np.int32), np.full(length, -0.5, np.float32), (Span(0, version),))
 
 
+def let_pass(queue: Clients, seconds: float) -> None:
+    """Lets that much time pass on the server's clock."""
+    queue.wait_for_weights("9999999999999-0", seconds)
+
+
 def run_out(queue: Clients, *ids: str) -> None:
     """Makes the leases of these tasks, or all of them, as old as they may get. The clock is not needed for that."""
     leased = [member.decode() for member in queue.client.zrange(queue.keys.leases, 0, -1)]

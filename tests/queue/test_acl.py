@@ -79,7 +79,6 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     assert submitter.waiting_chunk("a", 0) is None
     learner.publish(lineage, Published(version, "manifest", "digest"))
     assert submitter.admit() == 0
-    submitter.wait_for_event("0-0", 0.1)
 
     tasks = worker.lease("w1", version, 4).tasks
     assert worker.renew("w1", {task.id: 0 for task in tasks}) == []
@@ -92,7 +91,9 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     assert worker.join(Peer("w3", "there", "", leaf="price"), "0001.00000000/full").upstreams == ()
     assert worker.report("w2", "w1", "bad") == 1
     worker.withdraw("w1")
-    worker.wait_for_event("0-0", 0.1)
+    worker.wait_for_weights("0-0", 0.1)
+    assert worker.wait_for_work(0.1)
+    learner.wait_for_groups("0-0", 0.1)
     assert worker.published()
     learner.publish_keys(lineage, TRUST)
     assert worker.run_keys() == learner.run_keys() == TRUST

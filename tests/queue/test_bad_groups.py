@@ -50,7 +50,7 @@ def tell(queue: Clients, task: str, payload: bytes, kind: str = "group", **said:
     words = {"worker": "liar", "attempt": 0, "oldest": 0, "newest": 0, "lineage": 0}
     words |= {"samples": 2, "tokens": 6, "reward": "0.5000"} | said
     told = words.pop("worker"), task, *words.values()
-    answer: bytes = queue.client.fcall("eq1_complete", 1, queue.keys.prefix, *told, kind, payload)
+    (answer,) = queue.client.fcall("eq1_complete", 1, queue.keys.prefix, *told, kind, payload)
     return answer.decode()
 
 

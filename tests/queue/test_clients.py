@@ -36,6 +36,7 @@ FILES = {
     "worker": (WorkerQueue,),
     "peers": (PeerDirectory,),
     "backlog": (SubmitterQueue,),
+    "submission": (SubmitterQueue,),
     "learner": (LearnerQueue,),
     "lease_expiry": (Operator,),
     "operator": (Operator,),

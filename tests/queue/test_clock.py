@@ -70,3 +70,14 @@ def test_a_clock_that_was_ahead_delays_no_lease_that_is_taken_afterwards(queue: 
         queue.reclaim()
     harness.lease(2, "dead")
     wait_until(lambda: queue.reclaim() and harness.count("expired") == 2, "a dead worker's leases to run out", 10.0)
+
+
+def test_the_learner_waits_no_longer_for_what_is_late_when_the_clock_is_set_back(
+    queue: Clients, wall: WallClock
+) -> None:
+    harness = QueueHarness(queue, replace(RULES, s=0, late="wait", late_deadline_ms=50), prompts=1)
+    queue.reclaim()
+    harness.lease(1, "slow")
+    assert harness.drain(1).seats == 1
+    wall.set(-HOUR_MS)
+    wait_until(lambda: queue.reclaim() and harness.drain(1).seats == 0, "the end of the learner's wait", 10.0)

@@ -17,8 +17,8 @@ from echo_queue.records import Version
 from echo_queue.weights import delta, reader
 from echo_queue.weights.delta.codes import dtype_name
 from echo_queue.weights.manifest import Manifest, Route, TensorInfo, root_digest
+from echo_queue.weights.tensor_check import TensorCheck
 from echo_queue.weights.tensors import digest_of, empty
-from workers.weights.tensor_check import TensorCheck
 from workers.weights.transport import FetchedPart
 
 if TYPE_CHECKING:

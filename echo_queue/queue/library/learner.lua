@@ -80,6 +80,19 @@ local function repeat_drain(run, turn)
   return taken
 end
 
+-- Notes when the learner, which still needs that many groups, is to be told again: once half of what it lacks is ready. It
+-- then reads and checks them while it waits for the others, and wakes about log2(B) times for a batch. Groups for which
+-- seats are kept have to come before those that are ready can be handed out.
+local function await(run, needed, seats_kept)
+  local ready = redis.call('ZCARD', run.K.ready)
+  local lacking = math.max(needed - ready, math.min(needed, seats_kept))
+  if needed <= 0 then
+    redis.call('HDEL', run.K.state, 'enough')
+  else
+    redis.call('HSET', run.K.state, 'enough', ready + math.max(1, math.ceil(lacking / 2)))
+  end
+end
+
 local function with_entries(run, ids)
   local found = {}
   for _, id in ipairs(ids) do
@@ -100,6 +113,7 @@ local function drain(keys, args)
   local kept = seats(run)
   local need = math.max(0, tonumber(args[3]) - kept)
   local taken = repeat_drain(run, turn) or fresh_drain(run, need, turn, refs, back)
+  await(run, tonumber(args[3]) - #taken, kept)
   tell_returned(run, back.late + back.abandoned)
   admit(run)
   local left = outside(run)
@@ -244,12 +258,23 @@ local function uncommit(keys, args)
 end
 
 local ANNOUNCED_KEPT = 256
+local ANNOUNCED_WAKES_PER_S = 2000
 local DOCUMENT_MAX_BYTES = 65536
 
 -- Returns whether the pointer is at that version or a newer one.
 local function stands(run, lineage, number)
   local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
   return before and (before > lineage or (before == lineage and run.published >= number))
+end
+
+-- Tells workers of announced parts, but not of each: all workers together wake for them at most ANNOUNCED_WAKES_PER_S times
+-- a second. The publication, which follows, tells of the last ones.
+local function tell_announced(run, route, place)
+  local told_ms = tonumber(redis.call('HGET', run.K.coming, 'told_ms') or 0)
+  local workers = redis.call('ZCARD', run.K.workers)
+  if run.now >= told_ms and run.now - told_ms < 1000 * workers / ANNOUNCED_WAKES_PER_S then return end
+  redis.call('HSET', run.K.coming, 'told_ms', run.now)
+  tell_workers(run, 'announced', route .. ' ' .. place)
 end
 
 -- args: lineage number route place document. Parts of a route are announced in order and replace those of another route.
@@ -262,7 +287,7 @@ local function announce(keys, args)
   if redis.call('HGET', coming, 'route') ~= route then redis.call('DEL', coming) end
   redis.call('HSET', coming, 'route', route, 'last', place, place, args[5])
   redis.call('HDEL', coming, place - ANNOUNCED_KEPT)
-  tell(run, 'announced', route .. ' ' .. place)
+  tell_announced(run, route, place)
   return 1
 end
 
@@ -272,11 +297,14 @@ local function publish(keys, args)
   fence(run, args[1])
   local lineage, number = tonumber(args[1]), tonumber(args[2])
   if stands(run, lineage, number) then return 0 end
+  local withheld = not run.published -- without weights nobody could lease what there is
   redis.call('HSET', run.K.published, 'lineage', lineage, 'number', number, 'manifest', args[3], 'digest', args[4],
     'ms', run.now)
   redis.call('DEL', run.K.coming)
+  if withheld then offer(run, redis.call('XLEN', run.K.tasks) + redis.call('XLEN', run.K.retry)) end
   run.published = number
   tell(run, 'published', lineage .. '.' .. number)
+  tell_workers(run, 'published', lineage .. '.' .. number)
   admit(run)
   return 1
 end
@@ -332,6 +360,7 @@ local function resume(keys, args)
       run.published = nil
     end
     tell(run, 'resumed', run.lineage .. '.' .. version)
+    tell_workers(run, 'resumed', run.lineage .. '.' .. version)
   end
   return { run.lineage, run.state.committed or '' }
 end
@@ -378,6 +407,7 @@ local function finish(keys, args)
   redis.call('HDEL', run.K.state, 'reopened')
   redis.call('HSET', run.K.state, 'finished', run.now)
   tell(run, 'finished', run.v)
+  offer(run, redis.call('ZCARD', run.K.workers)) -- idle workers have something to learn as well
   return 1
 end
 

@@ -24,29 +24,6 @@ local function audit(keys)
   return answer
 end
 
--- Returns how many tasks each consumer holds, including consumers without a heartbeat or with a very old one.
-local function held_tasks(run)
-  local held = {}
-  for _, stream in ipairs({ 'tasks', 'retry' }) do
-    for _, row in ipairs(redis.call('XPENDING', run.K[stream], 'workers')[4] or {}) do
-      held[row[1]] = (held[row[1]] or 0) + row[2]
-    end
-  end
-  return held
-end
-
-local function beats(run)
-  local answer, held = {}, held_tasks(run)
-  local known = redis.call('ZRANGE', run.K.workers, 0, -1, 'WITHSCORES')
-  for place = 1, #known, 2 do
-    local name = known[place]
-    answer[#answer + 1] = { name, run.now - known[place + 1], redis.call('HGETALL', run.K['worker:' .. name]), held[name] or 0 }
-    held[name] = nil
-  end
-  for name, count in pairs(held) do answer[#answer + 1] = { name, -1, {}, count } end
-  return answer
-end
-
 local function counters(run)
   local answer = redis.call('HGETALL', run.K.stats)
   local tallies = hash(run.K.tallies)
@@ -56,6 +33,7 @@ local function counters(run)
   return answer
 end
 
+-- What a run holds, in numbers. Its workers are read by plain commands, a page at a time, so that many of them hold up nobody.
 local function status(keys)
   local run = open_run(keys)
   local K = run.K
@@ -68,7 +46,7 @@ local function status(keys)
       'dead', redis.call('XLEN', K.dead),
       'finished', is_finished(run) and 1 or 0,
       'learner_silent_ms', run.state.swept_ms and run.now - run.state.swept_ms or -1 },
-    beats(run),
+    run.now,
   }
 end
 

@@ -21,7 +21,7 @@ ALLOWED: Mapping[str, str] = {
     "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
     "echo_queue/launch/server_process.py:ServerProcess._held": "tries a lock and lets it go at once",
     "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log; the failpoint is `launch server`",
-    "echo_queue/launch/server_process.py:ServerProcess._keep_log_short": "a log",
+    "echo_queue/launch/log_file.py:keep_short": "a log",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "its temporary folder, which no program reads",
     "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
     "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a failpoint",

@@ -133,14 +133,14 @@ MUTATIONS = (
         "a task that was buried by hand is completed",
         "what an operator gave up is trained all the same, though the answer was that it is dead",
         LUA + "worker.lua",
-        "if stream == 'dead' and rest == BY_HAND then",
-        "if false then",
+        "if stream == 'dead' and rest == BY_HAND then return 'dead' end",
+        "",
         ("tests/queue/test_sets.py::test_what_an_operator_buried_stays_dead_though_its_worker_completes_it",),
     ),
     Mutation(
         "other prompts under a name that checkpoints hold",
         "after a loss of Redis, prompts that no model ever saw count as trained",
-        LUA + "backlog.lua",
+        LUA + "submission.lua",
         "if known and known:match('^%S+') ~= digest then",
         "if false then",
         (
@@ -168,7 +168,7 @@ MUTATIONS = (
     Mutation(
         "any name for a set",
         "a drain whose reply was lost cannot be repeated, and its groups are out of reach",
-        LUA + "backlog.lua",
+        LUA + "submission.lua",
         "if #name > SET_NAME_MAX or not name:match(SET_NAME) then",
         "if false then",
         ("tests/queue/test_sets.py::test_a_name_that_could_not_be_part_of_an_id_is_refused_by_client_and_server",),
@@ -375,11 +375,11 @@ MUTATIONS = (
     ),
     Mutation(
         "the queue's clock goes back with Redis'",
-        "no lease ends until a clock that was set back has caught up",
+        "the learner keeps seats for late groups until a clock that was set back has caught up",
         LUA + "state.lua",
-        "return tonumber(run.state.clock_ms or 0) + math.max(0, step)",
-        "return tonumber(run.state.clock_ms or 0) + step",
-        ("tests/queue/test_clock.py::test_what_dead_workers_hold_comes_back_after_the_clock_was_set",),
+        "return (run.clock_ms or 0) + math.max(0, step)",
+        "return (run.clock_ms or 0) + step",
+        ("tests/queue/test_clock.py::test_the_learner_waits_no_longer_for_what_is_late_when_the_clock_is_set_back",),
     ),
     Mutation(
         "a lease that was handed back is renewed",
@@ -467,7 +467,7 @@ MUTATIONS = (
     Mutation(
         "a chunk submitted twice counts twice",
         "prompts of a chunk whose message came twice are trained twice",
-        LUA + "backlog.lua",
+        LUA + "submission.lua",
         "if was.state == 'done' then return 0 end",
         "",
         ("tests/queue/test_admission.py::test_a_submission_repeated_adds_nothing",),
@@ -766,5 +766,86 @@ MUTATIONS = (
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
         ("tests/launch/test_supervisor.py::test_a_second_supervisor_is_refused",),
+    ),
+    Mutation(
+        "manifests removed before their archive is stored",
+        "a learner that dies in between has lost what proves that nothing was trained twice, and cannot resume",
+        "learner/recovery/archive.py",
+        """\
+            store.put(f"{folder_of(manifests[-1].name)}{blake3(data).hexdigest()}{SUFFIX}", data)
+            store.delete([folder_of(manifest.name) + MANIFEST for manifest in manifests])
+""",
+        """\
+            store.delete([folder_of(manifest.name) + MANIFEST for manifest in manifests])
+            store.put(f"{folder_of(manifests[-1].name)}{blake3(data).hexdigest()}{SUFFIX}", data)
+""",
+        ("tests/learner/recovery/test_checkpoint.py::test_a_crash_while_manifests_are_archived_loses_none",),
+    ),
+    Mutation(
+        "an archive believed without its digest",
+        "a damaged archive counts prompts as trained that no update saw",
+        "learner/recovery/archive.py",
+        "if blake3(data).hexdigest() != key.rpartition",
+        "if not data and blake3(data).hexdigest() != key.rpartition",
+        ("tests/learner/recovery/test_checkpoint.py::test_a_damaged_archive_is_named_and_never_believed",),
+    ),
+    Mutation(
+        "a Redis without an append-only file taken",
+        "a restart of that server forgets what was submitted",
+        "echo_queue/connections/redis_check.py",
+        "if facts.append_only is False:",
+        "if facts.append_only is False and settings.wait_replicas:",
+        ("tests/connections/test_redis_check.py::test_a_server_that_loses_data_is_refused_with_the_line_to_change",),
+    ),
+    Mutation(
+        "dead tasks keep tracebacks for ever",
+        "a broken environment fills memory with the same traceback a million times, and all work stops",
+        LUA + "state.lua",
+        "if redis.call('XLEN', run.K.dead) >= DEAD_WHOLE then",
+        "if redis.call('XLEN', run.K.dead) < 0 then",
+        (
+            "tests/queue/test_bounds.py::"
+            "test_the_reasons_of_the_first_thousand_dead_tasks_are_whole_and_the_others_short",
+        ),
+    ),
+    Mutation(
+        "tasks that nobody is told of",
+        "idle workers stand still until they look by themselves, while prompts wait",
+        LUA + "state.lua",
+        "if stream ~= 'dead' then offer(run, 1) end",
+        "",
+        ("tests/queue/test_waits.py::test_a_task_that_comes_back_is_offered",),
+    ),
+    Mutation(
+        "offers that outlive their tasks",
+        "an idle worker asks for tasks without a pause until it has used up all that was ever offered",
+        LUA + "worker.lua",
+        "if not full then redis.call('DEL', run.K.offers) end",
+        "",
+        ("tests/queue/test_waits.py::test_a_lease_that_finds_nothing_withdraws_what_was_offered",),
+    ),
+    Mutation(
+        "a learner that is not told of its groups",
+        "the batch is ready and the learner waits for its own next look",
+        LUA + "worker.lua",
+        "if ready >= run.enough and ready - added < run.enough then",
+        "if false then",
+        ("tests/queue/test_waits.py::test_a_completion_of_many_groups_tells_once_that_they_are_enough",),
+    ),
+    Mutation(
+        "each completion told",
+        "the learner drains once for each group of its batch",
+        LUA + "worker.lua",
+        "if ready >= run.enough and ready - added < run.enough then",
+        "if true then",
+        ("tests/queue/test_waits.py::test_a_learner_is_told_when_half_of_what_it_lacks_is_ready",),
+    ),
+    Mutation(
+        "a worker fed by one that it feeds",
+        "workers wait for one another's bytes in a circle, and read the store only once they lose patience",
+        LUA + "peers.lua",
+        "if its_place > place or above >= place then return end",
+        "if its_place > place then return end",
+        ("tests/queue/test_peers.py::test_workers_that_join_in_any_order_and_manner_never_wait_in_a_circle",),
     ),
 )

@@ -187,7 +187,7 @@ def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(pe
             member.fetch(route)
         peer_harness.heartbeat("b")
         peer_harness.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
-    chain = peer_harness.queue.client.lrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1)
+    chain = peer_harness.queue.client.zrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1)
     assert chain == [b"a", b"b"]
 
 
@@ -428,6 +428,40 @@ def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(peer_harness: Pee
     member = peer_harness.member("b")
     assert member.fetch(route) == (route.size, 0)
     assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:liar") == [b"unreachable b"]
+
+
+@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"EQ1 9999999999 " + b"0" * 64 + b"\r\n\r\n"])
+def test_a_service_that_is_no_peer_gets_not_one_byte_of_whoever_was_sent_to_it(
+    peer_harness: PeerHarness, says: bytes
+) -> None:
+    """A worker may name any address as its own; a peer proves that it is one before a request is sent."""
+    route = peer_harness.publish(*random_parts(4))
+    got: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(says)
+                got.append(connection.recv(4096))
+
+        service = threading.Thread(target=serve)
+        service.start()
+        peer_harness.heartbeat("odd")
+        peer_harness.queue.join(Peer("odd", "default", f"127.0.0.1:{listener.getsockname()[1]}"), route.name)
+        assert peer_harness.member("b").fetch(route) == (route.size, 0)
+        service.join(timeout=60)
+    assert got == [b""]
+
+
+def test_no_connection_is_made_to_an_address_outside_the_networks_of_peers(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(4))
+    liar = peer_harness.liar("liar", route, silent)
+    member = peer_harness.member("b", peer_host="10.0.0.7", peer_networks=["10.0.0.0/8"])
+    assert member.fetch(route) == (route.size, 0)
+    assert liar.accepted == 0
+    with pytest.raises(ServiceError, match=r"weights\.peer_host: 10\.0\.0\.7 is no address of a peer"):
+        peer_harness.member("c", peer_host="10.0.0.7", peer_networks=["192.168.0.0/16"])
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "a..b:80", ":", "no-such-host.invalid:80"])

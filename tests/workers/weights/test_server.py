@@ -16,7 +16,7 @@ from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.part_file import PartFile
 from workers.weights.peers import server as serving
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
-from workers.weights.peers.peer_auth import PeerAuth
+from workers.weights.peers.peer_auth import GREETING_END, PeerAuth
 from workers.weights.peers.server import CONNECTIONS, STRANGERS_PER_ADDRESS, PeerServer
 
 NAME = "w1"
@@ -43,8 +43,11 @@ class PeerServerHarness:
         self.land(*range(PARTS))
 
     def call(self, host: str = "127.0.0.1") -> socket.socket:
-        """Connects to the server, from the address `host`."""
-        return socket.create_connection(("127.0.0.1", self.server.port), timeout=10, source_address=(host, 0))
+        """Connects to the server, from the address `host`, and hears its greeting."""
+        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=10, source_address=(host, 0))
+        greeting = exactly(connection, len(self.tokens.greeting(NAME)))
+        self.tokens.check_greeting(greeting.removesuffix(GREETING_END), NAME)
+        return connection
 
     def peer(self, host: str = "127.0.0.1") -> socket.socket:
         """Connects, and shows a valid token."""

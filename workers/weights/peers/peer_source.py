@@ -1,5 +1,6 @@
 """A peer as a source: another worker, which is asked for a part over HTTP and sends its chunks in order.
 
+- Nothing is sent before the server has proved that it is the peer that it is said to be.
 - No peer is trusted: a chunk counts when `PartFile.write` has compared it, and any other input (a wrong length, fewer
   bytes, no HTTP) ends the read with a `SourceFailed` that gives the reason.
 - A silent peer is asked on another connection how far it is. One that answers is waiting itself, and may go on waiting;
@@ -14,7 +15,9 @@ from echo_queue.queue import Upstream
 from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import BadSource, SourceFailed
 from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
+from workers.weights.peers.peer_addresses import PeerAddresses, Refused
 from workers.weights.peers.peer_auth import PeerAuth
+from workers.weights.peers.peer_auth import Refused as NoPeer
 from workers.weights.peers.source_choice import silence_s
 
 PEER = "peer"
@@ -24,7 +27,7 @@ FADE = 0.75
 
 
 class UnreachablePeer(SourceFailed):
-    """No connection to the peer could be made."""
+    """No connection to the peer could be made, or whoever answers at its address is not that peer."""
 
 
 class SilentPeer(SourceFailed):
@@ -48,11 +51,14 @@ class PeerSource:
 
     kind = PEER
 
-    def __init__(self, upstream: Upstream, worker: str, tokens: PeerAuth, deadline_s: float) -> None:
+    def __init__(
+        self, upstream: Upstream, worker: str, tokens: PeerAuth, addresses: PeerAddresses, deadline_s: float
+    ) -> None:
         self.name = upstream.worker
         self._address = upstream.address
         self._worker = worker
         self._tokens = tokens
+        self._addresses = addresses
         self._deadline_s = deadline_s
         self._idle: list[Wire] = []
         self._pace = 0.0
@@ -127,7 +133,7 @@ class PeerSource:
         wire: Wire | None = None
         while True:
             known = None if fresh or wire is not None else self._kept()
-            wire = known or self._connect(deadline_s)
+            wire = known or self._connect(max(0.0, give_up - time.monotonic()))
             try:
                 wire.send(head, deadline_s)
                 answer = wire.head(max(0.0, give_up - time.monotonic()))
@@ -162,9 +168,19 @@ class PeerSource:
         return answer
 
     def _connect(self, deadline_s: float) -> Wire:
-        host, _, port = self._address.rpartition(":")
+        """Connects, and waits for the peer's greeting."""
+        give_up = time.monotonic() + deadline_s
         try:
-            place = (host.strip("[]"), int(port))
-            return Wire(socket.create_connection(place, timeout=min(CONNECT_S, deadline_s)))
-        except (OSError, ValueError, OverflowError) as error:
+            place = self._addresses.place_of(self._address)
+            wire = Wire(socket.create_connection(place, timeout=min(CONNECT_S, deadline_s)))
+        except (OSError, Refused) as error:
             raise UnreachablePeer(f"{self.name} cannot be reached at {self._address}: {error}") from None
+        try:
+            self._tokens.check_greeting(wire.head(give_up - time.monotonic()) or b"", self.name)
+        except Silent:
+            wire.close()
+            raise SilentPeer(f"{self.name} says nothing at {self._address}") from None
+        except (Garbled, Gone, NoPeer):
+            wire.close()
+            raise UnreachablePeer(f"{self._address} is not the peer {self.name}") from None
+        return wire

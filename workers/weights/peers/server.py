@@ -1,5 +1,6 @@
 """Serves verified chunks to peers over HTTP (`http1` describes the protocol), each as soon as it has arrived here.
 
+- The server speaks first, and proves that it is a peer.
 - A request needs a token for its very path, and only parts in the part cache are served: a path is looked up in the
   cache, never opened as a file.
 - Bytes go from the page cache to the socket (`sendfile`). Uploads stay below a cap, if there is one. A few streams are
@@ -175,7 +176,8 @@ class PeerServer:
             leaves.wire.shut()
         if full:
             with suppress(Silent, Gone):
-                visitor.wire.send(answer_head(503, retry_after=RETRY_AFTER_S), ACCEPT_S)
+                greeting = self._tokens.greeting(self.name)
+                visitor.wire.send(greeting + answer_head(503, retry_after=RETRY_AFTER_S), ACCEPT_S)
             visitor.wire.close()
             return
         try:
@@ -192,6 +194,7 @@ class PeerServer:
         """Peer thread: answers requests until the connection ends."""
         wire = visitor.wire
         try:
+            wire.send(self._tokens.greeting(self.name), STRANGER_S)
             while not self._stop.is_set() and self._answer(visitor):
                 pass
         except Garbled:
