@@ -71,8 +71,7 @@ def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
         yield from error.problems
         return
     except EchoQueueError as error:
-        if not (config.run.dir / "metrics.jsonl").exists():
-            yield from error.problems
+        yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
         return
     if rows:
         yield from _columns(config, function, _shared(rows))

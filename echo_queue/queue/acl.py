@@ -69,7 +69,7 @@ SUBMITTER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "forks")),
     ("%R~", "+xlen", ("tasks", "retry", "replay")),
     ("%W~", "+xadd", ("tasks", "events")),
-    ("~", "+rpush +lpop", ("offers",)),
+    ("~", "+rpush +ltrim", ("offers",)),
     ("~", "+hincrby", ("state", "stats", "set:*")),
     ("%W~", "+hset", ("open",)),
     ("~", "+hgetall +hget +hmget +hset +hincrby", ("set:*", "chunks:*")),

@@ -21,6 +21,17 @@ local function unfit(run, group)
   return too_late(run, group) or abandoned(run, group.lineage, group.newest)
 end
 
+-- Returns the entry, the id and the versions of a group that `ready` or `in_hand` lists. One that a worker's user has made up
+-- is struck off the list, and counted.
+local function listed(run, list, member)
+  local entry, id = member:match('^(%S+) (.+)$')
+  local stream, at, rest = place_of(run, id or '')
+  local group = stream == 'replay' and at == entry and made(rest) or {}
+  if group.oldest then return entry, id, group end
+  redis.call('ZREM', run.K[list], member)
+  count(run, 'forged')
+end
+
 -- Returns the number of seats kept for groups in flight that would be too late after the next update and must be waited
 -- for. They are kept from the time when the learner first wanted one for that update until the deadline.
 local function seats(run)
@@ -38,9 +49,8 @@ end
 
 -- Takes the group off the ready list into the learner's hands, or sends it back.
 local function hand_out(run, member, taken, refs, back)
-  local entry, id = member:match('^(%S+) (.+)$')
-  local _, _, rest = place_of(run, id)
-  local group = made(rest)
+  local entry, id, group = listed(run, 'ready', member)
+  if not entry then return end
   if unfit(run, group) then
     local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
     back[cause] = back[cause] + 1
@@ -131,39 +141,17 @@ local function pending(keys, args)
   local groups, refs, returned, looked = {}, {}, 0, 0
   for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, args[2], args[2] + DRAIN_MAX - 1)) do
     if returned == RETURN_MAX then break end
-    local entry, id = member:match('^(%S+) (.+)$')
-    local _, _, rest = place_of(run, id)
-    local group = made(rest)
-    if unfit(run, group) then
+    local entry, id, group = listed(run, 'in_hand', member)
+    if entry and unfit(run, group) then
       return_group(run, id, entry, group, refs)
       returned = returned + 1
-    else
+    elseif entry then
       groups[#groups + 1] = { id, entry }
     end
     looked = looked + 1
   end
   tell_returned(run, returned)
   return { groups, refs, looked }
-end
-
--- Sends back at most so many tasks in flight whose generating version lies in the given range. Returns how many.
-local function send_back_range(run, low, high, most, late)
-  local ids = redis.call('ZRANGEBYSCORE', run.K.in_flight, low, high, 'LIMIT', 0, most)
-  for _, id in ipairs(ids) do
-    local stream, entry = place_of(run, id)
-    if is_task(stream) then
-      send_back(run, id, stream, entry, { too_late = late })
-    else
-      forget_lease(run, id)
-    end
-  end
-  count(run, 'cancelled', #ids)
-  return #ids
-end
-
--- One step: what is in flight and can no longer be trained goes back. Until then its completion is refused.
-local function cancel_late(run, most)
-  return send_back_range(run, '-inf', '(' .. (run.v - run.s), most, true)
 end
 
 -- args: lineage. One step of what `resume` leaves to be done, before the learner advances: tasks in flight by versions that the

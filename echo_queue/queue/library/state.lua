@@ -283,10 +283,12 @@ local function tell_learner(run, kind, what)
   note(run, 'arrivals', WAKES_KEPT, kind, what)
 end
 
--- Wakes as many idle workers, those that have waited longest first.
+-- Wakes one idle worker for each of so many tasks, those that have waited longest first.
 local function offer(run, tasks)
-  for _ = 1, math.min(tasks, OFFERS_MAX) do
-    if redis.call('RPUSH', run.K.offers, '1') > OFFERS_MAX then redis.call('LPOP', run.K.offers) end
+  local marks = {}
+  for place = 1, math.min(tasks, OFFERS_MAX) do marks[place] = '1' end
+  if marks[1] and redis.call('RPUSH', run.K.offers, unpack(marks)) > OFFERS_MAX then
+    redis.call('LTRIM', run.K.offers, 0, OFFERS_MAX - 1)
   end
 end
 
