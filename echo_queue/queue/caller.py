@@ -75,8 +75,8 @@ FIXES = {
     "EQREFUSED": "this worker is broken, or of another release; restart it with the release of the services",
     "EQSET": "submit other prompts under another name (prompts.set), or this set exactly as it was declared, in chunks "
     "of the same size (prompts.chunk)",
-    "EQNAME": "delete this run's keys in Redis, which the checkpoints replace, and submit these prompts under another "
-    "name (prompts.set); or give the run another name (run.name)",
+    "EQNAME": "delete this run's keys in Redis, since the checkpoints know what is trained, and submit its sets again, "
+    "these prompts under another name (prompts.set); or give the run another name (run.name)",
 }
 REFUSED = "this role's Redis user may not do that; docs/rights.md lists the rights of each"
 PASSWORD = "check the user's name and its password"

@@ -1,4 +1,4 @@
-"""The queue client of submitters and Celery workers: the moves of `library/backlog.lua`."""
+"""The queue client of submitters and Celery workers: the moves of `library/submission.lua`, and `admit`."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
 
 SET_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
-"""A set's name is part of task ids and of object names. The server checks it, too (`library/backlog.lua`)."""
+"""A set's name is part of task ids and of object names. The server checks it, too (`library/submission.lua`)."""
 
 
 class Submissions(Client):
@@ -65,7 +65,7 @@ class Admission(Client):
 class SubmitterQueue(Submissions, Admission):
     """Declares sets and brings their chunks into the backlog, as Redis user `submitter`.
 
-    Its moves are those of `library/backlog.lua`.
+    Its moves are those of `library/submission.lua` and `library/backlog.lua`.
     """
 
     ROLE: ClassVar["Role"] = "submitter"

@@ -37,6 +37,7 @@ FILES = {
     "worker": (WorkerQueue,),
     "peers": (PeerDirectory,),
     "backlog": (SubmitterQueue,),
+    "submission": (SubmitterQueue,),
     "learner": (LearnerQueue,),
     "lease_expiry": (Operator,),
     "operator": (Operator,),

@@ -85,7 +85,7 @@ KEYS
   events         stream  events of the run, for people; informational, trimmed
 
 MOVES (one method each of a role's client in `echo_queue.queue`)
-  declare, submit, reject      chunk -> backlog; reject: unreadable chunk         backlog.lua
+  declare, submit, reject      chunk -> backlog; reject: unreadable chunk         submission.lua
   admit                        backlog -> tasks                                   backlog.lua
   lease, renew, release, fail  within tasks and retry                             worker.lua
   progress, discard            store, drop the partial rollout of a leased task   partials.lua

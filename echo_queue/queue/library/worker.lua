@@ -247,10 +247,7 @@ local function complete_one(run, worker, group)
     local first = made(rest)
     return first.worker == worker and first.attempt == group.attempt and 'repeated' or 'duplicate'
   end
-  if stream == 'dead' and rest == BY_HAND then
-    tally(run, 'dead_completion')
-    return 'dead'
-  end
+  if stream == 'dead' and rest == BY_HAND then return 'dead' end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
       note_version(run, id, oldest)
@@ -283,7 +280,8 @@ local function tell_arrived(run, added)
 end
 
 -- What the tallies call the outcome of a completion; `repeated` is accepted already, and counted.
-local OUTCOMES = { accepted = 'completed', duplicate = 'duplicate', late = 'late_completion', unknown = 'unknown' }
+local OUTCOMES = { accepted = 'completed', duplicate = 'duplicate', late = 'late_completion', dead = 'dead_completion',
+  unknown = 'unknown' }
 
 -- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload, and the same of each further group.
 -- Returns the outcomes in the same order. All groups are checked before the first one is moved.

@@ -133,14 +133,14 @@ MUTATIONS = (
         "a task that was buried by hand is completed",
         "what an operator gave up is trained all the same, though the answer was that it is dead",
         LUA + "worker.lua",
-        "if stream == 'dead' and rest == BY_HAND then",
-        "if false then",
+        "if stream == 'dead' and rest == BY_HAND then return 'dead' end",
+        "",
         ("tests/queue/test_sets.py::test_what_an_operator_buried_stays_dead_though_its_worker_completes_it",),
     ),
     Mutation(
         "other prompts under a name that checkpoints hold",
         "after a loss of Redis, prompts that no model ever saw count as trained",
-        LUA + "backlog.lua",
+        LUA + "submission.lua",
         "if known and known:match('^%S+') ~= digest then",
         "if false then",
         (
@@ -168,7 +168,7 @@ MUTATIONS = (
     Mutation(
         "any name for a set",
         "a drain whose reply was lost cannot be repeated, and its groups are out of reach",
-        LUA + "backlog.lua",
+        LUA + "submission.lua",
         "if #name > SET_NAME_MAX or not name:match(SET_NAME) then",
         "if false then",
         ("tests/queue/test_sets.py::test_a_name_that_could_not_be_part_of_an_id_is_refused_by_client_and_server",),
@@ -532,7 +532,7 @@ MUTATIONS = (
     Mutation(
         "a chunk submitted twice counts twice",
         "prompts of a chunk whose message came twice are trained twice",
-        LUA + "backlog.lua",
+        LUA + "submission.lua",
         "if was.state == 'done' then return 0 end",
         "",
         ("tests/queue/test_admission.py::test_a_submission_repeated_adds_nothing",),
