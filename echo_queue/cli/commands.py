@@ -1,11 +1,13 @@
 """The commands of `echo-queue`, as thin as they can be. Nearly all take the TOML file of a run first."""
 
 import logging
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
 from echo_queue.launch.roles import become
@@ -17,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 ONE_MACHINE, ROLES, INSPECT, PREPARE = "Everything on this machine", "One role", "Inspect and repair", "Before a run"
 
@@ -30,6 +33,21 @@ WeightsVersion = Annotated[
     str, typer.Argument(metavar="VERSION", help="LINEAGE.NUMBER; default: the latest.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"echo-queue {version('echo-queue')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Takes the options that stand before a command."""
 
 
 @app.command(rich_help_panel=ONE_MACHINE)
@@ -78,6 +96,16 @@ def worker(
 
 
 @app.command(rich_help_panel=ROLES)
+def notices(
+    config: ConfigFile,
+    file: Annotated[Path, typer.Argument(help="The file that this machine's workers watch.", show_default=False)],
+) -> None:
+    """Write the spot notices of this machine to FILE, for workers in containers. rollout.preemption names the cloud."""
+    load(config)
+    become("workers.preemption.relay", config, str(file))
+
+
+@app.command(rich_help_panel=ROLES)
 def learner(config: ConfigFile) -> None:
     """Run the learner: it drains groups within S, updates the model, and publishes and checkpoints its weights."""
     from echo_queue.estimate import refusals
@@ -85,6 +113,17 @@ def learner(config: ConfigFile) -> None:
     if problems := tuple(refusals(load(config))):
         raise ConfigError(*problems)
     become("learner", config)
+
+
+@app.command("redis-users", rich_help_panel=PREPARE)
+def redis_users(config: ConfigFile) -> None:
+    """Print the ACL file for a Redis of your own: a user for each role, with the digest of its password.
+
+    The passwords come from ECHO_QUEUE_WORKER_REDIS_PASSWORD and so on, or from the file that ..._FILE names.
+    """
+    from echo_queue.cli.redis_users import print_acl_file
+
+    print_acl_file(load(config))
 
 
 @app.command("init-model", rich_help_panel=PREPARE)
@@ -202,11 +241,18 @@ def report(config: ConfigFile) -> None:
 
 
 @config_app.command("check")
-def config_check(config: ConfigFile, as_json: Json = False) -> None:
-    """Report every problem with CONFIG, including unreachable services. The exit code is 2 if there is a problem."""
+def config_check(
+    config: ConfigFile,
+    role: Annotated[For, typer.Option("--for", help="What this machine is to do.")] = For.run,
+    as_json: Json = False,
+) -> None:
+    """Report all that is wrong with CONFIG here: keys, model, packages, environment, prompts, services.
+
+    The exit code is 2 if anything is.
+    """
     from echo_queue.cli.config import check
 
-    raise typer.Exit(check(config, as_json=as_json))
+    raise typer.Exit(check(config, role, as_json=as_json))
 
 
 @config_app.command("reference")

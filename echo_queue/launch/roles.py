@@ -11,9 +11,10 @@ from typing import Literal, NoReturn
 
 from echo_queue.errors import ConfigError, Problem
 
-Program = Literal["workers", "learner", "learner.base_model", "learner.recovery.rewind"]
+Program = Literal["workers", "workers.preemption.relay", "learner", "learner.base_model", "learner.recovery.rewind"]
 EXTRA: dict[Program, str] = {
     "workers": "worker",
+    "workers.preemption.relay": "worker",
     "learner": "learner",
     "learner.base_model": "learner",
     "learner.recovery.rewind": "learner",

@@ -42,6 +42,15 @@ class User:
         return f"user {self.name} reset on #{hashlib.sha256(self.password.encode()).hexdigest()} {self.rules}"
 
 
+def acl_file(users: Sequence[User]) -> str:
+    """Returns the content of `aclfile`. Without users, everybody who reaches the server has all rights."""
+    lines = [user.line() for user in users]
+    # No client can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without
+    # rights, every transaction and function call in it would be refused, and so forgotten.
+    lines.append(f"user default reset {'off' if users else 'on nopass'} ~* &* +@all")
+    return "\n".join(lines) + "\n"
+
+
 class RedisServer:
     """A server whose data lies in `directory`.
 
@@ -156,11 +165,7 @@ class RedisServer:
 
     def _write_acl(self) -> None:
         """Writes the ACL file, at each start, so that an upgrade's rules apply to an old run."""
-        lines = [user.line() for user in self.users]
-        # No client can log in as an "off" user, but Redis 7.0 replays its append-only file as `default`: without
-        # rights, every transaction and function call in it would be refused, and so forgotten.
-        lines.append(f"user default reset {'off' if self.users else 'on nopass'} ~* &* +@all")
-        write_atomically(self.dir / "users.acl", ("\n".join(lines) + "\n").encode(), "users", mode=0o600)
+        write_atomically(self.dir / "users.acl", acl_file(self.users).encode(), "users", mode=0o600)
 
     def _load_acl(self) -> None:
         self._write_acl()

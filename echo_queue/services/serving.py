@@ -9,15 +9,16 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import redis
 
 from echo_queue.config import Config
+from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
-from echo_queue.connections.secrets import ROLES, GeneratedSecrets, generate
+from echo_queue.connections.secrets import ROLES, Role, generate
 from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.signals import set_on_signals
@@ -51,7 +52,8 @@ class Services:
         secrets = generate(directory)
         try:
             if self.config.redis.url == EMBEDDED:
-                server = RedisServer(directory / "redis", self.config.redis.program, users(self.config, secrets))
+                known = users(self.config.run.name, secrets.redis)
+                server = RedisServer(directory / "redis", self.config.redis.program, known)
                 self._keep("Redis", server, partial(self._ready_redis, server))
             else:
                 self._install(connect_redis(self.config, "admin"))
@@ -59,7 +61,9 @@ class Services:
                 store = S3Server(directory / "store", secrets.store)
                 self._keep("object store", store, partial(self._ready_store, store))
             else:
-                _log_put_once(connect_store(self.config, "admin"))
+                external = connect_store(self.config, "admin")
+                store_check.check(external)
+                _log_put_once(external)
         except BaseException:
             self.stop()
             raise
@@ -149,10 +153,10 @@ class Watched:
             log.warning("%s did not start again: %s", self.name, error)
 
 
-def users(config: Config, secrets: GeneratedSecrets) -> list[User]:
-    """Returns one Redis user per role, named as the role; `admin` comes first."""
-    prefix = CELERY_PREFIX.format(run=config.run.name)
-    return [User(role, secrets.redis[role], rules(role, config.run.name, prefix)) for role in ROLES]
+def users(run: str, passwords: Mapping[Role, str], name: str = "{role}") -> list[User]:
+    """Returns one Redis user per role; `admin` comes first. In `name`, `{role}` stands for the role."""
+    prefix = CELERY_PREFIX.format(run=run)
+    return [User(name.replace("{role}", role), passwords[role], rules(role, run, prefix)) for role in ROLES]
 
 
 def serve(config: Config, stop: threading.Event | None = None, backoff: RestartBackoff = BACKOFF) -> None:

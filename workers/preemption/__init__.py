@@ -15,7 +15,7 @@ from workers.preemption.notice_source import NoticeSource
 from workers.preemption.notice_watcher import NoticeWatcher
 from workers.shutdown import Shutdown
 
-__all__ = ["watch"]
+__all__ = ["source", "watch"]
 
 
 def watch(config: Preemption, shutdown: Shutdown) -> None:
@@ -23,10 +23,11 @@ def watch(config: Preemption, shutdown: Shutdown) -> None:
     if config.watch == "signal":
         signals.watch(shutdown)
     elif config.watch != "none":
-        NoticeWatcher(_source(config), shutdown, config.poll_s).start()
+        NoticeWatcher(source(config), shutdown, config.poll_s).start()
 
 
-def _source(config: Preemption) -> NoticeSource:
+def source(config: Preemption) -> NoticeSource:
+    """Returns the source that `config.watch` names: a cloud's metadata server, or a file."""
     match config.watch:
         case "aws":
             return Aws(config.endpoint or Aws.ENDPOINT)

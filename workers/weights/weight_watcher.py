@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LISTEN_S = 2.0
-KINDS = ("published", "resumed", "announced")
+LISTEN_S = 5.0
+"""The longest wait for an event, after which the watcher looks by itself."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 FATAL = (KeyChanged, OtherBase)
 """Errors after which trying again is of no use."""
@@ -98,7 +98,7 @@ class WeightWatcher(threading.Thread):
                 if latest_weights.published is not None:
                     self._follow(latest_weights.published)
                 self._on_announced(latest_weights.announced)
-                cursor, pause_s = self._queue.wait_for_event(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
+                cursor, pause_s = self._queue.wait_for_weights(cursor, LISTEN_S), FIRST_PAUSE_S
             except Exception as error:
                 if self._closed:
                     return

@@ -220,7 +220,7 @@ def entry_words() -> list[bytes]:
 def take_beat(data: bytes) -> None:
     """Name, then words in pairs, as Redis hands out a hash."""
     name, *words = data.split(b"\0")
-    status = replies.worker_of([name, 5, words[: len(words) // 2 * 2], 0])
+    status = replies.worker_of(name, 5, dict(zip(words[::2], words[1::2], strict=False)), 0)
     assert status.heartbeat is None or isinstance(status.heartbeat, Heartbeat)
 
 

@@ -106,7 +106,7 @@ class PeerHarness:
 
     def await_joined(self, name: str, route: Route) -> None:
         chain = f"{self.queue.keys.prefix}chain:default:{route.name}"
-        wait_until(lambda: name.encode() in self.queue.client.lrange(chain, 0, -1), f"{name} in the chain")
+        wait_until(lambda: name.encode() in self.queue.client.zrange(chain, 0, -1), f"{name} in the chain")
 
     def heartbeat(self, name: str) -> None:
         self.queue.heartbeat(name, Heartbeat("engine", VERSION, "idle"), 60.0)

@@ -187,7 +187,7 @@ def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(pe
             member.fetch(route)
         peer_harness.heartbeat("b")
         peer_harness.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
-    chain = peer_harness.queue.client.lrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1)
+    chain = peer_harness.queue.client.zrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1)
     assert chain == [b"a", b"b"]
 
 

@@ -1,0 +1,48 @@
+# The whole example, with a provider that makes things up: every reference between modules holds.
+
+mock_provider "google" {
+  mock_resource "google_service_account" {
+    defaults = { email = "eq-w@my-project.iam.gserviceaccount.com" }
+  }
+}
+
+variables {
+  project          = "my-project"
+  region           = "us-central1"
+  run_name         = "qwen3-0-6b-gsm8k"
+  config_file      = "./tests/run.toml"
+  pools_file       = "./pools.example.json"
+  image            = "docker.io/example/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+  redis_address    = "198.51.100.4"
+  bucket           = "my-bucket"
+  store_region     = "us-east-1"
+  max_usd_per_hour = 20
+}
+
+run "makes_the_pools_of_its_region" {
+  command = apply
+
+  assert {
+    condition     = output.groups == { "google-l4" = "eq-qwen3-0-6b-gsm8k-google-l4" }
+    error_message = "The pool of Google Cloud, and not that of AWS."
+  }
+}
+
+run "makes_empty_secrets_that_workers_alone_read" {
+  command = plan
+
+  assert {
+    condition     = keys(google_secret_manager_secret_iam_member.worker) == ["store-access-key", "store-secret-key", "worker"] && alltrue([for one in values(google_secret_manager_secret_iam_member.worker) : one.role == "roles/secretmanager.secretAccessor"])
+    error_message = "Three secrets, read by the workers' account."
+  }
+}
+
+run "refuses_redis_by_name" {
+  command = plan
+
+  variables {
+    redis_address = "redis.example.org"
+  }
+
+  expect_failures = [var.redis_address]
+}

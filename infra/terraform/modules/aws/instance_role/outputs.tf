@@ -1,0 +1,4 @@
+output "profile" {
+  description = "Name of the instance profile."
+  value       = aws_iam_instance_profile.machine.name
+}

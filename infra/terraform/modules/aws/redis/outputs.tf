@@ -1,0 +1,4 @@
+output "instance" {
+  description = "Id of the machine, for a session through SSM."
+  value       = aws_instance.redis.id
+}
