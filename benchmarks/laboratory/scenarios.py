@@ -25,6 +25,7 @@ REGIONS = ("east", "west")
 MISSED = 8
 """The number of versions missed, which one delta spans."""
 SERVING_S = PUBLISHED_S = 300.0
+FROZEN = "relay frozen at 50 %"
 TOLD, ANNOUNCED = "uploaded, then told", "uploaded, announced"
 UPLOADED_PART_BYTES = 4 << 20
 """Small parts: a model of 14 GB has some 200 parts of the usual size, and the laboratory's would have one or two."""
@@ -46,7 +47,7 @@ def killed(lab: Laboratory, peers: int, rounds: int) -> Series:
 
 def frozen(lab: Laboratory, peers: int, rounds: int) -> Series:
     """Stops a relay at 50 % with its connections open, so that only a deadline reveals it."""
-    return _struck(lab, peers, rounds, "relay frozen at 50 %", lambda node: os.kill(node.process.pid, signal.SIGSTOP))
+    return _struck(lab, peers, rounds, FROZEN, lambda node: os.kill(node.process.pid, signal.SIGSTOP))
 
 
 def corrupting(lab: Laboratory, peers: int, rounds: int) -> Series:

@@ -412,7 +412,8 @@ class Weights(Section):
     cache_max_bytes: Positive = 68_719_476_736
     """Worker: size of the part cache. Beyond it, the parts used least recently are removed."""
     chunk_deadline_s: Seconds = 5.0
-    """Worker: it leaves a peer that delivers nothing for this long, and asks the next source."""
+    """Worker: it leaves a peer that is silent for this long, and asks the next source. Where it knows the peer's rate,
+    it leaves it sooner."""
 
 
 class Submission(Section):

@@ -16,6 +16,7 @@ from benchmarks import broadcast
 from benchmarks.laboratory import system
 from benchmarks.laboratory.figures import Arrival, Late, Outcome, Uploaded, series, spread
 from benchmarks.laboratory.network import MEMORY, PREFIX, Network, address_of, namespace_of, shaping
+from benchmarks.laboratory.scenarios import FROZEN
 from benchmarks.laboratory.system import CommandError, run
 from tests.waiting import wait_until
 
@@ -74,6 +75,7 @@ def figures(**changes: object) -> broadcast.Figures:
     """All promises kept: 4 peers in 1.04 F/B of 10 s, and troubles that cost 10 % and a deadline at most."""
     peers = replace(series("peers", [FAST], 100, 10.0), nodes=4, ratio=spread([1.04]))
     killed = replace(peers, what="relay killed at 50 %", ratio=spread([1.64]))
+    frozen = replace(peers, what=FROZEN, ratio=spread([1.29]))
     apart = replace(peers, what="two regions", ratio=spread([9.0]))
     found = broadcast.Figures(
         machine="2 processors",
@@ -85,7 +87,7 @@ def figures(**changes: object) -> broadcast.Figures:
         bound_s=10.0,
         baselines=(),
         peers=(peers,),
-        trouble=(killed, apart),
+        trouble=(killed, apart, frozen),
         late=late(1.05),
         uploads=(uploaded(0.2),),
     )
@@ -94,7 +96,7 @@ def figures(**changes: object) -> broadcast.Figures:
 
 def test_promises_that_are_kept_are_said_to_be() -> None:
     targets = broadcast.targets_of(figures(), timed=True)
-    assert len(targets) == 8
+    assert len(targets) == 9
     assert all(targets.values())
 
 
@@ -104,6 +106,7 @@ def test_promises_that_are_kept_are_said_to_be() -> None:
         ("every delivered part", {"late": late(1.0, wrong=1)}),
         ("T_last at most 1.05 F/B with 4 peers", {"peers": (replace(figures().peers[0], ratio=spread([1.06])),)}),
         ("relay killed", {"trouble": (replace(figures().trouble[0], ratio=spread([1.66])),)}),
+        ("relay frozen", {"trouble": (replace(figures().trouble[2], ratio=spread([1.31])),)}),
         ("per region", {"trouble": (replace(figures().trouble[1], origin=spread([1.06])),)}),
         ("a worker that joins late", {"late": late(1.11)}),
         ("after the pointer has moved", {"uploads": (uploaded(0.26),)}),

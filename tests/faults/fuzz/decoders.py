@@ -376,8 +376,8 @@ def _announcements() -> list[bytes]:
 
 
 def _manifest() -> bytes:
-    tensors = (TensorInfo("w", "F32", (2, 4), "ef" * 32), TensorInfo("e", "BF16", (0,), "ee" * 32))
-    aliases = {"tied": "w"}
+    tensors = (TensorInfo("e", "BF16", (0,), "ee" * 32), TensorInfo("w", "F32", (2, 4), "ef" * 32))
+    aliases = {"w tied": "w"}
     root = root_digest(tensors, aliases)
     return Manifest("run", Version(1, 2), tensors, aliases, root, _route(root)).encode()
 

@@ -699,6 +699,46 @@ MUTATIONS = (
         ("tests/workers/weights/test_source_choice.py::test_a_probe_must_prove_twice_as_fast",),
     ),
     Mutation(
+        "nothing is older",
+        "whoever may write to Redis takes the workers back to old weights that are still stored",
+        "echo_queue/weights/reader.py",
+        "    if newest is not None and version < newest:\n",
+        "    if False:\n",
+        (
+            "tests/workers/weights/test_staging.py::test_nobody_goes_back_to_an_older_version_unless_its_lineage_is_newer",
+        ),
+    ),
+    Mutation(
+        "strangers keep their connections",
+        "64 silent connections shut a worker's peer server, and the region reads the store again and again",
+        "workers/weights/peers/server.py",
+        "return strangers[0] if strangers and len(visitors) >= CONNECTIONS else None",
+        "return None",
+        (
+            "tests/workers/weights/test_server.py::test_strangers_who_say_nothing_keep_no_peer_out_and_the_oldest_leaves_first",
+        ),
+    ),
+    Mutation(
+        "greetings not checked",
+        "a worker sends requests of the others to any service that it names as its own address",
+        "workers/weights/peers/peer_source.py",
+        'self._tokens.check_greeting(wire.head(give_up - time.monotonic()) or b"", self.name)',
+        "wire.head(give_up - time.monotonic())",
+        (
+            "tests/workers/weights/test_exchange.py::test_a_service_that_is_no_peer_gets_not_one_byte_of_whoever_was_sent_to_it",
+        ),
+    ),
+    Mutation(
+        "reports without a bound",
+        "one worker that forges reports makes every worker of a region read the store",
+        LUA + "peers.lua",
+        "  if redis.call('ZSCORE', key, peer) or redis.call('ZCARD', key) < most then\n",
+        "  if most then\n",
+        (
+            "tests/queue/test_peers.py::test_whoever_forges_reports_takes_at_most_a_quarter_of_a_region_out_of_its_chains",
+        ),
+    ),
+    Mutation(
         "every worker of a shared folder reads the store",
         "a site pays for each part as often as it has workers",
         "workers/weights/folder.py",

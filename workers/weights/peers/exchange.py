@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from contextlib import suppress
+from ipaddress import ip_address
 
 from echo_queue.config import Weights
 from echo_queue.errors import Problem, ServiceError
@@ -171,11 +172,16 @@ class PeerExchange(CachingTransport):
         return server
 
     def _check_own(self, host: str) -> None:
-        """Raises `ServiceError` for an address of this worker to which no peer would connect."""
+        """Raises `ServiceError` for an address of this worker to which no peer would connect.
+
+        A name is not resolved: peers may know another address for it than this machine.
+        """
         try:
-            self._addresses.place_of(f"[{host}]:1" if ":" in host else f"{host}:1")
-        except OSError:
-            return  # the name may be known to the peers alone
+            ip_address(host)
+        except ValueError:
+            return
+        try:
+            self._addresses.check(host)
         except Refused as error:
             fix = "name another one, or its network in weights.peer_networks of all workers"
             raise ServiceError(Problem("weights.peer_host", str(error), fix)) from None

@@ -29,7 +29,7 @@ class PeerAddresses:
         self._one_machine = _parsed(own_host).is_loopback
 
     def check(self, host: str) -> None:
-        """Raises `Refused` unless a peer may have the address `host`."""
+        """Raises `Refused` unless a peer may have the address `host`, which is no name."""
         if not self._allows(_parsed(host)):
             raise Refused(f"{host} is no address of a peer")
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 STREAMS = 8
 CONNECTIONS = 64
-STRANGERS_PER_ADDRESS = 8
+STRANGERS_PER_ADDRESS = 16
 """The number of connections of one address that may be open before they have shown a token. Workers of one machine
 share an address, and each of them shows its token at once."""
 STRANGER_S = 2.5
