@@ -4,7 +4,8 @@
 
 Each measurement is a process of its own (`herd`, `commands`, `strict`, `memory`, `benchmarks.partials`) with a server
 of its own. With `--against`, each is repeated at once with the packages of another checkout of this project, so that
-both see the same machine. `before.py` has the figures before the queue was made to scale.
+both see the same machine; its clients must have the same methods. `before.py` has the figures before the queue was
+made to scale.
 """
 
 import argparse
@@ -29,7 +30,12 @@ HERE = Path(__file__).resolve().parents[2]
 WORKERS, RATES = (0, 128, 512, 2000), (50, 100, 200, 400)
 GOAL = (2000, 100)
 """The point of the sweep that has targets."""
+LOG_TAIL = 2000
 SHARE_MAX, P99_MAX_MS, LONGEST_MAX_MS, STRICT_MAX_S, BATCH = 0.35, 15.0, 10.0, 0.4, 1024
+
+
+class MeasurementFailed(Exception):
+    """A measurement that printed nothing, with the end of its log."""
 
 
 class Checkout:
@@ -43,14 +49,14 @@ class Checkout:
         self._folder = folder
 
     def measure(self, module: str, *words: object) -> Any:
-        """Returns what the measurement prints; the error's last line if it fails."""
+        """Returns what the measurement prints. Raises `MeasurementFailed`."""
         line = (sys.executable, "-m", f"benchmarks.{module}", *map(str, words))
         done = subprocess.run(
             line, cwd=self._folder, env=os.environ | {"PYTHONPATH": str(self._folder)}, capture_output=True, check=False
         )
         printed = done.stdout.splitlines()
         if not printed:
-            raise SystemExit(f"{module} {' '.join(map(str, words))} failed:\n{done.stderr.decode()}")
+            raise MeasurementFailed(done.stderr.decode()[-LOG_TAIL:])
         return orjson.loads(printed[-1])
 
 
@@ -60,8 +66,11 @@ def measure(checkouts: Mapping[str, Checkout], args: argparse.Namespace) -> dict
 
     def each(part: str, key: str, module: str, *words: object) -> None:
         for name, checkout in checkouts.items():
-            figures[name].setdefault(part, {})[key] = checkout.measure(module, *words)
-            print(f"{name}: {part} {key}: {orjson.dumps(figures[name][part][key]).decode()}", flush=True)
+            try:
+                figures[name].setdefault(part, {})[key] = made = checkout.measure(module, *words)
+            except MeasurementFailed as error:
+                figures[name].setdefault("failed", {})[f"{part} {key}"] = made = str(error)
+            print(f"{name}: {part} {key}: {orjson.dumps(made).decode()}", flush=True)
 
     if "sweep" in args.only:
         for workers, rate in product(args.workers, args.rates):
@@ -84,7 +93,7 @@ def measure(checkouts: Mapping[str, Checkout], args: argparse.Namespace) -> dict
 
 def targets_of(figures: Mapping[str, Any]) -> dict[str, bool]:
     """Returns what the queue promises, promise → kept, as far as it was measured."""
-    targets = {}
+    targets = {f"{what} is measured": False for what in figures.get("failed", {})}
     if point := figures.get("sweep", {}).get(f"{GOAL[0]} × {GOAL[1]}"):
         where = f"{GOAL[0]} workers, {GOAL[1]} groups/s"
         targets[f"{where}: the server's main thread takes at most {SHARE_MAX} of a core"] = (

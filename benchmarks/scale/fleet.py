@@ -10,31 +10,34 @@ import sys
 import orjson
 
 from benchmarks.scale.hub import Hub, take_over
+from benchmarks.scale.hub_client import HubClient
 from benchmarks.scale.load import Load, answer, configuration
-from benchmarks.scale.waiting_worker import WaitingWorker
+from benchmarks.scale.waiting_worker import Complete, WaitingWorker
 from echo_queue.records import Task, Version
 
 STARTS_PER_S = 400
 
 
-def main() -> None:
-    load, flow = Load.read(sys.argv[1]), int(sys.argv[2])
-    hub = take_over()
-    config = configuration(load.batch, load.staleness)
+def handing_over(flow: int) -> Complete:
+    """Returns what hands over a task: a line of JSON to this descriptor."""
 
     def complete(worker: str, version: Version, task: Task) -> None:
-        words = {
-            "worker": worker,
-            "version": [*version],
-            "task": [task.id, task.set, task.epoch, task.index, task.attempt],
-        }
-        os.write(flow, orjson.dumps(words) + b"\n")
+        named = [task.id, task.set, task.epoch, task.index, task.attempt]
+        os.write(flow, orjson.dumps({"worker": worker, "version": [*version], "task": named}) + b"\n")
 
+    return complete
+
+
+def main() -> None:
+    load, complete = Load.read(sys.argv[1]), handing_over(int(sys.argv[2]))
+    hub = take_over()
+    config = configuration(load.batch, load.staleness)
     started: list[WaitingWorker] = []
 
     def start() -> None:
         for number in range(max(1, load.workers)):
-            worker = WaitingWorker(hub, config, f"worker-{number}", load, complete)
+            client = HubClient(hub, load.port)
+            worker = WaitingWorker(hub, client, config, name=f"worker-{number}", load=load, complete=complete)
             worker.start()
             started.append(worker)
             hub.sleep(1 / STARTS_PER_S)

@@ -56,6 +56,7 @@ class Point:
     commands_per_s: int
     """All commands, those inside functions included."""
     calls_per_s: dict[str, int]
+    connections: int
     updates: int
     refused: int
     fleet_share: float
@@ -70,13 +71,15 @@ def measure(server: RedisServer, load: Load, seconds: float) -> Point:
         read_end, write_end = os.pipe()
         ends.callback(os.close, read_end)
         ends.callback(os.close, write_end)
-        flow = ends.enter_context(Child("flow", load, read_end))
+        flow = ends.enter_context(Child("benchmarks.scale.flow", load, read_end))
         flow.ask("is there a run?")
-        fleet = ends.enter_context(Child("fleet", load, write_end))
+        fleet = ends.enter_context(Child("benchmarks.scale.fleet", load, write_end))
         while fleet.ask("started")["started"] < load.workers:
             time.sleep(LOOK_S)
         flow.ask("go")
-        time.sleep(SETTLE_S + load.batch / load.rate + 2 * load.generation_s)
+        while flow.ask("accepted?")["accepted"] < load.admitted:  # the first ones are all admitted at once
+            time.sleep(LOOK_S)
+        time.sleep(SETTLE_S)
         before, busy, fleet_s = measured.moment(server), machine.now(), measured.busy_s(fleet.pid)
         flow.ask("begin")
         time.sleep(seconds)
@@ -95,6 +98,7 @@ def measure(server: RedisServer, load: Load, seconds: float) -> Point:
         complete_longest_ms=flowed["complete_longest_ms"],
         commands_per_s=round((after.commands - before.commands) / took),
         calls_per_s={name: round(number / took) for name, number in calls.items() if number},
+        connections=after.connections,
         updates=flowed["updates"],
         refused=flowed["refused"],
         fleet_share=round(fleet_s / took, 2),
@@ -106,9 +110,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("--workers", type=int, default=2000)
     options.add_argument("--rate", type=float, default=100.0, help="groups per second")
-    options.add_argument(
-        "--update", type=float, default=2.5, help="seconds from one update, and publication, to the next"
-    )
+    options.add_argument("--update", type=float, default=2.5, help="seconds from one update to the next")
     options.add_argument("--groups", type=int, default=8, help="groups that a worker generates at most at once")
     options.add_argument("--generation", type=float, default=2.0, help="seconds that a group takes at most on average")
     options.add_argument("--seconds", type=float, default=10.0)

@@ -52,7 +52,7 @@ class HubClient(redis.Redis):
     """The client of one worker."""
 
     def __init__(self, hub: Hub, port: int) -> None:
-        super().__init__(port=port, protocol=2)
+        super().__init__(port=port, protocol=2, driver_info=None)
         self._hub = hub
         self._free: list[HubConnection] = []
 

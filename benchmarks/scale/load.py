@@ -51,6 +51,11 @@ class Load:
         """The least S that lets so many groups be generated at once, and one batch more be ready."""
         return round(2 * self.rate * self.generation_s / self.batch) + 2
 
+    @property
+    def admitted(self) -> int:
+        """The most groups that are admitted and not yet trained."""
+        return (self.staleness + 1) * self.batch
+
 
 def configuration(batch: int, staleness: int) -> Config:
     """Returns the configuration of a run whose groups have 64 KiB."""
@@ -90,13 +95,13 @@ class GroupMaker:
 
 
 class Child:
-    """A process of this package: `module` with `load`. Each line that it is told is answered by one.
+    """A process of `module` with `load`. Each line that it is told is answered by one.
 
     It ends with its `with` block.
     """
 
     def __init__(self, module: str, load: Load, descriptor: int) -> None:
-        words = (sys.executable, "-m", f"benchmarks.scale.{module}", load.written(), str(descriptor))
+        words = (sys.executable, "-m", module, load.written(), str(descriptor))
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(descriptor,), text=True
         )

@@ -14,14 +14,15 @@ import redis
 from benchmarks.scale import server as measured
 from benchmarks.scale.crowd import Crowd
 from benchmarks.scale.load import GroupMaker
+from benchmarks.scale.timed import each
 from echo_queue.queue import Heartbeat
 from echo_queue.records import PartialGroup, PartialSample, Span, Task, Version
 from echo_queue.records.group_codec import encode
 
 EACH = 50
 """Tasks that each worker holds."""
-DEAD, PARTIALS, PARTIAL_TOKENS = 2000, 500, 1000
-TRAINED, STEP = 1500, 100
+DEAD, PARTIALS, PARTIAL_TOKENS = 1000, 500, 1000
+TRAINED, STEP = 1000, 100
 """Prompts that are trained, and groups that wait in Redis at once."""
 TOKEN_BYTES = 8
 """A token and its log-probability."""
@@ -40,7 +41,7 @@ class Memory:
         crowd = crowds[0]
         version, names = Version(crowd.lineage, 0), [f"worker-{number}" for number in range(tasks // EACH)]
         beat = Heartbeat("engine", version, "generating")
-        heartbeat = self._grown(len(names), lambda: _beat(crowd, names, beat))
+        heartbeat = self._grown(len(names), each(names, lambda name: crowd.worker.heartbeat(name, beat, every_s=600.0)))
         held: dict[str, list[Task]] = {}
         leased = waiting + self._grown(tasks, lambda: held.update(crowd.lease_all(names, EACH)))
         owned = [(name, task) for name, mine in held.items() for task in mine]
@@ -117,8 +118,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def _beat(crowd: Crowd, workers: Sequence[str], heartbeat: Heartbeat) -> None:
-    for name in workers:
-        crowd.worker.heartbeat(name, heartbeat, every_s=600.0)

@@ -30,20 +30,22 @@ def serving(program: Path | None = None, fsync: str = "everysec") -> Iterator[Re
 
 @dataclass(frozen=True)
 class Moment:
-    """The server's work so far: seconds of its main thread, and calls of each command."""
+    """The server's work so far: seconds of its main thread and calls of each command; and its connections now."""
 
     at_s: float
     busy_s: float
     commands: int
     calls: Mapping[str, int]
+    connections: int
 
 
 def moment(server: RedisServer) -> Moment:
     with server.client() as client:
         stats: Any = client.info("commandstats")
+        connections = int(client.info("clients")["connected_clients"])
         commands = int(client.info("stats")["total_commands_processed"])
     calls = {name.removeprefix("cmdstat_"): int(one["calls"]) for name, one in stats.items()}
-    return Moment(time.monotonic(), busy_s(server.pid), commands, calls)
+    return Moment(time.monotonic(), busy_s(server.pid), commands, calls, connections)
 
 
 def busy_s(pid: int | None) -> float:

@@ -74,7 +74,8 @@ class StrictRun:
 
     def _generate(self, number: int) -> None:
         version = Version(self._crowd.lineage, number)
-        for name, tasks in self._crowd.lease(self._batch // EACH, EACH, number).items():
+        names = [f"worker-{worker}" for worker in range(self._batch // EACH)]
+        for name, tasks in self._crowd.lease_all(names, EACH, number).items():
             for task in tasks:
                 self._crowd.worker.complete(name, [self._groups.group(task, name, version)])
 

@@ -1,4 +1,4 @@
-"""A worker without engine, weights and prompts: the real threads' loops over the queue, as greenlets of one hub.
+"""A worker without engine, weights and prompts: the loops of its real threads over the queue.
 
 `WeightWatcher.run`, `TaskLeaser.run` and `LeaseKeeper.run` are those of `workers`; what they wait for and in which
 words is theirs. The stand-ins here take the place of what sends nothing to Redis. A group is "generated" by waiting,
@@ -8,12 +8,11 @@ then the task is handed to the process that completes it (`flow.py`).
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
+import redis
 
-from benchmarks.scale.hub import Hub
-from benchmarks.scale.hub_client import HubClient
 from benchmarks.scale.load import Load
 from echo_queue.config import Config
 from echo_queue.queue import Caller, Peer, PeerDirectory, WorkerQueue
@@ -33,6 +32,16 @@ PROMPT = np.zeros(1, dtype=np.int32)
 Complete = Callable[[str, Version, Task], None]
 
 
+class Loops(Protocol):
+    """What runs a worker's loops: a hub, or threads of their own."""
+
+    def spawn(self, loop: Callable[[], object]) -> None:
+        """Begins a loop."""
+
+    def sleep(self, seconds: float) -> None:
+        """Holds up the loop that calls it."""
+
+
 class Stage:
     """Stands in for `workers.weights.staging.Stage`: nothing else uses it, so nobody waits for it."""
 
@@ -46,15 +55,15 @@ class Stage:
 class Fetcher:
     """Stands in for `VersionFetcher`: a version arrives after a while, from peers that the queue named."""
 
-    def __init__(self, hub: Hub, load: Load, directory: PeerDirectory, peer: Peer) -> None:
+    def __init__(self, loops: Loops, load: Load, directory: PeerDirectory, peer: Peer) -> None:
         self.stage = Stage()
         self.on_staged: Callable[[Published], object] = lambda published: None
-        self._hub, self._load, self._directory, self._peer = hub, load, directory, peer
+        self._loops, self._load, self._directory, self._peer = loops, load, directory, peer
 
     def fetch(self, published: Published) -> FetchedVersion:
         if self._load.joins:
             self._directory.join(self._peer, f"weights/{published.version.lineage}/{published.version.number}/delta")
-        self._hub.sleep(random.uniform(0, self._load.fetch_s))
+        self._loops.sleep(random.uniform(0, self._load.fetch_s))
         return FetchedVersion(published, cast(Any, None), (), {})
 
     def apply(self, fetched: FetchedVersion) -> None:
@@ -64,9 +73,11 @@ class Fetcher:
 class WaitingWorker:
     """One worker `name`. `complete` hands over a task whose group is whole."""
 
-    def __init__(self, hub: Hub, config: Config, name: str, load: Load, complete: Complete) -> None:
-        caller = Caller(HubClient(hub, load.port), config.run.name)
-        self._hub, self._name, self._load, self._complete = hub, name, load, complete
+    def __init__(
+        self, loops: Loops, client: redis.Redis, config: Config, *, name: str, load: Load, complete: Complete
+    ) -> None:
+        caller = Caller(client, config.run.name)
+        self._loops, self._name, self._load, self._complete = loops, name, load, complete
         self._held, self._serving = HeldLeases(), BASE
         self._engine = SimpleNamespace(name="waiting", version=BASE, sampled=0)
         queue = WorkerQueue(caller)
@@ -88,16 +99,16 @@ class WaitingWorker:
             accepted=lambda: 0,
             fetched={},
         )
-        fetcher = Fetcher(hub, load, PeerDirectory(caller), Peer(name, "default", f"{name}:1", rate=1_000_000))
+        fetcher = Fetcher(loops, load, PeerDirectory(caller), Peer(name, "default", f"{name}:1", rate=1_000_000))
         fetcher.on_staged = self._serve
         self._watcher = WeightWatcher(queue, cast(VersionFetcher, fetcher), None)
 
     def start(self) -> None:
-        self._hub.spawn(self._watcher.run)
-        self._hub.spawn(self._leaser.run)
-        self._hub.spawn(self._loop)
+        self._loops.spawn(self._watcher.run)
+        self._loops.spawn(self._leaser.run)
+        self._loops.spawn(self._loop)
         if self._load.beats:
-            self._hub.spawn(self._keeper.run)
+            self._loops.spawn(self._keeper.run)
 
     def _serve(self, published: Published) -> None:
         self._serving = self._engine.version = published.version
@@ -118,10 +129,10 @@ class WaitingWorker:
             self._leaser.wake.clear()
 
     def _begin(self, task: Task) -> None:
-        self._hub.spawn(lambda: self._generate(task))
+        self._loops.spawn(lambda: self._generate(task))
 
     def _generate(self, task: Task) -> None:
-        self._hub.sleep(self._load.generation_s * random.uniform(0.5, 1.5))
+        self._loops.sleep(self._load.generation_s * random.uniform(0.5, 1.5))
         if self._held.drop([task.id]):
             self._complete(self._name, self._serving, task)
         self._leaser.wake.set()
