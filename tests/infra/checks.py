@@ -237,14 +237,23 @@ def checkov(tree: Tree) -> list[str]:
     program = Path(sys.executable).parent / "checkov"
     if not program.exists():
         raise Unavailable("checkov is not installed: run make infra")
-    command = [str(program), "-d", str(tree.path), "--framework", "terraform", "--skip-download", "-o", "json"]
+    command = [
+        str(program),
+        "-d",
+        str(tree.path / tree.only),
+        "--framework",
+        "terraform",
+        "--skip-download",
+        "-o",
+        "json",
+    ]
     environment = os.environ | {"BC_SKIP_MAPPING": "TRUE", "LOG_LEVEL": "ERROR"}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment, cwd=tree.scratch
     )
     found = json.loads(done.stdout)["results"]
     failed = {(one["check_id"], one["resource"], one["check_name"]) for one in found["failed_checks"]}
-    texts = [path.read_text() for path in tree.path.rglob("*.tf")]
+    texts = [path.read_text() for path in (tree.path / tree.only).rglob("*.tf")]
     skips = [line for text in texts for line in re.findall(r"#checkov:skip=(.*)", text)]
     used = {one["check_id"] for one in found["skipped_checks"]}
     print(f"  {len(found['passed_checks'])} passed, {len(skips)} skips", flush=True)

@@ -221,14 +221,14 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only mistakes whose name has one of them")
     words = parser.parse_args().words
     chosen = [one for one in MISTAKES if not words or any(word in one.name for word in words)]
-    for check in dict.fromkeys(one.found_by for one in chosen):
-        if said := _said(check, None):
-            print(f"{check} finds something where nothing is planted: {said}")
+    for check, module in dict.fromkeys((one.found_by, one.module) for one in chosen):
+        if said := _said(check, module, None):
+            print(f"{check} finds something in {module}, where nothing is planted: {said}")
             return 1
     print("control: the checks find nothing where nothing is planted", flush=True)
     found = 0
     for mistake in chosen:
-        said = _said(mistake.found_by, mistake)
+        said = _said(mistake.found_by, mistake.module, mistake)
         noticed = any(mistake.says in problem for problem in said)
         found += noticed
         print(f"{mistake.name}: {f'found by {mistake.found_by}' if noticed else f'UNNOTICED: {said}'}", flush=True)
@@ -236,13 +236,12 @@ def main() -> int:
     return 0 if chosen and found == len(chosen) else 1
 
 
-def _said(check: str, mistake: Mistake | None) -> list[str]:
-    """Returns what the check says about a copy with the mistake. What the machine lacks goes unnoticed, and is told."""
+def _said(check: str, module: str, mistake: Mistake | None) -> list[str]:
+    """Returns what the check says about a copy with the mistake. What the machine lacks is told as a finding."""
     with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
-        tree = copy_of_tree(Path(scratch))
+        tree = replace(copy_of_tree(Path(scratch)), only=module)
         if mistake is not None:
             mistake.plant(tree.path)
-            tree = replace(tree, only=mistake.module)
         try:
             return CHECKS[check](tree)
         except Unavailable as reason:
