@@ -34,6 +34,7 @@ from benchmarks.learner.work import Mix
 from benchmarks.verdict import conclude
 from echo_queue.config import Config
 from echo_queue.connections.secrets import StoreKeys
+from echo_queue.errors import DONE
 from echo_queue.records import Version
 from echo_queue.services.s3_server import S3Server
 from echo_queue.storage.object_store import ObjectStore
@@ -151,7 +152,7 @@ def run_rank(directory: Path) -> int:
     team.share(lambda: b"".join(team.reports("end", DEADLINE_S)))
     team.settle()
     leave()
-    return launcher.DONE
+    return DONE
 
 
 class Phases:
@@ -198,7 +199,7 @@ def measure(directory: Path, ranks: int, layers: int, dtype: str) -> list[Figure
         command = [sys.executable, "-m", "benchmarks.rank_memory", "--directory", str(directory)]
         started = launcher.start(command, ranks)
         samples = sampled(started)
-        if (ended := launcher.wait(started))[0] != launcher.DONE:
+        if (ended := launcher.wait(started))[0] != DONE:
             raise SystemExit(f"the ranks failed: {ended[1]}")
     finally:
         server.stop()

@@ -1,10 +1,16 @@
 """Errors that speak to the person who must act: what was wrong, where, and what to do.
 
 Every error that this project raises on purpose is an `EchoQueueError`. The command line prints its problems and exits
-with 2, without a traceback. Any other exception is a bug and keeps its traceback.
+with its exit code, without a traceback. Any other exception is a bug and keeps its traceback.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+DONE, AGAIN, REFUSED, HOPELESS, STOPPED = 0, 1, 2, 3, 130
+"""Exit codes: it is done; it failed and may be started again; a person must act, and another try helps only where a
+service was away; prompts died, and will die again until the cause is fixed; Ctrl-C or SIGTERM ended it.
+"""
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,8 @@ class Problem:
 
 class EchoQueueError(Exception):
     """One or more problems, reported together."""
+
+    exit_code: ClassVar[int] = REFUSED
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -49,3 +57,9 @@ class SetBackError(EchoQueueError):
 
 class DeadlineError(EchoQueueError):
     """A wait ran past its deadline; `where` names the thing that was waited for."""
+
+
+class HopelessError(EchoQueueError):
+    """Prompts died, and the others would die of the same."""
+
+    exit_code = HOPELESS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from echo_queue.config import Config
 from echo_queue.config.loading import load
-from echo_queue.errors import ConfigError, EchoQueueError, Problem, SetBackError
+from echo_queue.errors import AGAIN, DONE, REFUSED, ConfigError, EchoQueueError, Problem, SetBackError
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.launch.signals import set_on_signals
 from learner.ranks import launcher
@@ -37,7 +37,7 @@ def main() -> int:
         return _train(config, place or ALONE)
     except EchoQueueError as error:
         print_problems(error.problems)
-        return launcher.REFUSED
+        return error.exit_code
 
 
 def _train(config: Config, place: Place) -> int:
@@ -60,14 +60,14 @@ def _train(config: Config, place: Place) -> int:
         train(config, stop, place)
     except OtherRankError as error:
         _print_in_lines(error)
-        return launcher.REFUSED
+        return REFUSED
     except RankLostError as error:
         _print_in_lines(error)
-        return launcher.AGAIN
+        return AGAIN
     except SetBackError as error:
         print_problems(error.problems)
-        return launcher.AGAIN
-    return launcher.DONE
+        return AGAIN
+    return DONE
 
 
 def _print_in_lines(error: EchoQueueError) -> None:

@@ -22,8 +22,6 @@ from echo_queue.records.validation import GroupValidator
 LISTEN_S = 1.0
 OWED_S = 0.02
 """Longest wait for a group while a version is to be published as soon as the one before it is."""
-ARRIVALS = ("completed", "declared", "submitted", "buried")
-"""Events after which a drain may return more groups than the one before."""
 
 
 class Batch(NamedTuple):
@@ -91,7 +89,7 @@ class BatchCollector:
             last_group_s = now if drained.groups else last_group_s
             if now - last_group_s > self._deadline_s:
                 self._give_up(len(groups))
-            self._cursor = self._queue.wait_for_event(self._cursor, LISTEN_S if waits is False else OWED_S, ARRIVALS)
+            self._cursor = self._queue.wait_for_groups(self._cursor, LISTEN_S if waits is False else OWED_S)
         short_since, self._short_since = self._short_since, None
         return Batch(groups, time.monotonic() - short_since if short_since else 0.0, ready)
 

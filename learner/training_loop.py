@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 
 from echo_queue.config import Config
+from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_store
+from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.storage.object_store import INDEX, ObjectStore
 from learner.batch_collector import BatchCollector
+from learner.first_groups import FirstGroups
 from learner.follower import Follower
 from learner.housekeeper import Housekeeper
 from learner.leader import Leader
@@ -187,8 +190,10 @@ def _open_leader(
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
     housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
     version = Version(lineage, newest.version if newest else 0)
+    first_groups = FirstGroups(monitor)
 
     def check() -> None:
+        first_groups.check()
         broadcast.check()
         saver.check()
         housekeeper.check()
@@ -209,7 +214,10 @@ def _open_leader(
 
 
 def _begin(config: Config, store: ObjectStore) -> bytes:
-    """Rank 0: writes the run rules into the queue and shares the base model, unless the run is finished."""
+    """Rank 0: checks the store, writes the run rules into the queue and shares the base model, unless the run is
+    finished."""
+    if config.store.url != EMBEDDED:
+        store_check.check(store)
     operator = Operator(_connect(config))
     operator.configure(RunRules.of(config))
     if operator.status().finished:

@@ -23,6 +23,7 @@ FLOORS = (
     ("queue",),
     ("weights", "submission", "services", "reporting", "estimate"),
     ("cli",),
+    ("__main__",),
 )
 """The rooms of `echo_queue`, from the ground up. A room imports from the floors below its own, and from itself."""
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}

@@ -5,7 +5,8 @@ Generation goes on meanwhile.
 - A leased task is in `HeldLeases` before any other thread learns of it, so that a shutdown hands it back.
 - At most as many tasks are leased as there was room for at the last `exchange`.
 - A task whose prompt cannot be read loses an attempt, with the reason.
-- If the worker holds no task and finds none for `queue.stall_deadline_s`, an error says what it waited for.
+- If the worker holds no task and is offered none for `queue.stall_deadline_s`, while the learner stands still as well,
+  an error says what it waited for.
 """
 
 import logging
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem, PromptError
 from echo_queue.queue import Lease, WorkerQueue, diagnosis
-from echo_queue.records import NOTHING, Task, Version
+from echo_queue.records import NOTHING, Published, Task, Version
 from echo_queue.submission.shards import BadShard, ShardReader
 from workers.assignment import Assignment
 from workers.held_leases import HeldLeases
@@ -26,8 +27,8 @@ from workers.prompt_encoder import PromptEncoder
 log = logging.getLogger(__name__)
 
 IDLE_S = 1.0
-WORK = ("admitted", "advanced", "published", "resumed", "returned", "revived", "finished")
-"""Events after which there may be a task to lease."""
+LOOK_S = 5.0
+"""The longest wait for an offered task, after which an idle worker looks by itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,10 @@ class TaskLeaser(threading.Thread):
         self._wanted = threading.Event()
         self._error: Exception | None = None
         self._closed = False
+        self._learner: tuple[Version, Published | None] | None = None
+        """The learner's version and the newest weights, as of the last lease that found no task."""
+        self._moved_s = time.monotonic()
+        """The time since when this worker holds no task, was offered none, and the learner stands still."""
 
     def exchange(self, room: int) -> list[LeasedTasks]:
         """Main thread: returns the tasks leased since the last call.
@@ -104,13 +109,12 @@ class TaskLeaser(threading.Thread):
 
     def run(self) -> None:
         """Leases tasks whenever there is room, until the run is finished, an error occurs, or `close` is called."""
-        cursor, moved = "0-0", time.monotonic()
         try:
             while not self._closed:
                 if not self._room:
                     self._wanted.wait(IDLE_S)
                     self._wanted.clear()
-                    moved = time.monotonic()
+                    self._moved_s = time.monotonic()
                     continue
                 with self._lease_lock:
                     lease = self._lease(0 if self._closed else self._room)
@@ -118,10 +122,7 @@ class TaskLeaser(threading.Thread):
                     self.finished = True
                     return
                 if lease is not None and not lease.tasks:
-                    before, cursor = cursor, self._queue.wait_for_event(cursor, IDLE_S, WORK)
-                    moved = time.monotonic() if cursor != before or self._held else moved
-                    if time.monotonic() - moved > self._config.queue.stall_deadline_s:
-                        self._give_up(lease, time.monotonic() - moved)
+                    self._wait_for_offer(lease)
         except Exception as error:
             self._error = error
         finally:
@@ -166,6 +167,16 @@ class TaskLeaser(threading.Thread):
             lineage=lineage,
         )
 
+    def _wait_for_offer(self, lease: Lease) -> None:
+        """Waits until a task may have come. Raises `DeadlineError` if nothing has moved for too long."""
+        learner, deadline_s = (lease.learner_version, lease.published), self._config.queue.stall_deadline_s
+        if learner != self._learner or self._held:
+            self._learner, self._moved_s = learner, time.monotonic()
+        elif (still_s := time.monotonic() - self._moved_s) > deadline_s:
+            self._give_up(lease, still_s)
+        if self._queue.wait_for_work(min(LOOK_S, deadline_s)):
+            self._moved_s = time.monotonic()
+
     def _give_up(self, lease: Lease, still_s: float) -> None:
         fix = "`echo-queue status` says which role holds the run up; or raise queue.stall_deadline_s"
         raise DeadlineError(Problem("tasks", diagnosis.of_worker(lease, self._serving(), still_s), fix))
@@ -179,7 +190,7 @@ def weights_needed(lease: Lease, serving: Version, refresh: bool = False) -> Ver
     if lease.published is None:
         return None
     newest = lease.published.version
-    if lease.abandoned or (refresh and serving != newest):
+    if lease.abandoned or (refresh and serving < newest):
         return newest
     number = max(task.min_pv for task in lease.tasks)
     return Version(newest.lineage, number) if serving.number < number else None

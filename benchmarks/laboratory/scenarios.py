@@ -234,7 +234,7 @@ def _chain(lab: Laboratory, run: str, count: int) -> Sequence[str]:
     with client(lab.redis) as redis:
         while True:
             for key in redis.keys(f"{Keys(run).prefix}chain:*"):
-                names = [name.decode() for name in redis.lrange(key, 0, -1)]
+                names = [name.decode() for name in redis.zrange(key, 0, -1)]
                 if len(names) == count:
                     return names
             if time.monotonic() > give_up:

@@ -1,6 +1,6 @@
 """The `echo-queue` command.
 
-- Problems are printed on stderr, each with its place and its fix; the exit code is then 2.
+- Problems are printed on stderr, each with its place and its fix; the exit code is then 2, or 3 where prompts died.
 - `--json` prints one JSON document on stdout and nothing else.
 - Commands import the modules that they need when they run, so that `--help` answers at once. Only `weights verify` and
   `weights fetch` import torch.
@@ -20,4 +20,4 @@ def main() -> None:
         from echo_queue.launch.problem_output import print_problems
 
         print_problems(error.problems)
-        sys.exit(2)
+        sys.exit(error.exit_code)

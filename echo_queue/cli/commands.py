@@ -1,11 +1,13 @@
 """The commands of `echo-queue`, as thin as they can be. Nearly all take the TOML file of a run first."""
 
 import logging
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
 from echo_queue.launch.roles import become
@@ -17,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 ONE_MACHINE, ROLES, INSPECT, PREPARE = "Everything on this machine", "One role", "Inspect and repair", "Before a run"
 
@@ -30,6 +33,21 @@ WeightsVersion = Annotated[
     str, typer.Argument(metavar="VERSION", help="LINEAGE.NUMBER; default: the latest.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"echo-queue {version('echo-queue')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Takes the options that stand before a command."""
 
 
 @app.command(rich_help_panel=ONE_MACHINE)
@@ -223,11 +241,18 @@ def report(config: ConfigFile) -> None:
 
 
 @config_app.command("check")
-def config_check(config: ConfigFile, as_json: Json = False) -> None:
-    """Report every problem with CONFIG, including unreachable services. The exit code is 2 if there is a problem."""
+def config_check(
+    config: ConfigFile,
+    role: Annotated[For, typer.Option("--for", help="What this machine is to do.")] = For.run,
+    as_json: Json = False,
+) -> None:
+    """Report all that is wrong with CONFIG here: keys, model, packages, environment, prompts, services.
+
+    The exit code is 2 if anything is.
+    """
     from echo_queue.cli.config import check
 
-    raise typer.Exit(check(config, as_json=as_json))
+    raise typer.Exit(check(config, role, as_json=as_json))
 
 
 @config_app.command("reference")

@@ -6,18 +6,20 @@ import tempfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from echo_queue import config as configuration
+from echo_queue.cli import preflight
 from echo_queue.cli.output import print_json
-from echo_queue.config.loading import examine
+from echo_queue.cli.preflight import For
+from echo_queue.config import loading
 from echo_queue.errors import Problem
 from echo_queue.estimate import refusals
-from echo_queue.launch.problem_output import print_problems
+from echo_queue.launch.problem_output import WARNING, print_problems
 
 LEAST_FREE_BYTES = 1 << 30
 
@@ -25,24 +27,37 @@ HEADER = """# Configuration
 
 One TOML file describes a run. An environment variable overrides a key: `ECHO_QUEUE_STALENESS__S=2` means `s = 2` in
 `[staleness]`. Secrets are never in the file ([operations](operations.md)). Relative paths start at the directory in
-which the command is started. `echo-queue config check CONFIG` reports every problem at once.
+which the command is started. `echo-queue config check CONFIG` reports at once all that
+would end a run here: keys, model, packages, the environment's function, prompts and their columns, services. With
+`--for worker`, `learner` or `submitter` it asks only for what that machine does.
 
 `echo-queue config reference` writes this page from the docstrings in `echo_queue/config/model.py`. Change them there.
 """
 
 
-def problems_of(path: Path) -> tuple[configuration.Config | None, tuple[Problem, ...]]:
-    """Returns the file's configuration and problems, with those that the estimate finds and those of the directory and
-    the services that it names."""
-    from echo_queue.services.inspection import check as check_services
+class Report(NamedTuple):
+    """A configuration file, if it can be read; what must be mended before it runs, and what weakens a promise."""
 
-    config, problems = examine(path)
-    if config is not None:
-        named = {problem.where for problem in problems}
-        problems += tuple(problem for problem in refusals(config) if problem.where not in named)
-        of_directory = tuple(_directory_problems(config.run.dir))
-        problems += of_directory or tuple(check_services(config))
-    return config, problems
+    config: configuration.Config | None
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...] = ()
+
+
+def examine(path: Path, role: For = For.run) -> Report:
+    """Reports on the file, and on all that `role` would meet here: model, packages, environment, prompts,
+    directory and services."""
+    from echo_queue.services import inspect
+
+    config, problems = loading.examine(path)
+    if config is None:
+        return Report(None, problems)
+    named = {problem.where for problem in problems}
+    found = (*refusals(config), *preflight.problems(config, role))
+    problems += tuple(problem for problem in found if problem.where not in named)
+    if of_directory := tuple(_directory_problems(config.run.dir)):
+        return Report(config, problems + of_directory)
+    services = inspect(config)
+    return Report(config, problems + services.refusals, services.warnings)
 
 
 def _directory_problems(directory: Path) -> Iterator[Problem]:
@@ -59,15 +74,16 @@ def _directory_problems(directory: Path) -> Iterator[Problem]:
         yield Problem("run.dir", what, "free space there, or name a directory on another disk")
 
 
-def check(path: Path, *, as_json: bool) -> int:
-    """Prints all problems. Returns the exit code, 2 if there is a problem."""
-    config, problems = problems_of(path)
+def check(path: Path, role: For, *, as_json: bool) -> int:
+    """Prints all problems and warnings. Returns the exit code, 2 if there is a problem."""
+    config, problems, warnings = examine(path, role)
     if as_json:
         values = config.model_dump(mode="json") if config else None
-        print_json({"ok": not problems, "problems": problems, "config": values})
-    elif problems:
-        print_problems(problems)
-    else:
+        print_json({"ok": not problems, "problems": problems, "warnings": warnings, "config": values})
+        return 2 if problems else 0
+    print_problems(problems)
+    print_problems(warnings, sign=WARNING)
+    if not problems:
         Console(highlight=False).print(f"[green]✓[/] {path}: no problems found", soft_wrap=True)
     return 2 if problems else 0
 
@@ -103,7 +119,11 @@ def _type(field: FieldInfo) -> str:
 
 def _bound(item: Any) -> str:
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-    return " ".join(f"{sign} {getattr(item, name):g}" for name, sign in signs.items() if hasattr(item, name))
+    return " ".join(f"{sign} {_number(getattr(item, name))}" for name, sign in signs.items() if hasattr(item, name))
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _name(annotation: Any) -> str:

@@ -6,9 +6,10 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.queue import Operator
-from echo_queue.reporting import results
+from echo_queue.reporting import outcome
 
-REVIVE_MAX = 10_000
+AT_ONCE = 100
+"""Tasks revived in one call, during which Redis serves nobody else."""
 
 
 def bury(config: Config, task: str, reason: str) -> None:
@@ -22,8 +23,19 @@ def bury(config: Config, task: str, reason: str) -> None:
 def revive(config: Config, tasks: list[str]) -> None:
     """Revives the named dead tasks, or all of them if none is named."""
     operator = Operator.connect(config)
-    named = tasks or [task.id for task in operator.dead(REVIVE_MAX)]
-    if named:
-        results.reopen(config)
-    count = operator.revive(named)
-    Console(highlight=False).print(f"{count:,} of {len(named):,} dead tasks revived")
+    count = _revive(config, operator, tasks) if tasks else revive_all(config, operator)
+    of = f" of {len(tasks):,}" if tasks else ""
+    Console(highlight=False).print(f"{count:,}{of} dead tasks revived")
+
+
+def revive_all(config: Config, operator: Operator) -> int:
+    """Revives all dead tasks, with their attempts counted from zero again. Returns how many there were."""
+    revived = 0
+    while dead := operator.dead(AT_ONCE):
+        revived += _revive(config, operator, [task.id for task in dead])
+    return revived
+
+
+def _revive(config: Config, operator: Operator, tasks: list[str]) -> int:
+    outcome.forget(config)
+    return sum(operator.revive(tasks[first : first + AT_ONCE]) for first in range(0, len(tasks), AT_ONCE))

@@ -1,23 +1,24 @@
 """`echo-queue run`: all roles of a configuration on this machine, from an empty directory to a trained model.
 
 - All problems are reported before any process starts.
-- A run that was stopped or killed, at any moment, continues; a finished run is left as it is.
+- A run that was stopped or killed, at any moment, continues; a finished run is left as it is. Prompts that died are
+  tried again by the next `run`: then their cause may be fixed.
 - No phase lasts for ever: each wait has a deadline whose error names the thing that it waited for.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-import orjson
 from rich.console import Console
+from rich.markup import escape
 
-from echo_queue.atomic_file import write_atomically
 from echo_queue.cli.audit import sentence
-from echo_queue.cli.config import problems_of
+from echo_queue.cli.config import examine
+from echo_queue.cli.dead_tasks import revive_all
 from echo_queue.cli.live.screen import Screen
 from echo_queue.cli.live.view import short
 from echo_queue.cli.live.watcher import RunWatcher, monitor
@@ -25,11 +26,23 @@ from echo_queue.cli.redis_cli import monitor_line
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED
-from echo_queue.errors import ConfigError, DeadlineError, EchoQueueError, Problem, ServiceError
+from echo_queue.errors import (
+    AGAIN,
+    DONE,
+    HOPELESS,
+    STOPPED,
+    ConfigError,
+    DeadlineError,
+    HopelessError,
+    Problem,
+    ServiceError,
+)
+from echo_queue.launch.problem_output import WARNING, print_problems
 from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role, Supervisor
-from echo_queue.queue.types import Audit
-from echo_queue.reporting import metrics, results
+from echo_queue.queue import Audit, Operator, Status
+from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
+from echo_queue.reporting import metrics, outcome, results
 from echo_queue.reporting.html import duration
 
 SERVICES_DEADLINE_S = 90.0
@@ -37,44 +50,45 @@ BASE_MODEL_DEADLINE_S = 1_800.0
 LEARNER_DEADLINE_S = 300.0
 """The deadline for the learner to write the run rules into the queue, which a submission needs."""
 CONNECT_S = 0.2
+REASONS = 3
+"""The number of reasons that the end of a run names."""
 STALL_MARGIN_S = 60.0
 """The roles' own deadlines pass first by this margin: their errors name the cause more precisely."""
 
 
 def run(path: Path) -> int:
-    """Runs all roles. Returns the exit code: 0 for a finished run, 1 for a broken identity, 130 for a stopped run."""
-    config, problems = problems_of(path)
-    if config:
-        problems += (*filter(None, [results.problem(config)]), *unfit_prompts(config))
+    """Runs all roles. Returns the exit code: `DONE` if every prompt was trained, `HOPELESS` if some died, `AGAIN` for a
+    broken identity, `STOPPED` for a run that was stopped. Raises `HopelessError` if the first prompts all die.
+    """
+    config, problems, warnings = examine(path)
     if config is None or problems:
         raise ConfigError(*problems)
-    if finished(config):
-        _print_finished(config)
-        return 0
+    print_problems(warnings, sign=WARNING)
+    if (end := outcome.read(config)) and end.finished:
+        _print_finished(config, end)
+        return DONE
     environ = {**os.environ, "ECHO_QUEUE_CONFIG": str(path.resolve()), "PYTHONUNBUFFERED": "1"}
     with Supervisor(config.run.dir, environ) as roles:
+        outcome.forget(config)
         before = {number: signal.signal(number, roles.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             found = Pipeline(config, path, roles).run()
         except KeyboardInterrupt:
             _print_stopped(path)
-            return 130
+            return STOPPED
         finally:
             roles.stop_all()
             for number, handler in before.items():
                 signal.signal(number, handler)
-    return _conclude(config, found)
+    return _conclude(config, found, path)
 
 
-def unfit_prompts(config: Config) -> tuple[Problem, ...]:
-    """Returns the problems of the first prompts; the others are checked when they are submitted."""
-    from echo_queue.submission.declaration import check_first_rows
+class End(NamedTuple):
+    """What the queue said at the end of a run. `dead`: why prompts died, the commonest reason first."""
 
-    try:
-        check_first_rows(config)
-    except EchoQueueError as error:
-        return error.problems
-    return ()
+    audit: Audit
+    status: Status
+    dead: Sequence[DeadCause]
 
 
 class Pipeline:
@@ -86,8 +100,8 @@ class Pipeline:
         self.roles = roles
         self.deadline_s = config.queue.stall_deadline_s + STALL_MARGIN_S
 
-    def run(self) -> Audit:
-        """Runs all phases. Returns the audit of the finished run, made while its services still answered."""
+    def run(self) -> End:
+        """Runs all phases. Returns what the queue said of the finished run, while its services still answered."""
         config, roles = self.config, self.roles
         with RunWatcher(config) as watcher, Screen(watcher, roles) as screen:
             screen.phase("starting the services")
@@ -101,20 +115,27 @@ class Pipeline:
                 screen.phase("making the base model", role="init-model")
                 self._wait(screen, lambda: roles.done("init-model"), BASE_MODEL_DEADLINE_S, "base model")
             screen.phase("starting the learner and the workers")
+            _try_dead_again(config)
             roles.start(learner(self.path), *workers(config, self.path))
-            self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
-            roles.start(submission(config, self.path))
-            screen.phase("training")
-            while not (roles.done("learner") and roles.done("submit")):
-                if watcher.still_s > self.deadline_s:
-                    raise _stalled(watcher)
-                roles.tick()
-                screen.refresh()
+            try:
+                self._wait(screen, lambda: watcher.status is not None, LEARNER_DEADLINE_S, "learner")
+                roles.start(submission(config, self.path))
+                screen.phase("training")
+                while not (roles.done("learner") and roles.done("submit")):
+                    if watcher.still_s > self.deadline_s:
+                        raise _stalled(watcher)
+                    roles.tick()
+                    screen.refresh()
+            except HopelessError:
+                # Instead of the learner's log, which says the same among other lines.
+                check_first_groups(monitor(config))
+                raise
             screen.phase("finishing")
             roles.stop(celery(config).name, *(role.name for role in workers(config, self.path)))
             watcher.refresh()
             screen.refresh()
-            return monitor(config).audit()
+            queue = monitor(config)
+            return End(queue.audit(), queue.status(), causes(queue.dead(LOOKED_AT)))
 
     def _wait(self, screen: Screen, until: Callable[[], bool], deadline_s: float, what: str) -> None:
         def refresh_and_check() -> bool:
@@ -162,33 +183,58 @@ def learner(path: Path) -> Role:
     return Role("learner", tuple(command("learner", path)), grace_s=60.0, ends=True)
 
 
-def finished(config: Config) -> bool:
-    """True if the run has ended and its identity holds."""
-    return results.marker(config).exists()
-
-
 _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 
 
-def _conclude(config: Config, found: Audit) -> int:
-    """Writes the report and the marker, and prints the result of the run. Returns the exit code."""
-    page = results.write(config, identity=found.ok)
+def _try_dead_again(config: Config) -> None:
+    """Revives the prompts that died before this command was given."""
+    if revived := revive_all(config, Operator.connect(config)):
+        Console(highlight=False).print(f"{_prompts(revived)} that died before are tried again")
+
+
+def _conclude(config: Config, end: End, path: Path) -> int:
+    """Writes the report and the outcome, and prints the result of the run. Returns the exit code."""
+    found = end.audit
+    page = results.write(config, identity=found.ok, dead=found.dead)
     console = Console(highlight=False, soft_wrap=True)
     summary = metrics.summarise(metrics.read(config.run.dir / "metrics.jsonl"))
-    if found.ok:
-        facts = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "updates": summary.updates}
-        write_atomically(results.marker(config), orjson.dumps(facts), "marker")
+    outcome.write(config, summary.updates, found, end.status)
     console.print()
-    console.print(
+    if summary.updates:
+        console.print(_result_line(config, summary))
+    else:
+        console.print(f"[bold]{config.run.name}[/]: [red]nothing was trained[/]; the model is the base model")
+    console.print(sentence(found))
+    if found.dead:
+        console.print("\n".join(_dead_lines(end, path)))
+    if warning := metrics.warning(summary):
+        console.print(f"[yellow]![/] {warning}")
+    console.print(_weights_line(summary))
+    _print_paths(console, config, page)
+    return AGAIN if not found.ok else HOPELESS if found.dead else DONE
+
+
+def _result_line(config: Config, summary: metrics.Summary) -> str:
+    return (
         f"[bold]{config.run.name}[/]: reward {summary.reward_first:.2f} → [bold green]{summary.reward_last:.2f}[/] in "
         f"{summary.updates:,} updates, {duration(summary.seconds)}; mean lag {summary.mean_lag:.2f} "
         f"(of tokens {summary.token_lag:.2f}, largest {summary.max_lag}, bound {config.staleness.s}); "
         f"learner idle {summary.idle_share:.0%}"
     )
-    console.print(sentence(found))
-    console.print(_weights_line(summary))
-    _print_paths(console, config, page)
-    return 0 if found.ok else 1
+
+
+def _dead_lines(end: End, path: Path) -> Iterator[str]:
+    """Yields how many prompts died, of what, and what to do."""
+    yield f"[red]✗[/] {_prompts(end.audit.dead)} died and are not in the model:"
+    for cause in end.dead[:REASONS]:
+        yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {cause.example})"
+    if len(end.dead) > REASONS:
+        yield f"    {len(end.dead) - REASONS} more reasons: redis-cli shows them, docs/operations.md says how"
+    yield f"    → fix that; `echo-queue run {path}` then tries them again"
+
+
+def _prompts(count: int) -> str:
+    return f"{count:,} prompt{'' if count == 1 else 's'}"
 
 
 def _weights_line(summary: metrics.Summary) -> str:
@@ -210,10 +256,9 @@ def _print_paths(console: Console, config: Config, page: Path) -> None:
     console.print(f"  metrics  {config.run.dir / 'metrics.jsonl'}")
 
 
-def _print_finished(config: Config) -> None:
+def _print_finished(config: Config, end: outcome.Outcome) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    facts = orjson.loads(results.marker(config).read_bytes())
-    console.print(f"[bold]{config.run.name}[/] is finished: {facts['updates']:,} updates, {facts['finished']}")
+    console.print(f"[bold]{config.run.name}[/] is finished: {end.updates:,} updates, {end.ended:%Y-%m-%d %H:%M} UTC")
     _print_paths(console, config, config.run.dir / "report.html")
     console.print(f"  To run it again from scratch, remove {config.run.dir} or name another run.dir.")
 

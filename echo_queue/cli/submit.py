@@ -5,7 +5,7 @@ import time
 from rich.console import Console
 
 from echo_queue.config import Config
-from echo_queue.reporting import results
+from echo_queue.reporting import outcome
 from echo_queue.submission import Progress, submit
 from echo_queue.submission.declaration import choose
 
@@ -25,7 +25,7 @@ def submit_set(config: Config, source: str | None, name: str | None) -> None:
             failed = f", {progress.failed_chunks} chunks failed" if progress.failed_chunks else ""
             console.print(f"{progress.set}: {progress.scanned:,} checked, {progress.arrived:,} in the backlog{failed}")
 
-    results.reopen(config)
+    outcome.forget(config)
     sent = submit(chosen, progress=report)
     seconds = time.monotonic() - began
     if sent.new:

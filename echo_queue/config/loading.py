@@ -5,9 +5,11 @@ key's path and the fix, before any process starts.
 """
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from echo_queue.config.checks import contradictions
 from echo_queue.errors import ConfigError, Problem
 
 ENV_PREFIX = "ECHO_QUEUE_"
+SECRETS_FIX = "remove them; docs/operations.md says which key names the user, and which variable or file the password"
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
@@ -74,10 +77,13 @@ def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> Iterator[Pro
 
 
 def _literal(text: str) -> Any:
-    try:
+    """Reads a value as TOML has it or, of a table or list, as JSON has it; anything else is a text."""
+    with suppress(tomllib.TOMLDecodeError):
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    if text[:1] in ("{", "["):
+        with suppress(json.JSONDecodeError):
+            return json.loads(text)
+    return text
 
 
 def _explain(error: ValidationError, values: dict[str, Any]) -> Iterator[Problem]:
@@ -91,6 +97,8 @@ def _explain(error: ValidationError, values: dict[str, Any]) -> Iterator[Problem
                 problem = Problem(where, "unknown key", _nearest(location))
             case "missing":
                 problem = Problem(where, "is missing", "add it")
+            case "secret_in_url":
+                problem = Problem(where, entry["msg"], SECRETS_FIX)
             case _ if where in explained:
                 before = explained[where]
                 problem = Problem(where, before.what + f"; or: {entry['msg'].lower()}", before.fix)

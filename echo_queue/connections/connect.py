@@ -5,7 +5,6 @@
 - Every failure is one `ServiceError` that names the configuration key and the fix.
 """
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from redis.sentinel import Sentinel
 
 from echo_queue.config import Config
 from echo_queue.config import Redis as RedisSettings
+from echo_queue.connections import redis_check
 from echo_queue.connections.endpoints import EMBEDDED, RedisEndpoint, redis_endpoint, services_dir, store_endpoint
 from echo_queue.connections.redis_errors import explain, may_pass
 from echo_queue.connections.secrets import Role
@@ -33,18 +33,31 @@ CONNECT_TIMEOUT_S = 5.0
 HEALTH_CHECK_S = 15
 CONNECT_DEADLINE_S = 5.0
 """The longest wait of a role for services that are starting, restarting or failing over."""
+ONLOOKERS: tuple[Role, ...] = ("monitor", "celery")
+"""The roles that make no move; `echo-queue status` also shows a run whose server is set badly."""
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 def connect_redis(config: Config, role: Role, deadline_s: float = CONNECT_DEADLINE_S) -> redis.Redis:
-    """Returns a tested connection as `role`'s user (RESP2, bytes, no retries of its own). Raises `ServiceError`."""
+    """Returns a tested connection as `role`'s user (RESP2, bytes, no retries of its own).
+
+    Raises `ServiceError`, also for a server that would lose data (`redis_check`): except for those who only look.
+    """
 
     def connect() -> redis.Redis:
-        client = _open_redis(redis_endpoint(config, role))
-        if role != "monitor":
-            _require_replicas(client, config.redis)
+        endpoint = redis_endpoint(config, role)
+        client = _open_redis(endpoint)
+        if role not in ONLOOKERS:
+            try:
+                _require_replicas(client, config.redis)
+                redis_check.check(client, config.redis, config.run.name, role)
+            except redis.RedisError as error:
+                client.close()
+                raise _explained(error, endpoint) from None
+            except ServiceError:
+                client.close()
+                raise
         return client
 
     try:
@@ -72,11 +85,14 @@ def _open_redis(endpoint: RedisEndpoint) -> redis.Redis:
     client = redis_client(endpoint)
     try:
         client.ping()
-        _note_cluster(client)
     except redis.RedisError as error:
         client.close()
-        raise (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url)) from None
+        raise _explained(error, endpoint) from None
     return client
+
+
+def _explained(error: redis.RedisError, endpoint: RedisEndpoint) -> ServiceError:
+    return (Unreachable if may_pass(error) else ServiceError)(explain(error, endpoint.url))
 
 
 def _require_replicas(client: redis.Redis, settings: RedisSettings) -> None:
@@ -85,7 +101,6 @@ def _require_replicas(client: redis.Redis, settings: RedisSettings) -> None:
         return
     attached = client.wait(settings.wait_replicas, settings.wait_ms)
     if attached < settings.wait_replicas:
-        client.close()
         what = f"{attached} of {settings.wait_replicas} replicas are attached to {settings.url}"
         raise Unreachable(Problem("redis.wait_replicas", what, "start the missing ones, or lower the number"))
 
@@ -142,16 +157,6 @@ def _host_and_port(text: str) -> tuple[str, int]:
     if not host:
         raise ValueError(f"Sentinel {text} has no port")
     return host, int(port)
-
-
-def _note_cluster(client: redis.Redis) -> None:
-    """Logs that this node is part of a cluster: all keys of a run share one slot, so a single node serves the run."""
-    try:
-        client.exists("eq:{probe}")
-    except redis.exceptions.NoPermissionError:
-        return
-    except redis.exceptions.MovedError:
-        log.info("this Redis is one node of a cluster: redis.url must name the one that owns the run's slot")
 
 
 def _with_retries(connect: Callable[[], T], deadline_s: float) -> T:

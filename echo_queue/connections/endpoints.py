@@ -18,8 +18,9 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.storage.endpoint import StoreEndpoint
 
 EMBEDDED = "embedded"
-CELERY_PREFIX = "eq-celery:{run}:"
-"""The key prefix of Celery's broker; the ACL of role `celery` allows nothing else."""
+CELERY_PREFIX = "eq-celery:{{{run}}}:"
+"""The key prefix of Celery's broker; the ACL of role `celery` allows nothing else. The braces put its keys into the
+run's slot of a Redis Cluster: Kombu's commands take several of them at once."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import IO
 from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.errors import DeadlineError, Problem, ServiceError
+from echo_queue.launch import log_file
 
 # The shell writes its pid into the lock file and then becomes the server, so a held lock always names its holder.
 LAUNCH = 'echo $$ > "$1"; shift; exec "$@"'
@@ -38,7 +39,6 @@ DISK_FULL_SIGNS = (
 POLL_S = 0.02
 GONE_S = 30.0
 LOG_TAIL_BYTES = 4096
-LOG_KEEP_BYTES = 8 << 20
 
 
 Ready = Callable[[], None]
@@ -131,7 +131,7 @@ class ServerProcess:
     def launch(self, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         """Starts `argv` in the directory, without waiting for it to be ready."""
         self.dir.mkdir(parents=True, exist_ok=True)
-        self._keep_log_short()
+        log_file.keep_short(self.log)
         with self._lock.open("a+") as lock, self.log.open("ab") as log:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock.truncate(0)
@@ -212,10 +212,6 @@ class ServerProcess:
 
     def _no_space(self) -> bool:
         return self.dir.exists() and shutil.disk_usage(self.dir).free < LOG_TAIL_BYTES
-
-    def _keep_log_short(self) -> None:
-        if self.log.exists() and self.log.stat().st_size > LOG_KEEP_BYTES:
-            self.log.replace(self.log.with_suffix(".old"))
 
 
 def port_for(directory: Path) -> int:

@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import IO, Protocol, Self
 
 from echo_queue import failpoints
-from echo_queue.errors import DeadlineError, EchoQueueError, Problem
-from echo_queue.launch import guard
+from echo_queue.errors import DONE, HOPELESS, REFUSED, DeadlineError, EchoQueueError, HopelessError, Problem
+from echo_queue.launch import guard, log_file
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.reap import ending, reap
 
@@ -37,8 +37,7 @@ TAIL_LINES = 12
 TAIL_BYTES = 16_384
 BACKOFF = RestartBackoff(first_pause_s=0.5, longest_pause_s=8.0, settled_s=30.0, most_ends=5)
 MOST_REFUSALS = 2
-"""A role is given up at this many ends in a row with exit code 2, which says that a person must act: another try helps
-only where a service was away."""
+"""A role is given up at this many ends in a row with exit code `REFUSED`."""
 
 
 class RoleError(EchoQueueError):
@@ -128,6 +127,7 @@ class Supervised:
     def start(self, launch: Callable[[IO[bytes]], RoleProcess]) -> None:
         """Begins a section of the log, and launches the role with it."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        log_file.keep_short(self.log)
         with self.log.open("ab") as log:
             log.write(f"── {datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(self.role.command)}\n".encode())
             log.flush()
@@ -199,7 +199,8 @@ class Supervisor:
     def tick(self) -> None:
         """Notices deaths, and starts dead roles again.
 
-        Raises `RoleError` for a role that keeps dying, `KeyboardInterrupt` after a signal that asked to end.
+        Raises `RoleError` for a role that keeps dying, `HopelessError` for one that says that another try is useless,
+        `KeyboardInterrupt` after a signal that asked to end.
         """
         if self._interrupted:
             raise KeyboardInterrupt
@@ -279,12 +280,14 @@ class Supervisor:
     def _ended(self, entry: Supervised, code: int) -> None:
         lived_s = time.monotonic() - entry.started
         self._end(entry)
-        if code == 0 and entry.role.ends:
+        if code == DONE and entry.role.ends:
             entry.done = True
             return
+        if code == HOPELESS:
+            raise HopelessError(_given_up(entry, code))
         entry.all_deaths += 1
         entry.deaths = self._backoff.ends_in_a_row(entry.deaths, lived_s)
-        if entry.deaths >= (self._most_refusals if code == 2 else self._backoff.most_ends):
+        if entry.deaths >= (self._most_refusals if code == REFUSED else self._backoff.most_ends):
             raise RoleError(_given_up(entry, code))
         entry.again = time.monotonic() + self._backoff.pause_s(entry.deaths)
 
@@ -356,7 +359,7 @@ def _process_lives(pid: str) -> bool:
 
 def _given_up(entry: Supervised, code: int) -> Problem:
     tail = "\n".join(f"      {line}" for line in entry.tail(TAIL_LINES).splitlines()) or "      (it printed nothing)"
-    if code == 2:
+    if code in (REFUSED, HOPELESS):
         return Problem(entry.role.name, f"cannot continue:\n{tail}", "fix that, then run again: it continues")
     what = f"{ending(code)}, {entry.deaths} times in a row; its last lines:\n{tail}"
     return Problem(entry.role.name, what, f"fix it ({entry.log} has more), then run again: it continues")

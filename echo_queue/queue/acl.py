@@ -6,6 +6,8 @@
   counter that the identity is checked with. Of other workers' results it can read only partial rollouts, because it may
   have to continue them. The single commands that completing needs are also open to it by hand: it can delete entries of
   tasks, add entries to replay, and change places in `open`. The audit shows such changes (docs/reliability.md).
+- A worker may also wake a learner that waits, and take the offer of a task, for which another worker then wakes some
+  seconds later.
 - A worker may also write which peer fetches weights from which. A wrong entry costs other workers time at most, because
   they verify the weights that they fetch.
 - Only admin may change the functions. Otherwise a learner would run code that the broker's user had put in their place.
@@ -18,6 +20,9 @@ from echo_queue.connections.secrets import Role
 from echo_queue.queue.keys import Keys
 
 SESSION = "+ping +hello +auth +select +echo +time +wait"
+INFO = "+info"
+"""The command that shows how the server is set, to roles that are trusted with the number of keys of others. It comes
+after `-@dangerous`, which has it."""
 TRANSACTION = "+multi +exec +discard"
 BLIND = "-scan -randomkey -dbsize"
 """Denied commands: they reveal names and numbers of keys that are not the role's."""
@@ -35,14 +40,15 @@ WORKER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "coming", "forks")),
     ("~", "+xreadgroup +xclaim +xpending +xrange +xack +xdel", ("tasks", "retry")),
     ("~", "+xrange +xdel", ("dead",)),
-    ("%W~", "+xadd", ("replay", "events")),
-    ("%R~", "+xread", ("events",)),
+    ("%W~", "+xadd", ("replay", "arrivals")),
+    ("%R~", "+zcard", ("ready",)),
+    ("%R~", "+xread", ("weight_events",)),
+    ("~", "+blpop +del", ("offers",)),
     ("~", "+hget +hset", ("open",)),
-    ("~", "+zadd +zrem", ("in_flight",)),
+    ("~", "+zadd +zrem +zscore", ("leases", "in_flight", "awaited")),
     ("~", "+hget +hset +hdel", ("partials",)),
-    ("%W~", "+zadd", ("ready", "workers")),
+    ("%W~", "+zadd", ("ready", "workers", "consumers")),
     ("%W~", "+zrem", ("workers",)),
-    ("%W~", "+hdel", ("waits",)),
     ("%W~", "+hset", ("failures",)),
     ("~", "+getrange +setrange", ("lengths:*",)),
     ("~", "+hget +hset", ("buckets:*",)),
@@ -50,18 +56,20 @@ WORKER: tuple[Grant, ...] = (
     ("~", "+get +set", ("token:*",)),
     ("%W~", "+hset +pexpire +exists", ("worker:*",)),
     ("~", "+hmget +hget +hset +del +pexpire", ("peer:*",)),
-    ("~", "+lrange +lrem +rpush +pexpire", ("chain:*",)),
-    ("~", "+hgetall +hset +pexpire", ("feeds:*",)),
-    ("~", "+zadd +zrem +zcount +zrange +zrangebyscore +pexpire", ("rates:*",)),
+    ("~", "+zadd +zscore +zrange +pexpire", ("chain:*",)),
+    ("~", "+hget +hset +pexpire", ("feeds:*",)),
+    ("~", "+hget +hmget +hincrby +hdel +pexpire", ("fed:*",)),
+    ("~", "+zadd +zrem +zcard +zcount +zrange +pexpire", ("rates:*",)),
     ("~", "+hkeys +hlen +hset +pexpire", ("reports:*",)),
+    ("~", "+zadd +zcard +zrem +zremrangebyscore +zscore +pexpire", ("blamed:*",)),
     ("%W~", "+set", ("confirmed",)),
 )
 SUBMITTER_CALLS = ("declare", "submit", "reject", "admit", "confirm")
 SUBMITTER: tuple[Grant, ...] = (
     ("%R~", "+hgetall +hget +hmget", ("state", "rules", "published", "forks")),
     ("%R~", "+xlen", ("tasks", "retry", "replay")),
-    ("%R~", "+xread", ("events",)),
     ("%W~", "+xadd", ("tasks", "events")),
+    ("~", "+rpush +lpop", ("offers",)),
     ("~", "+hincrby", ("state", "stats", "set:*")),
     ("%W~", "+hset", ("open",)),
     ("~", "+hgetall +hget +hmget +hset +hincrby", ("set:*", "chunks:*")),
@@ -91,15 +99,17 @@ def rules(role: Role, run: str, celery_prefix: str, celery_db: int = 0) -> str:
             return " ".join(_narrow(prefix, SUBMITTER_CALLS, SUBMITTER))
         case "learner":
             return (
-                f"~{prefix}* ~{run_keys} -@all {SESSION} +@read +@write -@dangerous {BLIND} -function +fcall +fcall_ro"
+                f"~{prefix}* ~{run_keys} -@all {SESSION} +@read +@write -@dangerous {INFO} {BLIND} "
+                "-function +fcall +fcall_ro"
             )
         case "monitor":
-            look = "+info +client|list +latency|latest +memory|usage +command|docs"
-            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {BLIND} +fcall_ro {look}"
+            look = "+client|list +latency|latest +memory|usage +command|docs"
+            return f"%R~{prefix}* -@all {SESSION} +@read -@dangerous {INFO} {BLIND} +fcall_ro {look}"
         case "celery":
             base = f"{celery_prefix}/{celery_db}."
             # A pattern subscription is allowed only if its very pattern is granted.
             channels = f"&{base}celery.pidbox &{base}celeryev/* &{base}celeryev/worker.*"
+            channels += f" &{celery_prefix}celery-task-meta-*"
             commands = "+@connection +@read +@write +@pubsub +@transaction +time -@dangerous"
             return f"~{celery_prefix}* {channels} -@all {commands} {BLIND} -function {SCRIPTS}"
 

@@ -1,7 +1,13 @@
-"""Lets a role wait until something happens in a run, by a cursor into the run's stream of events."""
+"""Lets each role wait for what concerns it alone: a completion wakes no worker, and an admission not all of them.
+
+- A wait is one blocking read, and ends at its deadline. Whoever waits checks the queue before each wait, so nothing is
+  missed: what happens between the check and the wait ends the wait at once.
+- An offer goes to one worker. It is lost with a worker that dies with it, so idle workers also look by themselves from
+  time to time.
+"""
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Any
 
 from echo_queue.queue import replies
@@ -11,26 +17,64 @@ BLOCK_S = 2.0
 """The longest single blocking read; a connection's socket timeout must be above it."""
 
 
-class Events(Client):
-    """Lets a role wait for the run's events instead of polling."""
+class WeightEvents(Client):
+    """Lets a worker's weight watcher wait for what concerns its weights."""
 
-    def wait_for_event(self, cursor: str, timeout_s: float, kinds: Collection[str] = ()) -> str:
-        """Blocks until an event after `cursor` (of one of `kinds`, if given) or `timeout_s`; returns the new cursor.
+    def wait_for_weights(self, cursor: str, timeout_s: float) -> str:
+        """Blocks until weights were published or announced, or a learner resumed, after `cursor`; at most `timeout_s`.
 
-        Begin with "0-0", and check the queue before each wait: then nothing is missed. Kinds: declared, submitted,
-        admitted, completed, advanced, keys_published, announced, published, committed, resumed, returned, buried,
-        revived, finished.
+        Returns the new cursor. Begin with "0-0".
         """
-        give_up = time.monotonic() + timeout_s
-        wanted = {kind.encode() for kind in kinds}
-        while (left_s := give_up - time.monotonic()) > 0:
-            block_ms = max(1, round(1000 * min(left_s, BLOCK_S)))
-            for _, entries in self._events(cursor, block_ms):
-                cursor = replies.text(entries[-1][0])
-                if not wanted or any(words[b"kind"] in wanted for _, words in entries):
-                    return cursor
-        return cursor
+        client, stream = self._caller.client, self._caller.keys.weight_events
 
-    def _events(self, cursor: str, block_ms: int) -> Any:
-        client, events = self._caller.client, self._caller.keys.events
-        return self._caller.persist("wait_for_event", lambda: client.xread({events: cursor}, block=block_ms))
+        def read(block_ms: int) -> Any:
+            return self._caller.persist("wait_for_weights", lambda: client.xread({stream: cursor}, block=block_ms))
+
+        return _newest(_until(timeout_s, read), cursor)
+
+
+class Offers(Client):
+    """Lets an idle worker wait for tasks."""
+
+    def wait_for_work(self, timeout_s: float) -> bool:
+        """Blocks until there may be a task for this worker, or `timeout_s`; returns whether there may be one.
+
+        For each task that comes, one worker wakes: of those that wait, the one that has waited longest. When the run
+        is finished, all of them wake.
+        """
+        client, key = self._caller.client, self._caller.keys.offers
+
+        def take(block_ms: int) -> Any:
+            return self._caller.persist("wait_for_work", lambda: client.blpop([key], timeout=block_ms / 1000))
+
+        return bool(_until(timeout_s, take))
+
+
+class Arrivals(Client):
+    """Lets the learner wait for groups."""
+
+    def wait_for_groups(self, cursor: str, timeout_s: float) -> str:
+        """Blocks until a drain may return more than the last one, after `cursor`; at most `timeout_s`.
+
+        That is so once half of the groups that the last drain lacked are ready, or a task was buried. Returns the new
+        cursor. Begin with "0-0".
+        """
+        client, stream = self._caller.client, self._caller.keys.arrivals
+
+        def read(block_ms: int) -> Any:
+            return self._caller.persist("wait_for_groups", lambda: client.xread({stream: cursor}, block=block_ms))
+
+        return _newest(_until(timeout_s, read), cursor)
+
+
+def _until(timeout_s: float, read: Callable[[int], Any]) -> Any:
+    """Returns the first answer of `read` that holds anything, else the last. It blocks for the time that it is told."""
+    give_up, found = time.monotonic() + timeout_s, None
+    while not found and (left_s := give_up - time.monotonic()) > 0:
+        found = read(max(1, round(1000 * min(left_s, BLOCK_S))))
+    return found
+
+
+def _newest(streams: Any, cursor: str) -> str:
+    """Returns the id of the newest entry that was read from one stream; `cursor` if there was none."""
+    return replies.text(streams[0][1][-1][0]) if streams else cursor

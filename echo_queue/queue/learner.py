@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from echo_queue.errors import Problem, ServiceError
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
-from echo_queue.queue.events import Events
+from echo_queue.queue.events import Arrivals
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.types import Drained, Resumed, RunKeys
 from echo_queue.records import BASE, Group, Published, Version
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
 
 
-class LearnerQueue(Events):
+class LearnerQueue(Arrivals):
     """Drains groups, commits trained ones and publishes weights as Redis user `learner`, through `library/learner.lua`.
 
     `lineage`: a lineage that another client began. The default 0 is fenced by every learner that has begun.
@@ -44,31 +44,58 @@ class LearnerQueue(Events):
     def resume(self, begin: Version = BASE, floor: int = 0) -> Resumed:
         """Begins a new lineage, above `floor`, at the checkpoint of `begin`; every earlier learner is fenced.
 
+        Tasks in flight by versions above it go back (`cancel`).
+
         The caller then makes the queue follow its checkpoints (`commit`, `uncommit`) before it drains. If no weights
         are published afterwards, the caller publishes these first.
         """
         lineage, committed = self._caller.call("resume", *begin, floor, uuid.uuid4().hex)
         self._lineage, self._turn = int(lineage), 0
+        while self.cancel():
+            pass
         return Resumed(self._lineage, replies.text(committed) or None)
 
+    def cancel(self) -> int:
+        """Sends some of the tasks in flight back that the lineage's beginning left behind. Returns how many."""
+        return int(self._caller.call("cancel", self._lineage))
+
     def pending(self) -> tuple[Group, ...]:
-        """Returns the groups that were drained and not committed, oldest first. Call it once, right after `resume`."""
-        rows, refs = self._caller.call("pending", self._lineage)
-        self._payloads.discard(refs)
-        return self._groups([(row[0], row[1]) for row in rows])[0]
+        """Returns the groups that were drained and not committed, oldest first. Call it once, right after `resume`.
+
+        Those that may no longer be trained go back.
+        """
+        places: list[tuple[bytes, bytes]] = []
+        looked = 1
+        while looked:
+            rows, refs, looked = self._caller.call("pending", self._lineage, len(places))
+            self._payloads.discard(refs)
+            places += [(row[0], row[1]) for row in rows]
+        return self._groups(places)[0]
 
     def drain(self, need: int) -> Drained:
         """Takes at most `need` admissible groups, the oldest versions first.
 
         Groups that are too old go back in the same call. A group that cannot be read is buried with the reason.
         """
+        drained, more = self._drain_step(need)
+        while more and len(drained.groups) < need:
+            step, more = self._drain_step(need - len(drained.groups))
+            drained = drained.then(step)
+        return drained
+
+    def _drain_step(self, need: int) -> tuple[Drained, bool]:
+        """Makes one step of a drain. Returns also whether there is more to hand out or to send back."""
         reply = self._numbered("drain", need)
-        self._payloads.discard(reply[-1])
+        *_, more, refs = reply
+        self._payloads.discard(refs)
         groups, malformed = self._groups([(row[0], row[1]) for row in reply[0]])
-        return replies.drained_of(reply, groups, malformed)
+        return replies.drained_of(reply, groups, malformed), bool(more)
 
     def advance(self, version: int, trained: int, window: float) -> int:
-        """Sets the learner's version after an update on `trained` groups. Returns how many in flight were cancelled."""
+        """Sets the learner's version after an update on `trained` groups. Returns how many in flight were cancelled.
+
+        Where these are many, the housekeeper cancels the others (`Operator.reclaim`).
+        """
         return int(self._numbered("advance", version, trained, window))
 
     def commit(self, checkpoint: str, task_ids: Sequence[str]) -> int:

@@ -3,31 +3,75 @@
 `status` and `audit` are the read-only functions of `library/monitor.lua`; everything else is read by plain commands.
 """
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
-from echo_queue.queue.caller import Caller, Client
-from echo_queue.queue.events import Events
+from echo_queue.queue.caller import Caller, Client, answers
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import PublishedWeights
 from echo_queue.queue.submitter import Submissions
-from echo_queue.queue.types import Audit, DeadTask, Status
+from echo_queue.queue.types import Audit, DeadTask, Status, WorkerStatus
 from echo_queue.records import Group, PartialGroup
 
 if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
+
+PAGE = 256
+"""The number of heartbeats that are read in one round trip."""
 
 
 class RunState(Client):
     """The state of a run: its status, its audit, and its dead tasks."""
 
     def status(self) -> Status:
-        """Returns a full picture of the run for a person, from one read-only snapshot."""
-        return replies.status_of(self._caller.ask("status"))
+        """Returns a full picture of the run for a person.
+
+        Its numbers are one read-only snapshot. The workers are read right after it, in steps between which Redis serves
+        others, because there may be thousands.
+        """
+        reply = self._caller.ask("status")
+        return replies.status_of(reply, self._workers(now_ms=reply[-1]))
 
     def audit(self) -> Audit:
         """Returns both sides of the identity, counted independently, from one read-only snapshot."""
         return replies.audit_of(self._caller.ask("audit"))
+
+    def _workers(self, now_ms: int) -> tuple[WorkerStatus, ...]:
+        """Reads the workers heard of lately, and those that hold tasks although they were not."""
+        client: Any = self._caller.client
+        keys = self._caller.keys
+
+        def look() -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            pipe.zrange(keys.workers, 0, -1, withscores=True)
+            for stream in (keys.tasks, keys.retry):
+                pipe.xpending(stream, "workers")
+            return answers(pipe.execute(raise_on_error=False))
+
+        known, *pending = self._caller.persist("workers", look)
+        held = Counter[bytes]()
+        for summary in pending:
+            held.update({row["name"]: row["pending"] for row in summary["consumers"]})
+        silent_ms = {name: max(0, now_ms - int(heard_ms)) for name, heard_ms in known}
+        names = [*silent_ms, *(name for name in held if name not in silent_ms)]
+        found = zip(names, self._heartbeats(names), strict=True)
+        return tuple(replies.worker_of(name, silent_ms.get(name, -1), words, held[name]) for name, words in found)
+
+    def _heartbeats(self, names: Sequence[bytes]) -> Iterator[Mapping[bytes, bytes]]:
+        """Yields the heartbeats of these workers; an empty one if there is none."""
+        client: Any = self._caller.client
+        prefix = self._caller.keys.worker("").encode()
+        for first in range(0, len(names), PAGE):
+
+            def look(page: Sequence[bytes] = names[first : first + PAGE]) -> list[Any]:
+                pipe = client.pipeline(transaction=False)
+                for name in page:
+                    pipe.hgetall(prefix + name)
+                return answers(pipe.execute(raise_on_error=False))
+
+            yield from self._caller.persist("workers", look)
 
     def dead(self, limit: int = 100) -> list[DeadTask]:
         """Returns the tasks that were buried last, the newest first, at most `limit`."""
@@ -36,7 +80,7 @@ class RunState(Client):
         return [replies.dead_of(words) for _, words in rows]
 
 
-class Monitor(RunState, PublishedWeights, Submissions, Events):
+class Monitor(RunState, PublishedWeights, Submissions):
     """Reads a run as Redis user `monitor`, for people and for roles that diagnose what holds the run up.
 
     It changes nothing. Its Lua functions are the read-only ones of `library/monitor.lua`.

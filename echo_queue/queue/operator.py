@@ -49,9 +49,9 @@ class Operator(RunState, Admission):
     def reclaim(self, limit: int = SWEEP_MAX) -> Reclaimed:
         """Ends at most `limit` expired leases: their tasks go to retry, or to dead after too many attempts.
 
-        A limit bounds how long Redis serves nobody else. Where as many as that were ended, more may be left: call it
-        again at once. A sweep that comes much too late after the one before spares leases that living workers may
-        still renew.
+        Tasks in flight that are too late go to retry, too. A limit bounds how long Redis serves nobody else. Where as
+        many as that were moved, more may be left: call it again at once. Time passes for leases from sweep to sweep,
+        at most a quarter of a lease each time, so that an outage or a clock that was set ends no living worker's lease.
         """
         return Reclaimed(*self._caller.call("reclaim", limit))
 

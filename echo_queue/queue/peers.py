@@ -27,7 +27,7 @@ class PeerDirectory(Client):
         return replies.joined_of(reply)
 
     def report(self, worker: str, peer: str, reason: Complaint) -> int:
-        """Reports that `peer` served `worker` a bad chunk, or cannot be reached from it.
+        """Reports that `peer` served `worker` a bad chunk, cannot be reached from it, or gave it nothing ("dry").
 
         Returns how many workers reported the same lately. Two of them make the peer a leaf for a while; a single
         reporter may be the broken one.

@@ -134,7 +134,7 @@ def kept_words(words: bytes) -> StoredPartial:
 
 
 def drained_of(reply: Sequence[Any], groups: tuple[Group, ...], malformed: int) -> Drained:
-    _, seats, late, abandoned, ready, in_flight, outside, exhausted, _ = reply
+    _, seats, late, abandoned, ready, in_flight, outside, exhausted, *_ = reply
     return Drained(groups, seats, late, abandoned, malformed, ready, in_flight, outside, bool(exhausted))
 
 
@@ -201,11 +201,10 @@ def joined_of(reply: Sequence[Any]) -> Joined:
     return Joined(upstreams, text(leaf), bool(hold), int(rate), now_ms / 1000)
 
 
-def worker_of(row: Sequence[Any]) -> WorkerStatus:
+def worker_of(name: bytes, silent_ms: int, words: Mapping[bytes, bytes], held: int) -> WorkerStatus:
     """Returns the status of one worker. A malformed heartbeat reads as `unreadable` and never makes a reader fail."""
-    name, silent_ms, words, held = row
     try:
-        heartbeat = heartbeat_of(fields(words)) if words else None
+        heartbeat = heartbeat_of(fields([word for pair in words.items() for word in pair])) if words else None
     except (KeyError, ValueError):
         heartbeat = Heartbeat(engine="unknown", version=Version(0, 0), state="unreadable")
     return WorkerStatus(name.decode("utf-8", "replace"), silent_ms, heartbeat, held)
@@ -226,7 +225,7 @@ def audit_of(reply: Sequence[Any]) -> Audit:
     return Audit(**{name: int(words[name]) for name in Audit.__dataclass_fields__})
 
 
-def status_of(reply: Sequence[Any]) -> Status:
+def status_of(reply: Sequence[Any], workers: tuple[WorkerStatus, ...]) -> Status:
     state, rules, published, stats, depths = (fields(part) for part in reply[:5])
     counts = {name: int(number) for name, number in stats.items()}
     sizes = {name: int(number) for name, number in depths.items()}
@@ -240,6 +239,6 @@ def status_of(reply: Sequence[Any]) -> Status:
         trained=counts.pop("trained", 0),
         uncommitted=int(state["uncommitted"]),
         counts=counts,
-        workers=tuple(worker_of(row) for row in reply[5]),
+        workers=workers,
         **sizes,
     )

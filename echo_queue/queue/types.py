@@ -5,7 +5,7 @@ Times are milliseconds by the Redis server's clock if the name ends in `_ms`, an
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -13,7 +13,7 @@ from echo_queue.config import Config
 from echo_queue.records import Group, PartialGroup, Published, Task, Version
 from echo_queue.records.group_codec import GROUP_MAX_BYTES
 
-Complaint = Literal["bad", "unreachable"]
+Complaint = Literal["bad", "unreachable", "dry"]
 Late = Literal["requeue", "wait"]
 Order = Literal["sequential", "shuffled"]
 
@@ -205,6 +205,16 @@ class Drained:
     outside: int
     exhausted: bool
 
+    def then(self, step: "Drained") -> "Drained":
+        """Returns the answer to a drain that took one step more."""
+        return replace(
+            step,
+            groups=self.groups + step.groups,
+            late=self.late + step.late,
+            abandoned=self.abandoned + step.abandoned,
+            malformed=self.malformed + step.malformed,
+        )
+
 
 @dataclass(frozen=True)
 class Resumed:
@@ -218,7 +228,8 @@ class Resumed:
 class Reclaimed:
     """Leases that one step of a sweep ended.
 
-    Their tasks went to retry, for the cause named, or died, or were no longer there (`lost`).
+    Their tasks went to retry, for the cause named, or died, or were no longer there (`lost`). `cancelled`: they can no
+    longer be trained, as after an update on newer groups.
     """
 
     expired: int
@@ -227,11 +238,12 @@ class Reclaimed:
     late: int
     dead: int
     lost: int
+    cancelled: int
 
     @property
     def leases(self) -> int:
         """All leases that the step ended."""
-        return self.expired + self.failed + self.released + self.late + self.dead + self.lost
+        return self.expired + self.failed + self.released + self.late + self.dead + self.lost + self.cancelled
 
 
 @dataclass(frozen=True)
@@ -342,7 +354,10 @@ class WorkerStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """One atomic snapshot of a run. `counts`: the counters by cause, since the run began."""
+    """One atomic snapshot of a run, and its workers right after it.
+
+    `counts`: the counters by cause, since the run began.
+    """
 
     learner: Version
     published: Published | None
@@ -383,8 +398,10 @@ class Audit:
     """The identity `submitted = backlog + tasks + replay + trained + dead`, each term counted independently.
 
     `tasks` is the length of the tasks and retry streams together. `open` counts the ids that have a place; it must
-    equal the entries of all four streams. `in_flight` counts the tasks under lease, in two ways. `lost`: entries
-    that vanished from a work stream although nothing removed them.
+    equal the entries of all four streams. `ready` and `in_hand` are the groups of replay that the learner may drain and
+    has drained. `in_flight`, `leases` and `leased` count the tasks under lease: by their versions, by when they run
+    out, and by the streams' own account. `lost`: entries that vanished from a work stream although nothing removed
+    them.
     """
 
     submitted: int
@@ -394,7 +411,10 @@ class Audit:
     trained: int
     dead: int
     open: int
+    ready: int
+    in_hand: int
     in_flight: int
+    leases: int
     leased: int
     lost: int
 
@@ -409,5 +429,11 @@ class Audit:
         return self.open - (self.tasks + self.replay + self.dead)
 
     @property
+    def unlisted(self) -> int:
+        """Returns the number of groups in replay that are neither ready nor drained, or are both."""
+        return self.replay - self.ready - self.in_hand
+
+    @property
     def ok(self) -> bool:
-        return self.difference == 0 and self.misplaced == 0 and self.in_flight == self.leased and self.lost == 0
+        whole = self.difference == self.misplaced == self.unlisted == self.lost == 0
+        return whole and self.in_flight == self.leases == self.leased

@@ -1,13 +1,14 @@
 """The queue client of a rollout worker: the moves of `library/worker.lua`, and the published weights that it reads."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller
-from echo_queue.queue.events import Events
+from echo_queue.queue.events import Offers, WeightEvents
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import TrustedWeights
 from echo_queue.queue.types import Heartbeat, Lease, Outcome
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
 
 
+CALL_BYTES = 1 << 20
+"""Groups of together at most this size are completed by one call, which holds the server for a few milliseconds."""
 BEATS_MISSED = 5
 """A heartbeat expires after this many intervals without a new one."""
 
 
-class WorkerQueue(TrustedWeights, Events):
+class WorkerQueue(TrustedWeights, WeightEvents, Offers):
     """Leases, renews, completes and hands back tasks as Redis user `worker`, through `library/worker.lua`.
 
     Methods take the worker's name.
@@ -80,11 +83,12 @@ class WorkerQueue(TrustedWeights, Events):
 
         Raises `CodecError` for a value that is not a group, or that is larger than `queue.group_max_bytes`.
         """
-        calls = [("complete", worker, *self._payloads.keep_group(group)) for group in groups]
+        kept = [self._payloads.keep_group(group) for group in groups]
+        calls = [("complete", worker, *chain.from_iterable(words)) for words in _calls(kept)]
         answered = self._caller.move("complete", calls, (worker, groups)) if calls else []
-        outcomes = [Outcome(replies.text(reply)) for reply in answered]
+        outcomes = [Outcome(replies.text(outcome)) for outcome in chain.from_iterable(answered)]
         refused = [
-            payload for outcome, (*_, kind, payload) in zip(outcomes, calls, strict=True)
+            payload for outcome, (*_, kind, payload) in zip(outcomes, kept, strict=True)
             if kind == "ref" and outcome is not Outcome.accepted
         ]  # fmt: skip
         self._payloads.discard(refused)
@@ -98,3 +102,17 @@ class WorkerQueue(TrustedWeights, Events):
     def leave(self, worker: str) -> None:
         """Removes `worker`, which ends, from the list. Tasks that it holds stay leased until their leases run out."""
         self._caller.call("leave", worker)
+
+
+def _calls(kept: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Divides completions, each with its payload last, among calls. Each call is one write of the append-only file."""
+    call: list[tuple[Any, ...]] = []
+    size = 0
+    for words in kept:
+        if call and size + len(words[-1]) > CALL_BYTES:
+            yield call
+            call, size = [], 0
+        call.append(words)
+        size += len(words[-1])
+    if call:
+        yield call

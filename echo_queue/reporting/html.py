@@ -29,11 +29,18 @@ class Tile:
     mood: Literal["", "good", "bad"] = ""
 
 
-def write(config: Config, *, identity: bool | None = None) -> Path:
-    """Writes `report.html` into the run's directory, and returns its path. `identity`: whether it holds, if known."""
+def write(config: Config, *, identity: bool | None = None, dead: int | None = None) -> Path:
+    """Writes `report.html` into the run's directory, and returns its path.
+
+    `identity`: whether it holds, `dead`: how many prompts died, as far as they are known; else the number of dead
+    prompts is that of the last update.
+    """
     path = config.run.dir / "report.html"
     updates = metrics.read(config.run.dir / "metrics.jsonl")
-    path.write_text(build(config, updates, identity=identity, scores=held_out(config.run.dir)), encoding="utf-8")
+    if dead is None and updates:
+        dead = updates[-1].depths.get("dead")
+    page = build(config, updates, identity=identity, dead=dead, scores=held_out(config.run.dir))
+    path.write_text(page, encoding="utf-8")
     return path
 
 
@@ -49,6 +56,7 @@ def build(
     updates: Sequence[UpdateMetrics],
     *,
     identity: bool | None = None,
+    dead: int | None = None,
     scores: Mapping[str, float],
 ) -> str:
     """Returns the page. `scores`: the held-out scores of "base" and "model", if they were measured."""
@@ -57,14 +65,16 @@ def build(
     return template.substitute(
         name=escape(config.run.name),
         subtitle=escape(_subtitle(config, updates)),
-        tiles="".join(_tile(tile) for tile in tiles(config, summary, identity, scores)),
+        tiles="".join(_tile(tile) for tile in tiles(config, summary, identity=identity, dead=dead, scores=scores)),
         plots="".join(_plots(config, updates, summary)) if updates else "<p>No update was trained.</p>",
         settings="".join(_settings(config.model_dump(mode="json"))),
         footer="echo-queue · all figures are from metrics.jsonl beside this page",
     )
 
 
-def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mapping[str, float]) -> Iterator[Tile]:
+def tiles(
+    config: Config, summary: Summary, *, identity: bool | None, dead: int | None, scores: Mapping[str, float]
+) -> Iterator[Tile]:
     """Yields the figures at the top of the page."""
     s = config.staleness.s
     yield Tile(f"{summary.reward_first:.2f} → {summary.reward_last:.2f}", "reward, first and last updates")
@@ -79,6 +89,8 @@ def tiles(config: Config, summary: Summary, identity: bool | None, scores: Mappi
     lags = f"mean lag of groups; of tokens {summary.token_lag:.2f}; largest {summary.max_lag}, bound {s}"
     yield Tile(f"{summary.mean_lag:.2f}", lags, "good" if kept else "bad")
     yield Tile(f"{summary.sent_back_share:.1%}", f"sent back as late ({summary.sent_back:,} groups)")
+    if dead:
+        yield Tile(f"{dead:,}", "prompts died and are not in the model", "bad")
     if identity is not None:
         yield Tile("kept" if identity else "broken", "identity of the queue", "good" if identity else "bad")
 

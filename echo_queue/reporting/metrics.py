@@ -7,6 +7,7 @@ version, the line of the highest lineage.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 
@@ -70,6 +71,8 @@ class UpdateMetrics:
 
 
 RECORDS = TypeAdapter(UpdateMetrics)
+FLAT_UPDATES = 8
+"""So many updates in a row without any difference between the rewards of a prompt's samples are worth a warning."""
 
 
 class MetricsLog:
@@ -101,13 +104,19 @@ class MetricsReader:
         self._offset = 0
         self._surviving: list[UpdateMetrics] = []
         """The updates of the surviving history. Versions ascend, and lineages never descend."""
+        self._answer: Sequence[UpdateMetrics] = ()
 
-    def read(self) -> list[UpdateMetrics]:
-        """Returns the updates of the surviving history, by version, without torn lines."""
-        for line in self._appended():
-            if metrics := update_of(line):
-                self._keep(metrics)
-        return list(self._surviving)
+    def read(self) -> Sequence[UpdateMetrics]:
+        """Returns the updates of the surviving history, by version, without torn lines.
+
+        The answer is the same object as the one before if nothing was appended since.
+        """
+        found = [metrics for line in self._appended() if (metrics := update_of(line))]
+        for metrics in found:
+            self._keep(metrics)
+        if found:
+            self._answer = tuple(self._surviving)
+        return self._answer
 
     def _appended(self) -> list[bytes]:
         if not self._path.exists():
@@ -131,7 +140,7 @@ class MetricsReader:
         surviving.append(metrics)
 
 
-def read(path: Path) -> list[UpdateMetrics]:
+def read(path: Path) -> Sequence[UpdateMetrics]:
     """Returns the updates of the surviving history, by version, without torn lines."""
     return MetricsReader(path).read()
 
@@ -167,6 +176,8 @@ class Summary:
     store_bytes: int
     peer_bytes: int
     """Weight bytes that the last workers read from the store and from peers."""
+    flat_updates: int
+    """The number of the last updates, in a row, in which the samples of every prompt had equal rewards."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -220,6 +231,22 @@ def summarise(updates: Sequence[UpdateMetrics]) -> Summary:
         delta_bytes=sum(update.delta_bytes for update in ends),
         store_bytes=ends[-1].store_bytes if ends else 0,
         peer_bytes=ends[-1].peer_bytes if ends else 0,
+        flat_updates=sum(1 for _ in takewhile(_is_flat, reversed(updates))),
+    )
+
+
+def _is_flat(update: UpdateMetrics) -> bool:
+    return update.zero_variance_groups >= update.groups
+
+
+def warning(summary: Summary) -> str:
+    """Returns what is wrong with the rewards, if the last updates have taught nothing; else an empty text."""
+    if summary.flat_updates < FLAT_UPDATES:
+        return ""
+    which = "all updates" if summary.flat_updates == summary.updates else f"the last {summary.flat_updates:,} updates"
+    return (
+        f"{which} taught nothing: the samples of each prompt had equal rewards. Look at some with `echo-queue show`: "
+        "the reward function may be constant, or the prompts too hard or too easy"
     )
 
 

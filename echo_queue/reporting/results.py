@@ -1,15 +1,14 @@
-"""The results that a run leaves for a person: the report, and the marker of a finished run."""
+"""The results that a run leaves for a person: the report, and what it needs."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
-from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.errors import ConfigError, Problem
-from echo_queue.reporting import html, metrics
+from echo_queue.reporting import html, metrics, outcome
 
 
-def write(config: Config, *, identity: bool | None = None) -> Path:
+def write(config: Config, *, identity: bool | None = None, dead: int | None = None) -> Path:
     """Writes the report, and returns its path. Raises `ConfigError` where a package for it is missing."""
     if missing := problem(config):
         raise ConfigError(missing)
@@ -18,19 +17,9 @@ def write(config: Config, *, identity: bool | None = None) -> Path:
 
         updates = metrics.read(config.run.dir / "metrics.jsonl")
         tensorboard.write(updates, config.run.dir / "tensorboard")
-    if identity is None and marker(config).exists():
-        identity = True
-    return html.write(config, identity=identity)
-
-
-def marker(config: Config) -> Path:
-    """The file that is written when a run has ended and its identity holds."""
-    return config.run.dir / "finished.json"
-
-
-def reopen(config: Config) -> None:
-    """Removes the marker, before prompts are added: a command killed in between must not leave a run marked as over."""
-    failpoints.step("remove marker", lambda: marker(config).unlink(missing_ok=True))
+    if identity is None and (end := outcome.read(config)):
+        identity, dead = end.audit.ok, end.audit.dead
+    return html.write(config, identity=identity, dead=dead)
 
 
 def problem(config: Config) -> Problem | None:

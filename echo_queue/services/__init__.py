@@ -1,6 +1,6 @@
 """Redis and the object store of a run: embedded or external, connected to by role, checked before any role starts.
 
-`serve` runs the embedded ones in this process; `check` reports every problem with either kind.
+`serve` runs the embedded ones in this process; `inspect` reports every problem with either kind.
 """
 
 from threading import Event
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
-    from echo_queue.errors import Problem
+    from echo_queue.connections.verdict import Verdict
 
 
 def serve(config: "Config", stop: Event | None = None) -> None:
@@ -19,8 +19,8 @@ def serve(config: "Config", stop: Event | None = None) -> None:
     serve(config, stop)
 
 
-def check(config: "Config") -> list["Problem"]:
+def inspect(config: "Config") -> "Verdict":
     """Returns every problem with both services."""
-    from echo_queue.services.inspection import check
+    from echo_queue.services.inspection import inspect
 
-    return check(config)
+    return inspect(config)

@@ -15,6 +15,7 @@ from functools import partial
 import redis
 
 from echo_queue.config import Config
+from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import CELERY_PREFIX, EMBEDDED, announce, services_dir
 from echo_queue.connections.secrets import ROLES, Role, generate
@@ -60,7 +61,9 @@ class Services:
                 store = S3Server(directory / "store", secrets.store)
                 self._keep("object store", store, partial(self._ready_store, store))
             else:
-                _log_put_once(connect_store(self.config, "admin"))
+                external = connect_store(self.config, "admin")
+                store_check.check(external)
+                _log_put_once(external)
         except BaseException:
             self.stop()
             raise

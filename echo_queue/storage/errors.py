@@ -9,6 +9,7 @@ from echo_queue.storage.endpoint import StoreEndpoint
 
 KEYS_FIX = "set ECHO_QUEUE_STORE_ACCESS_KEY and ECHO_QUEUE_STORE_SECRET_KEY (or …_FILE), or give boto3 a profile"
 LOG_FIX = "the store's log says more"
+SIZE_FIX = "let the store, and every proxy before it, take requests of 64 MiB and, for a manifest, of any size"
 FULL_BYTES = 16 << 20
 """An embedded store's disk with fewer free bytes than this counts as full."""
 
@@ -19,6 +20,10 @@ class Unreachable(ServiceError):
 
 class MissingObject(ServiceError):
     """There is no such object, or no longer."""
+
+
+class DeniedError(ServiceError):
+    """Our keys may not do that."""
 
 
 class AlreadyThere(ServiceError):
@@ -45,7 +50,8 @@ BY_CODE: dict[str, Meaning] = {
         ("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"),
         (ServiceError, "store.region", "the bucket is not in this region", "name the bucket's own region"),
     ),
-    "AccessDenied": (ServiceError, "store.url", "our keys are refused for {what}", KEYS_FIX),
+    "EntityTooLarge": (ServiceError, "store.url", "{what} is too large for one request", SIZE_FIX),
+    "AccessDenied": (DeniedError, "store.url", "our keys are refused for {what}", KEYS_FIX),
     "InvalidBucketName": (
         ServiceError,
         "store.bucket",
@@ -59,9 +65,10 @@ BY_CODE: dict[str, Meaning] = {
     ),
 }
 BY_STATUS: dict[int, Meaning] = {
-    403: (ServiceError, "store.url", "our keys are refused for {what}", KEYS_FIX),
+    403: (DeniedError, "store.url", "our keys are refused for {what}", KEYS_FIX),
     404: (MissingObject, "store", "there is no object {what}", "find out whether it was pruned, or never written"),
     416: (ShortObject, "store", "{what} is shorter than the range", "its writer was cut off: write it again"),
+    413: (ServiceError, "store.url", "{what} is too large for one request", SIZE_FIX),
     412: (AlreadyThere, "store", "{what} exists already", "nothing to do"),
     **dict.fromkeys((409, 429, 500, 502, 503, 504), (Unreachable, "store.url", "{what} fails for now", LOG_FIX)),
 }

@@ -5,6 +5,7 @@ chunks are missing, and any Celery worker can finish the submission that this pr
 """
 
 import gc
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from echo_queue.config import Config, Prompts
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
+from echo_queue.records import PromptRow
 from echo_queue.submission.celery.messages import send
 from echo_queue.submission.length_features import refuse_featureless
 from echo_queue.submission.length_limits import limits_of, refuse_unfit
@@ -41,13 +43,19 @@ def choose(config: Config, source: str | None = None, set: str | None = None, **
         raise ConfigError(*problems) from None
 
 
-def check_first_rows(config: Config) -> None:
-    """Checks the first rows of the configured set, before a run starts any process. Raises `PromptError`."""
+def check_first_rows(config: Config) -> Sequence[PromptRow]:
+    """Checks the first rows of the configured set, before a run starts any process, and returns them.
+
+    Raises `PromptError`.
+    """
+    first: Sequence[PromptRow] = ()
     source = open_source(spell(config.prompts.source, config.prompts.options))
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
     for chunk, rows in islice(source.scan(min(config.prompts.chunk, SAMPLE_ROWS)), 1):
         refuse_unfit(limits, source, chunk, rows)
         refuse_featureless(config.prompts.length_feature, source, chunk, rows)
+        first = rows
+    return first
 
 
 def declare_and_send(

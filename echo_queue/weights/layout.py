@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 from echo_queue.weights.delta.codes import flat
 from echo_queue.weights.delta.encode import tied
-from echo_queue.weights.delta.format import PIECE_BYTES
 from echo_queue.weights.delta.stretches import Stretch, shards, stretches
-from echo_queue.weights.manifest import TensorInfo, tensor_digest
+from echo_queue.weights.manifest import PIECE_BYTES, TensorInfo, tensor_digest
 from echo_queue.weights.tensors import untie
 
 if TYPE_CHECKING:

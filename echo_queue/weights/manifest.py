@@ -29,6 +29,13 @@ PIECE_BYTES = 4 << 20
 """The bytes of a tensor in one piece; a tensor's digest is made of its pieces' digests."""
 NUMBER_MAX = 1 << 53
 DIMENSIONS_MAX = 16
+DOCUMENT_MAX_BYTES = 256 << 20
+PARTS_MAX = 1 << 17
+"""The largest number of parts of a route."""
+PART_MAX_BYTES = 5 << 30
+"""The largest object that every S3 store takes in one put."""
+CHUNK_MAX_BYTES = 256 << 20
+"""The largest chunk, which a reader holds in memory."""
 TAG_BYTES = 16
 """The bytes that encryption adds to a chunk."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -300,6 +307,9 @@ def _manifest_of(values: Any) -> Manifest:
     names = {tensor.name for tensor in tensors}
     if len(names) != len(tensors) or not names.issuperset(aliases.values()) or names & aliases.keys():
         _refuse("a tensor's name stands twice, or an alias names none")
+    ordered = sorted(tensors, key=lambda tensor: tensor.name)
+    if tuple(ordered) != tensors or any(alias < owner for alias, owner in aliases.items()):
+        _refuse("its tensors are not sorted by name, or an alias comes before its owner")
     if values["root"] != root_digest(tensors, aliases):
         _refuse("its root is not that of its tensors")
     if values["piece_bytes"] != PIECE_BYTES:
@@ -320,6 +330,8 @@ def _tensor(values: Any) -> TensorInfo:
 def _route_of(values: Any) -> Route:
     version = _version(values)
     base, base_root = _base(version, values["route"]["base"])
+    if len(values["route"]["parts"]) > PARTS_MAX:
+        _refuse(f"it has more than {PARTS_MAX} parts")
     parts = tuple(_part(version, base, one) for one in values["route"]["parts"])
     if len({part.key for part in parts}) != len(parts):
         _refuse("a part stands twice")
@@ -329,8 +341,10 @@ def _route_of(values: Any) -> Route:
 def _announcement_of(values: Any) -> Announcement:
     version = _version(values)
     base, base_root = _base(version, values["base"])
-    part = _part(version, base, values["part"])
-    return Announcement(_text(values["run"]), version, base, base_root, _count(values["place"]), part)
+    place, part = _count(values["place"]), _part(version, base, values["part"])
+    if place >= PARTS_MAX:
+        _refuse(f"its place is {place}, and no route has more than {PARTS_MAX} parts")
+    return Announcement(_text(values["run"]), version, base, base_root, place, part)
 
 
 def _version(values: Any) -> Version:
@@ -341,15 +355,16 @@ def _base(version: Version, values: Any) -> tuple[Version, str] | tuple[None, No
     if values is None:
         return None, None
     base = _version(values)
-    if base >= version:
-        _refuse(f"{base} is not before {version}")
+    if base.lineage != version.lineage or base >= version:
+        _refuse(f"{base} is not before {version} in its lineage")
     return base, _digest(values["root"])
 
 
 def _part(version: Version, base: Version | None, values: Any) -> Part:
     size, chunk_bytes = _count(values["size"]), _count(values["chunk_bytes"])
     chunks, salt = tuple(map(_digest, values["chunks"])), _text(values["salt"])
-    if not chunk_bytes or not size or len(chunks) != -(-size // chunk_bytes):
+    fits = 0 < size <= PART_MAX_BYTES and 0 < chunk_bytes <= CHUNK_MAX_BYTES
+    if not fits or len(chunks) != -(-size // chunk_bytes):
         _refuse(f"{len(chunks)} chunks of {chunk_bytes} bytes do not fill {size}")
     part = Part(part_key(version, base, chunks), size, chunk_bytes, chunks, salt)
     if not SALT.fullmatch(salt) or (salt and part.length(len(chunks) - 1) <= TAG_BYTES):

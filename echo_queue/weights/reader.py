@@ -1,7 +1,7 @@
 """Reads published versions: manifests that this run's key has signed, the cheapest path to one, every chunk verified.
 
 Nothing unchecked is ever returned, and nothing is unpickled. Wrong bytes are read again, in case the network corrupted
-them; if they stay wrong, one clear error is raised.
+them; if they stay wrong, one clear error is raised. No path leads back to an older version.
 """
 
 import time
@@ -10,26 +10,56 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from echo_queue.errors import Problem
+from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import LargeObject, MissingObject, ObjectStore
 from echo_queue.weights.catalogue import Entry, catalogue
 from echo_queue.weights.cheapest_path import Edge, cheapest
 from echo_queue.weights.ciphers import plain
-from echo_queue.weights.manifest import Damaged, Manifest, Part, Route, digest, folder_name, manifest_key, route_key
+from echo_queue.weights.manifest import (
+    DOCUMENT_MAX_BYTES,
+    Damaged,
+    Manifest,
+    Part,
+    Route,
+    digest,
+    folder_name,
+    manifest_key,
+    route_key,
+)
 from echo_queue.weights.signatures import Forged, SignatureVerifier
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Damaged", "fetch", "fetch_parts", "find_path", "intact", "open_manifest", "plain", "read_manifest"]
+__all__ = [
+    "Damaged",
+    "fetch",
+    "fetch_parts",
+    "find_path",
+    "intact",
+    "open_manifest",
+    "plain",
+    "read_manifest",
+    "refuse_older",
+]
 
 STREAMS = 4
 """The number of parts that are fetched at the same time, and held while one is applied."""
 ATTEMPTS = 3
 PAUSE_S = 0.1
-MANIFEST_MAX_BYTES = 256 << 20
 FIX = "the learner's next publication replaces it; check the disk"
+
+
+class OlderVersion(ServiceError):
+    """The version is older than one that was used here before."""
+
+
+def refuse_older(version: Version, newest: Version | None) -> None:
+    """Raises `OlderVersion` if `version` is older than `newest`. Any version of a later lineage is newer."""
+    if newest is not None and version < newest:
+        fix = "nothing goes back to it; find out who else writes to this Redis, or publish a newer version"
+        raise OlderVersion(Problem("published", f"version {version} is older than {newest}, which was used here", fix))
 
 
 # Documents ------------------------------------------------------------------------------------------------------------
@@ -40,7 +70,7 @@ def read_manifest(store: ObjectStore, published: Published, verifier: SignatureV
     key = manifest_key(published.version)
     if published.manifest != key:
         raise Damaged(Problem("published", f"version {published.version} cannot be {published.manifest!r:.200}", FIX))
-    envelope = _with_retries(key, lambda: _expect_digest(store.get(key, MANIFEST_MAX_BYTES), published.digest))
+    envelope = _with_retries(key, lambda: _expect_digest(store.get(key, DOCUMENT_MAX_BYTES), published.digest))
     return open_manifest(store, envelope, published.version, verifier)
 
 
@@ -57,8 +87,10 @@ def find_path(
 ) -> tuple[Route, ...]:
     """Returns the path of fewest bytes from `have` (a version and its root), or from nothing, to `target`.
 
-    The path is empty if `have` is the target. Raises `Damaged` if no path leads there.
+    The path is empty if `have` is the target. Raises `Damaged` if no path leads there, `OlderVersion` if the target is
+    older than `have`.
     """
+    refuse_older(target.version, have and have[0])
     if have == (target.version, target.root):
         return ()
     if have is not None and have == (target.route.base, target.route.base_root):
@@ -112,7 +144,7 @@ class _Search:
         try:
             if entry.routes[folder_name(edge.base)].sealed:
                 key = route_key(edge.version, edge.base)
-                route = Route.decode(self._verifier.open(self._store.get(key, MANIFEST_MAX_BYTES), key), key)
+                route = Route.decode(self._verifier.open(self._store.get(key, DOCUMENT_MAX_BYTES), key), key)
                 _belongs(key, self._store, edge.version, route.run, route.version)
             else:
                 route = self._manifest(entry).route
@@ -123,7 +155,7 @@ class _Search:
     def _manifest(self, entry: Entry) -> Manifest:
         version = entry.version
         if version not in self._manifests:
-            envelope = self._store.get(manifest_key(version), MANIFEST_MAX_BYTES)
+            envelope = self._store.get(manifest_key(version), DOCUMENT_MAX_BYTES)
             self._manifests[version] = open_manifest(self._store, envelope, version, self._verifier)
         return self._manifests[version]
 
@@ -154,14 +186,18 @@ def fetch(
     Tied names map to the same tensor. Raises `Damaged`, or `MissingObject` if the version was pruned meanwhile.
     """
     from echo_queue.weights import delta
+    from echo_queue.weights.tensor_check import TensorCheck
     from echo_queue.weights.tensors import empty, matches
 
     manifest = read_manifest(store, published, verifier)
     tensors = {info.name: empty(info) for info in manifest.tensors}
     tensors |= {name: tensors[owner] for name, owner in manifest.aliases.items()}
     for route in find_path(store, None, manifest, verifier):
+        check = TensorCheck()
         for part, stored in fetch_parts(store, route):
-            delta.apply(plain(part, stored, chunk_key), tensors, tensors, check=False)
+            shard = plain(part, stored, chunk_key)
+            check.add(delta.read_header(shard)[0])
+            delta.apply(shard, {} if route.base is None else tensors, tensors, check=False)
     for info in manifest.tensors:
         if not matches(tensors[info.name], info):
             what = f"tensor {info.name} is not what was published, although all of its parts are"

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from echo_queue import failpoints
-from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.errors import AGAIN, DONE, HOPELESS, REFUSED, EchoQueueError, Problem
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.reap import ending, reap
 from echo_queue.launch.signals import ENDING, dispatch_signals
@@ -36,8 +36,6 @@ that wait for a rank that hangs, each at its own deadline; after rank 0 has ende
 too; after another rank has, since rank 0 may know that a person must act; after rank 0 is done."""
 GONE_S = 30.0
 ABORTED = -signal.SIGABRT
-DONE, AGAIN, REFUSED = 0, 1, 2
-"""Exit codes of a rank: it is done; all ranks are to be started again; a person must act."""
 
 
 class RanksError(EchoQueueError):
@@ -104,8 +102,9 @@ def wait(ranks: Sequence["subprocess.Popen[bytes]"]) -> tuple[int, str]:
             log.warning("learner rank %d is killed, since the others have ended", number)
             _signal(rank, signal.SIGKILL)
         reap(rank, GONE_S, f"learner rank {number}")
-    if REFUSED in codes.values():
-        return REFUSED, cause
+    for verdict in (HOPELESS, REFUSED):
+        if verdict in codes.values():
+            return verdict, cause
     return (DONE if codes.get(0) == DONE else AGAIN), cause
 
 

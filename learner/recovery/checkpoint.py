@@ -7,8 +7,8 @@
   warning, and the one before it counts.
 - The newest checkpoint is found by listing: the highest lineage first, then the highest version.
 - Each manifest holds the task ids trained since its parent; a lineage's first manifest holds none and marks where the
-  lineage began. Pruning removes tensors and keeps manifests, so that `trained_ids` can prove from storage alone that
-  nothing was trained twice.
+  lineage began. Pruning removes tensors and keeps manifests, the older ones in archives (`learner.recovery.archive`),
+  so that `trained_ids` can prove from storage alone that nothing was trained twice.
 """
 
 import logging
@@ -22,6 +22,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import rank_report, state_reader
+from learner.recovery.archive import ManifestReader, archive, checkpoint_of, keys, read, standing
 from learner.recovery.manifest import MANIFEST, PREFIX, CheckpointManifest, History, decode, folder_of, name_of
 from learner.recovery.rank_report import RankReport
 from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, Piece, write_files
@@ -114,16 +115,17 @@ def history(store: ObjectStore) -> Iterator[CheckpointManifest]:
 
 
 def chain(store: ObjectStore, manifest: CheckpointManifest) -> Iterator[CheckpointManifest]:
-    """Yields `manifest` and its ancestors, newest first."""
+    """Yields `manifest` and its ancestors, newest first; those that are archived come without their files."""
+    reader = ManifestReader(store)
     yield manifest
     while manifest.parent is not None:
-        manifest = read(store, manifest.parent)
+        manifest = reader.read(manifest.parent)
         yield manifest
 
 
 def lineages(store: ObjectStore) -> set[int]:
     """Returns the lineages that left anything under `checkpoints/`, whole or not."""
-    return {int(first) for key in _keys(store) if (first := _name(key).partition("/")[0]).isdecimal()}
+    return {int(first) for key in keys(store) if (first := checkpoint_of(key).partition("/")[0]).isdecimal()}
 
 
 def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest) -> CheckpointManifest:
@@ -134,20 +136,21 @@ def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest) -> Checkpo
 
 
 def prune(store: ObjectStore, newest_manifest: CheckpointManifest, keep: int) -> None:
-    """Removes all tensors but the newest `keep` of this history; those of abandoned histories as well."""
+    """Removes all tensors but the newest `keep` of this history; those of abandoned histories as well.
+
+    Manifests that are older than the tensors that stay are archived. What a call costs does not grow with the history.
+    """
     kept: set[str] = set()
     for manifest in chain(store, newest_manifest):
         kept.add(manifest.holder)
         if len(kept) == keep:
             break
-    gone = sorted(key for key in unpruned(store) if _name(key) not in kept and _name(key) < newest_manifest.name)
+    listed = keys(store)
+    tensors = ((key, checkpoint_of(key)) for key in listed if key.endswith(SUFFIX))
+    gone = [key for key, name in tensors if name not in kept and name < newest_manifest.name]
     if gone:
         store.delete(gone)
-
-
-def unpruned(store: ObjectStore) -> set[str]:
-    """Returns the keys of all files that hold tensors."""
-    return {key for key in _keys(store) if key.endswith(SUFFIX)}
+    archive(store, [name for name in standing(listed) if name < min(kept)])
 
 
 def verify(store: ObjectStore, manifest: CheckpointManifest) -> None:
@@ -209,34 +212,14 @@ def _parts_of(name: str) -> str:
 
 
 def _put_manifest(store: ObjectStore, manifest: CheckpointManifest) -> None:
-    if not store.put(_key(manifest.name, MANIFEST), manifest.encode(), once=True):
+    if not store.put(folder_of(manifest.name) + MANIFEST, manifest.encode(), once=True):
         raise FencedError(Problem(manifest.name, "another learner made this checkpoint", "let only one learner run"))
 
 
 def _manifests(store: ObjectStore) -> Iterator[CheckpointManifest]:
     """Yields manifests, newest first. A torn manifest was never acknowledged, so it is no checkpoint."""
-    for name in sorted((_name(key) for key in _keys(store) if key.endswith(MANIFEST)), reverse=True):
+    for name in sorted(standing(keys(store)), reverse=True):
         try:
             yield read(store, name)
         except ValueError as error:
             log.warning("checkpoint %s was never finished (%s)", name, error)
-
-
-def _keys(store: ObjectStore) -> list[str]:
-    return [stored.key for stored in store.list(PREFIX)]
-
-
-def read(store: ObjectStore, name: str) -> CheckpointManifest:
-    """Returns the manifest of that name. Raises `MissingObject`, or `ValueError` if the manifest is torn."""
-    manifest = decode(store.get(_key(name, MANIFEST)))
-    if manifest.name != name:
-        raise ValueError(f"its manifest names {manifest.name}")
-    return manifest
-
-
-def _key(name: str, file: str) -> str:
-    return folder_of(name) + file
-
-
-def _name(key: str) -> str:
-    return key.removeprefix(PREFIX).rpartition("/")[0]

@@ -15,6 +15,7 @@ from echo_queue.queue import LearnerQueue, Resumed
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
+from learner.recovery.archive import ManifestReader
 from learner.recovery.manifest import CheckpointManifest
 
 log = logging.getLogger(__name__)
@@ -51,16 +52,17 @@ def apart(
     A checkpoint's name is greater than its ancestors' names, so the greater of two is never an ancestor of the other.
     Raises `ServiceError` if the manifest at which the queue stands is gone.
     """
-    here, there = _named(store, resumed.committed), newest
+    reader = ManifestReader(store)
+    here, there = _named(reader, resumed.committed), newest
     to_undo: list[CheckpointManifest] = []
     to_commit: list[CheckpointManifest] = []
     while (here and here.name) != (there and there.name):
         if here is not None and (there is None or here.name > there.name):
             to_undo.append(here)
-            here = _named(store, here.parent)
+            here = _named(reader, here.parent)
         elif there is not None:
             to_commit.append(there)
-            there = _named(store, there.parent)
+            there = _named(reader, there.parent)
     return to_undo, to_commit[::-1]
 
 
@@ -69,11 +71,11 @@ def newest_lineage(store: ObjectStore) -> int:
     return max({0} | weights.lineages(store) | checkpoint.lineages(store))
 
 
-def _named(store: ObjectStore, name: str | None) -> CheckpointManifest | None:
+def _named(reader: ManifestReader, name: str | None) -> CheckpointManifest | None:
     if name is None:
         return None
     try:
-        return checkpoint.read(store, name)
+        return reader.read(name)
     except (MissingObject, ValueError, TypeError) as error:
         what = f"cannot be read ({error}), and the queue counts what it holds as trained"
         raise ServiceError(Problem(f"checkpoint {name}", what, "restore that object in the store")) from None

@@ -19,16 +19,17 @@ from echo_queue.errors import EchoQueueError, Problem
 from echo_queue.launch.problem_output import print_problems
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Payloads
 from echo_queue.queue.diagnosis import SILENT_MS
-from echo_queue.reporting import results
+from echo_queue.reporting import outcome
 from echo_queue.storage.object_store import MissingObject, ObjectStore
-from learner.recovery import checkpoint
+from learner.recovery import archive, checkpoint
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A checkpoint of the surviving history. `after`: groups trained after it; `whole`: its tensors were not pruned."""
+    """A checkpoint of the surviving history. `after`: groups trained after it; `whole`: its tensors were not pruned,
+    nor its manifest archived."""
 
     manifest: CheckpointManifest
     after: int
@@ -37,9 +38,10 @@ class Choice:
 
 def choices(store: ObjectStore) -> Iterator[Choice]:
     """Yields the checkpoints of the surviving history, newest first."""
-    after, unpruned = 0, checkpoint.unpruned(store)
+    after, listed = 0, archive.keys(store)
+    unpruned, standing = set(listed), set(archive.standing(listed))
     for manifest in checkpoint.history(store):
-        yield Choice(manifest, after, unpruned.issuperset(manifest.keys))
+        yield Choice(manifest, after, manifest.name in standing and unpruned.issuperset(manifest.keys))
         after += len(manifest.trained)
 
 
@@ -99,7 +101,7 @@ def _act(config: Config, name: str | None) -> None:
     if name is None:
         show(store)
         return
-    results.reopen(config)
+    outcome.forget(config)
     caller = Caller.connect(config, "learner")
     queue = LearnerQueue(caller, Payloads.of(config, store))
     groups = rewind(queue, Monitor(caller), store, name)

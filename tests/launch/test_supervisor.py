@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from echo_queue.errors import DeadlineError
+from echo_queue.errors import HOPELESS, DeadlineError, HopelessError
+from echo_queue.launch import log_file
 from echo_queue.launch.supervisor import BACKOFF, MOST_REFUSALS, Role, RoleError, RunningError, Supervisor
 from tests.processes import is_running
 from tests.waiting import wait_until
@@ -30,6 +31,17 @@ def test_a_role_that_dies_is_started_again(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "worker.log").read_text().count("── ") == 2
 
 
+def test_a_long_log_is_set_aside_when_its_role_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_file, "KEEP_BYTES", 100)
+    for life in range(3):
+        with Supervisor(tmp_path, backoff=QUICK) as roles:
+            roles.start(shell("worker", f"echo life {life}; head -c 200 /dev/zero", ends=True))
+            roles.wait(lambda roles=roles: roles.done("worker"), 20, "its end")  # type: ignore[misc]
+    logs = {path.name: path.read_bytes() for path in (tmp_path / "logs").iterdir()}
+    assert sorted(logs) == ["worker.log", "worker.old"], "two files, however often it starts"
+    assert b"life 2" in logs["worker.log"] and b"life 1" in logs["worker.old"]
+
+
 def test_a_role_that_keeps_dying_ends_the_run_with_its_last_lines(tmp_path: Path) -> None:
     with (
         Supervisor(tmp_path, backoff=QUICK) as roles,
@@ -48,6 +60,16 @@ def test_a_role_that_refuses_is_not_asked_often(tmp_path: Path) -> None:
         roles.start(shell("submit", "echo prompts.jsonl:7; exit 2", ends=True))
         roles.wait(lambda: False, 20, "its end")
     assert (tmp_path / "logs" / "submit.log").read_text().splitlines().count("prompts.jsonl:7") == MOST_REFUSALS
+
+
+def test_a_role_that_says_that_another_try_is_useless_is_not_started_again(tmp_path: Path) -> None:
+    with (
+        Supervisor(tmp_path, backoff=QUICK) as roles,
+        pytest.raises(HopelessError, match="the first 3 prompts died"),
+    ):
+        roles.start(shell("learner", f"echo the first 3 prompts died; exit {HOPELESS}", ends=True))
+        roles.wait(lambda: False, 20, "its end")
+    assert (tmp_path / "logs" / "learner.log").read_text().count("── ") == 1
 
 
 def test_a_wait_names_what_it_waited_for(tmp_path: Path) -> None:
@@ -86,6 +108,7 @@ def test_a_second_supervisor_is_refused(tmp_path: Path) -> None:
 SUPERVISE = """
 import sys
 from pathlib import Path
+from echo_queue.launch import log_file
 from echo_queue.launch.supervisor import Role, Supervisor
 directory = Path(sys.argv[1])
 note = 'sleep 600 & echo $! > {0}.child; echo $$ > {0}.new; mv {0}.new {0}; wait'

@@ -110,7 +110,7 @@ class SimulatedWorker(threading.Thread):
         self._closed = threading.Event()
 
     def run(self) -> None:
-        version, cursor = Version(0, 0), "0-0"
+        version = Version(0, 0)
         while not self._closed.is_set():
             try:
                 lease = self._queue.lease(self.name, version, PER_LEASE)
@@ -120,7 +120,7 @@ class SimulatedWorker(threading.Thread):
                     time.sleep(self._generation_s)
                     self._queue.complete(self.name, [self._group(task, version) for task in lease.tasks])
                 else:
-                    cursor = self._queue.wait_for_event(cursor, 0.1)
+                    self._queue.wait_for_work(0.1)
             except EchoQueueError:
                 if not self._closed.is_set():
                     raise

@@ -8,6 +8,8 @@ import orjson
 import pytest
 
 from tests.pipeline.supervised_run import (
+    PROMPTS,
+    TINY,
     UPDATES,
     SupervisedRun,
     assert_every_prompt_was_trained_once,
@@ -28,7 +30,7 @@ def test_a_run_from_nothing_ends_with_a_model_and_a_report(tmp_path: Path) -> No
         directory = run.config.run.dir
         assert [update.version for update in run.updates()] == list(range(1, UPDATES + 1))
         assert (directory / "report.html").read_text().count("<svg") == 8
-        assert orjson.loads((directory / "finished.json").read_bytes())["updates"] == UPDATES
+        _tells_its_end(run)
         _generates(directory / "model")
 
         run.again()
@@ -50,6 +52,27 @@ def test_a_run_with_adapters_is_killed_and_ends_with_a_model_and_its_adapters(tm
         assert (run.config.run.dir / "model" / "adapter" / "adapter_model.safetensors").exists()
     finally:
         run.stop()
+
+
+def _tells_its_end(run: SupervisedRun) -> None:
+    """The embedded services have ended, and yet the commands that look at the run answer."""
+    document = orjson.loads(_answer(run, "status", "--json"))
+    assert (document["ended"], document["queue"]["trained"], document["training"]["updates"]) == (
+        True,
+        PROMPTS,
+        UPDATES,
+    )
+    assert "✓ submitted 80 = " in _answer(run, "audit")
+    assert "as of its end" in _answer(run, "status")
+    assert "as of its end" in _answer(run, "status", "--watch")
+
+
+def _answer(run: SupervisedRun, *words: str) -> str:
+    command = [sys.executable, "-m", "echo_queue", words[0], str(TINY), *words[1:]]
+    done = subprocess.run(
+        command, cwd=run.directory, env=run.environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout
 
 
 def _generates(folder: Path) -> None:

@@ -91,6 +91,9 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
         self._learners[resumed.lineage] = learner
         return resumed
 
+    def wait_for_groups(self, cursor: str, timeout_s: float) -> str:
+        return self.learner().wait_for_groups(cursor, timeout_s)
+
     def pending(self, lineage: int) -> tuple[Group, ...]:
         return self._of(lineage).pending()
 

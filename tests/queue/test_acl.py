@@ -79,7 +79,6 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     assert submitter.waiting_chunk("a", 0) is None
     learner.publish(lineage, Published(version, "manifest", "digest"))
     assert submitter.admit() == 0
-    submitter.wait_for_event("0-0", 0.1)
 
     tasks = worker.lease("w1", version, 4).tasks
     assert worker.renew("w1", {task.id: 0 for task in tasks}) == []
@@ -92,7 +91,9 @@ def test_every_role_can_do_its_part(queue: Clients, acting: As) -> None:
     assert worker.join(Peer("w3", "there", "", leaf="price"), "0001.00000000/full").upstreams == ()
     assert worker.report("w2", "w1", "bad") == 1
     worker.withdraw("w1")
-    worker.wait_for_event("0-0", 0.1)
+    worker.wait_for_weights("0-0", 0.1)
+    assert worker.wait_for_work(0.1)
+    learner.wait_for_groups("0-0", 0.1)
     assert worker.published()
     learner.publish_keys(lineage, TRUST)
     assert worker.run_keys() == learner.run_keys() == TRUST
@@ -171,6 +172,7 @@ def test_a_worker_cannot_submit_forge_read_others_work_or_publish(queue: Clients
         lambda: worker.client.hset(keys.run_keys, "public_key", "mine"),
         lambda: worker.advance(0, 1, 0, 1.0),
         lambda: worker.drain(0, 1),
+        lambda: worker.learner(0).cancel(),
         lambda: worker.pending(0),
         lambda: worker.commit(0, "0/1", ["a/0/0"]),
         worker.resume,
@@ -266,6 +268,7 @@ def _hostile(keys: Keys) -> list[list[str]]:
         f"LPUSH {keys.redo} a/0/0",
         f"SADD {keys.settled_ids} a/0/0",
         f"ZREM {keys.ready} x",
+        f"ZADD {keys.in_hand} 0 x",
         f"HGETALL {keys.failures}",
         f"HGETALL {keys.worker('w2')}",
         f"DEL {keys.worker('w2')}",
@@ -297,10 +300,12 @@ def tampering(keys: Keys) -> list[tuple[str, list[str]]]:
         ("an id made up", ["HSET", keys.open, "a/0/99", "tasks 0-1"]),
         ("a lease forgotten", ["ZREM", keys.in_flight, "a/0/0"]),
         ("a lease acknowledged", ["XACK", keys.tasks, "workers", "{task}"]),
+        ("a lease that never runs out", ["ZREM", keys.leases, "a/0/0"]),
+        ("a group that is nowhere", ["ZADD", keys.ready, "0", "x"]),
     ]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(7))
 def test_the_audit_shows_what_a_worker_can_still_tamper_with(queue: Clients, acting: As, number: int) -> None:
     harness = QueueHarness(queue)
     (task,) = harness.lease(1)
@@ -330,7 +335,7 @@ def test_a_monitor_reads_with_redis_cli_commands_and_changes_nothing(queue: Clie
         f"HGETALL {keys.stats}",
         f"XINFO GROUPS {keys.tasks}",
         f"XINFO CONSUMERS {keys.tasks} workers",
-        f"XPENDING {keys.tasks} workers IDLE 1000 - + 10",
+        f"ZRANGE {keys.leases} 0 9 WITHSCORES",
         f"XRANGE {keys.tasks} - + COUNT 1",
         f"XREVRANGE {keys.dead} + - COUNT 5",
         f"ZRANGE {keys.workers} 0 -1 WITHSCORES",

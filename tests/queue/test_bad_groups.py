@@ -50,7 +50,7 @@ def tell(queue: Clients, task: str, payload: bytes, kind: str = "group", **said:
     words = {"worker": "liar", "attempt": 0, "oldest": 0, "newest": 0, "lineage": 0}
     words |= {"samples": 2, "tokens": 6, "reward": "0.5000"} | said
     told = words.pop("worker"), task, *words.values()
-    answer: bytes = queue.client.fcall("eq1_complete", 1, queue.keys.prefix, *told, kind, payload)
+    (answer,) = queue.client.fcall("eq1_complete", 1, queue.keys.prefix, *told, kind, payload)
     return answer.decode()
 
 
@@ -119,7 +119,7 @@ def test_a_worker_that_sends_nothing_else_is_named(
 def test_a_learner_that_resumes_vets_what_it_had_drained(harness: QueueHarness, queue: Clients) -> None:
     (task,) = harness.lease(1)
     tell(queue, task.id, b"nothing")
-    queue.client.zrem(queue.keys.ready, *queue.client.zrange(queue.keys.ready, 0, -1))  # drained and not yet read
+    queue.client.rename(queue.keys.ready, queue.keys.in_hand)  # drained and not yet read
     assert queue.pending(queue.resume().lineage) == ()
     assert queue.dead()[0].worker == "liar"
 

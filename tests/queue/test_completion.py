@@ -119,16 +119,6 @@ def test_committing_twice_counts_once(queue: Clients) -> None:
     assert queue.audit().trained == 0
 
 
-def test_wait_wakes_on_the_kinds_it_is_asked_for(queue: Clients) -> None:
-    harness = QueueHarness(queue)
-    cursor = queue.wait_for_event("0-0", 1.0)
-    assert queue.wait_for_event(cursor, 0.05) == cursor
-    harness.complete(harness.lease(1))
-    assert queue.wait_for_event(cursor, 0.05, kinds=["published"]) != ""
-    woken = queue.wait_for_event(cursor, 5.0, kinds=["completed"])
-    assert woken > cursor
-
-
 def test_a_group_of_8_by_1280_tokens_is_at_most_80_kb_in_redis(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=1)
     (task,) = harness.lease(1)

@@ -2,7 +2,8 @@
 
 import time
 
-from echo_queue.queue import Heartbeat
+from echo_queue.queue import Heartbeat, replies
+from echo_queue.queue.monitor import PAGE
 from echo_queue.records import Published, Version
 from tests.queue.clients import Clients
 from tests.queue.queue_harness import QueueHarness
@@ -41,3 +42,23 @@ def test_a_worker_that_invents_a_time_of_publication_measures_nothing(queue: Cli
     for invented in (-5, 1 << 50):
         queue.heartbeat("w1", Heartbeat("engine", harness.version, "idle", published_ms=invented), every_s=60.0)
         assert beat_of(queue).arrived_ms == -1
+
+
+def test_all_workers_are_shown_however_many_pages_they_fill(queue: Clients) -> None:
+    harness = QueueHarness(queue, prompts=4)
+    beat = replies.heartbeat_words(Heartbeat("engine", harness.version, "idle"))
+    pipe = queue.client.pipeline(transaction=False)
+    for number in range(2 * PAGE + 1):
+        pipe.zadd(queue.keys.workers, {f"w{number}": 0})
+        pipe.hset(queue.keys.worker(f"w{number}"), mapping=dict(zip(beat[::2], beat[1::2], strict=True)))
+    pipe.execute()
+    harness.lease(1, f"w{2 * PAGE}")
+    harness.lease(2, "unheard_of")
+    workers = {worker.name: worker for worker in queue.status().workers}
+    assert len(workers) == 2 * PAGE + 2
+    assert all((worker.heartbeat is None) == (name == "unheard_of") for name, worker in workers.items())
+    assert {name: worker.held for name, worker in workers.items() if worker.held} == {
+        f"w{2 * PAGE}": 1,
+        "unheard_of": 2,
+    }
+    assert workers["unheard_of"].silent_ms == -1

@@ -88,11 +88,12 @@ def test_what_was_late_once_is_waited_for_the_second_time(queue: Clients) -> Non
     assert harness.complete(slow, "slow", oldest=2) == [Outcome.accepted]
     arrived = harness.drain(1)
     assert ([group.task for group in arrived.groups], arrived.seats) == ([slow[0].id], 0)
-    assert queue.client.hlen(queue.keys.waits) == 0
+    assert queue.client.zcard(queue.keys.awaited) == 0
 
 
 def test_waiting_ends_at_its_deadline(queue: Clients) -> None:
     harness = QueueHarness(queue, replace(RULES, late_deadline_ms=50))
+    queue.reclaim()  # from here on the queue's clock goes
     _late_once(harness)
     harness.advance(0)
     harness.publish(3)

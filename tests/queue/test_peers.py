@@ -1,7 +1,8 @@
 """The peer exchange has one chain per route and region, one head, leaves at its sides, and no circle of workers."""
 
 import itertools
-from collections.abc import Collection
+import random
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_the_first_reads_the_store_and_each_other_the_one_before_it(harness: Cha
     assert harness.fed_by("b") == ["a"]
     assert harness.fed_by("c") == ["b", "a"]
     assert harness.fed_by("d")[0] == "c"
-    chain = harness.queue.client.lrange(f"{harness.queue.keys.prefix}chain:here:{ROUTE}", 0, -1)
+    chain = harness.queue.client.zrange(f"{harness.queue.keys.prefix}chain:here:{ROUTE}", 0, -1)
     assert chain == [b"a", b"b", b"c", b"d"]
 
 
@@ -198,7 +199,7 @@ def test_who_has_withdrawn_feeds_nobody(harness: ChainHarness) -> None:
     assert ([upstream.worker for upstream in joined.upstreams], joined.rate) == (["a"], 0)
 
 
-@pytest.mark.parametrize("reason", ["bad", "unreachable"])
+@pytest.mark.parametrize("reason", ["bad", "unreachable", "dry"])
 def test_a_peer_that_two_workers_reported_is_given_to_nobody(harness: ChainHarness, reason: str) -> None:
     for worker in "abc":
         harness.join(worker)
@@ -208,6 +209,23 @@ def test_a_peer_that_two_workers_reported_is_given_to_nobody(harness: ChainHarne
     assert harness.queue.report("c", "a", reason) == 2  # type: ignore[arg-type]
     assert harness.fed_by("c") == ["b"]
     assert harness.join("a").leaf == reason
+
+
+def test_whoever_forges_reports_takes_at_most_a_quarter_of_a_region_out_of_its_chains(harness: ChainHarness) -> None:
+    """Workers share one Redis user, so any of them can report in the names of all others."""
+    workers = [f"w{number}" for number in range(8)]
+    for worker in workers:
+        harness.join(worker)
+    for peer in workers:
+        for reason in ("bad", "unreachable", "dry"):
+            for forged in ("w0", "w1", "w2"):
+                harness.queue.report(forged, peer, reason)  # type: ignore[arg-type]
+    leaves = [worker for worker in workers if harness.join(worker).leaf]
+    assert len(leaves) == 2
+    assert set(harness.fed_by("last")) == set(workers) - set(leaves)
+    harness.queue.withdraw(leaves[0])
+    harness.queue.report("w7", "w6", "bad")
+    assert harness.join("w6").leaf == "bad", "who has left makes room for another"
 
 
 def test_nobody_can_report_itself_or_fill_the_server_with_reports(harness: ChainHarness) -> None:
@@ -221,9 +239,10 @@ def test_nobody_can_report_itself_or_fill_the_server_with_reports(harness: Chain
 def test_everything_about_peers_expires(harness: ChainHarness) -> None:
     for worker in "ab":
         harness.join(worker, 50 * MB)
-    harness.queue.report("a", "b", "bad")
+    for worker in "ac":
+        harness.queue.report(worker, "b", "bad")
     client, prefix = harness.queue.client, harness.queue.keys.prefix
-    kinds = ("peer", "chain", "feeds", "rates", "reports")
+    kinds = ("peer", "chain", "feeds", "fed", "rates", "reports", "blamed")
     for key in itertools.chain.from_iterable(client.scan_iter(f"{prefix}{kind}:*") for kind in kinds):
         assert client.pttl(key) > 0, key
 
@@ -244,9 +263,66 @@ def test_words_of_another_form_are_refused(harness: ChainHarness, peer: Peer) ->
         harness.queue.join(peer, ROUTE)
 
 
-def test_a_thousand_workers_join_in_time(harness: ChainHarness) -> None:
-    """Each join looks at a bounded part of the chain, apart from one read of it."""
-    for number in range(1000):
-        harness.queue.client.rpush(f"{harness.queue.keys.prefix}chain:here:{ROUTE}", f"gone{number}")
-    assert harness.fed_by("a") == []
-    assert harness.fed_by("b") == ["a"]
+def upstreams(harness: ChainHarness) -> dict[str, str]:
+    """Who is sent to whom first; a worker that began anew since then feeds nobody."""
+    client, at = harness.queue.client, f"here:{ROUTE}"
+    feeds: dict[bytes, bytes] = client.hgetall(f"{harness.queue.keys.prefix}feeds:{at}")  # type: ignore[assignment]
+    edges = {}
+    for worker, fed_by in feeds.items():
+        name, _, places = fed_by.decode().partition(" ")
+        if places and client.zscore(f"{harness.queue.keys.prefix}chain:{at}", name) == int(places.split()[0]):
+            edges[worker.decode()] = name
+    return edges
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_that_join_in_any_order_and_manner_never_wait_in_a_circle(harness: ChainHarness, seed: int) -> None:
+    draw, names = random.Random(seed), "abcdefgh"
+    for _ in range(150):
+        worker, leaf, left = draw.choice(names), draw.choice(["", "", "price"]), draw.sample(names, draw.randrange(5))
+        harness.heartbeat(worker)
+        peer = Peer(worker, "here", "10.0.0.1:80", 0, leaf)
+        harness.queue.join(peer, ROUTE, left, restart=draw.random() < 0.1)
+        edges = upstreams(harness)
+        for begin in edges:
+            path = [begin]
+            while path[-1] in edges:
+                path.append(edges[path[-1]])
+                assert path[-1] != begin, f"{path} after {worker} joined"
+                assert len(path) <= len(names), path
+    assert edges
+
+
+WHOLE = {"hgetall", "lrange", "lrem", "smembers", "hkeys", "hvals", "keys", "scan", "xpending"}
+"""Commands whose cost grows with their key; the reports of one peer, which `hkeys` reads, are bounded."""
+
+
+def commands_of(queue: Clients, act: Callable[[], object]) -> dict[str, int]:
+    """How often the server carries out each command for `act`, inside functions as well."""
+    queue.client.config_resetstat()
+    act()
+    rows: dict[str, dict[str, int]] = queue.client.info("commandstats")  # type: ignore[assignment]
+    return {name.removeprefix("cmdstat_"): row["calls"] for name, row in rows.items()}
+
+
+CROWD = """
+for n = 1, 2000 do
+  local worker, before = 'w' .. n, 'w' .. (n - 1)
+  redis.call('ZADD', KEYS[1] .. 'chain:here:' .. ARGV[1], 100 + n, worker)
+  redis.call('ZADD', KEYS[1] .. 'rates:here', 0, worker)
+  redis.call('HSET', KEYS[1] .. 'feeds:here:' .. ARGV[1], worker, before .. ' ' .. 99 + n .. ' ' .. 99 + n)
+  redis.call('HSET', KEYS[1] .. 'fed:here:' .. ARGV[1], before .. ' ' .. 99 + n, 1)
+  redis.call('HSET', KEYS[1] .. 'worker:' .. worker, 'engine', 'e')
+  redis.call('HSET', KEYS[1] .. 'peer:' .. worker, 'address', 'h:1', 'rate', 0, 'leaf', '')
+end
+"""
+
+
+def test_a_join_costs_no_more_in_a_chain_of_two_thousand(harness: ChainHarness) -> None:
+    queue = harness.queue
+    few = [commands_of(queue, lambda name=name: harness.join(name)) for name in "abcdefghijklmnopqrst"]  # type: ignore[misc]
+    queue.client.eval(CROWD, 1, queue.keys.prefix, ROUTE)
+    many = [commands_of(queue, lambda name=name: harness.join(name)) for name in ("x", "y", "a", "k")]  # type: ignore[misc]
+    assert harness.fed_by("z")[:2] == ["y", "x"]
+    assert max(sum(calls.values()) for calls in many) <= max(sum(calls.values()) for calls in few) + 16
+    assert {name for calls in many for name in calls} & WHOLE <= {"hkeys"}

@@ -69,7 +69,7 @@ def lines_run(call: Callable[[], object]) -> int:
 
 
 def test_no_file_is_no_updates(tmp_path: Path) -> None:
-    assert read(tmp_path / "none.jsonl") == []
+    assert read(tmp_path / "none.jsonl") == ()
     assert summarise([]).updates == 0
 
 
@@ -82,3 +82,14 @@ def test_a_summary_adds_up() -> None:
     assert summary.tokens_per_s == pytest.approx(3_750)
     assert summary.reward_first < 0.25
     assert summary.reward_last > 0.9
+
+
+def test_without_a_new_line_nothing_is_read_or_summed_again(tmp_path: Path) -> None:
+    """The live view draws several times a second, also of a run with a million prompts."""
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(path).write(update(1))
+    reader = MetricsReader(path)
+    first = reader.read()
+    assert reader.read() is first
+    MetricsLog(path).write(update(2))
+    assert [found.version for found in reader.read()] == [1, 2]

@@ -19,11 +19,12 @@ from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis, connect_store
 from echo_queue.connections.endpoints import celery_broker_url, redis_endpoint, services_dir
 from echo_queue.connections.secrets import ROLES
+from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.server_process import ServerProcess
 from echo_queue.services import serving
-from echo_queue.services.inspection import check
+from echo_queue.services.inspection import inspect
 from echo_queue.services.serving import Services
 from tests.waiting import wait_until
 
@@ -77,7 +78,7 @@ def pid_of(config: Config, service: str) -> int:
 
 @pytest.mark.usefixtures("running")
 def test_every_role_connects_as_itself_and_finds_the_queues_functions(config: Config) -> None:
-    assert check(config) == []
+    assert inspect(config) == Verdict()
     for role in ROLES:
         with connect_redis(config, role) as client:
             assert client.ping()
@@ -126,7 +127,7 @@ def test_services_whose_keeper_was_killed_are_found_again(config: Config, start:
     pids = [pid_of(config, service) for service in ("redis", "store")]
     keeper.kill()
     keeper.wait()
-    assert check(config) == []
+    assert inspect(config) == Verdict()
     again = start(config)
     assert [pid_of(config, service) for service in ("redis", "store")] == pids
     again.stop()
@@ -194,7 +195,7 @@ def test_what_a_killed_store_had_not_finished_is_gone_after_its_next_start(
 
 
 def test_embedded_services_that_do_not_run_are_no_problem_for_a_check(config: Config) -> None:
-    assert services.check(config) == []
+    assert services.inspect(config).refusals == ()
     with pytest.raises(ServiceError, match="echo-queue services"):
         connect_redis(config, "worker", deadline_s=0)
 

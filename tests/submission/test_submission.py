@@ -62,10 +62,14 @@ def test_every_prompt_of_any_source_arrives_exactly_once_and_again_adds_nothing(
     assert sorted(harness.rows()) == [(epoch, index) for epoch in range(2) for index in range(120)]
 
     done = harness.python(
+        f"import os; os.chdir({str(tmp_path)!r})\n"
         "from echo_queue.submission import submit_prompt_set\n"
-        f"submit_prompt_set.delay(source={str(tmp_path / 'few.jsonl')!r}, set='delayed', epochs=2)"
+        "print(submit_prompt_set.delay('few.jsonl', set='delayed', epochs=2).get(timeout=60))\n"
+        "submit_prompt_set.delay(source='none.jsonl', set='failed').get(timeout=60)"
     )
-    assert done.returncode == 0, done.stderr
+    assert "'prompts': 120" in done.stdout, done.stderr
+    assert done.returncode == 1, "what failed fails for whoever sent it"
+    assert f"SubmissionError: set failed was not submitted\n{tmp_path / 'none.jsonl'}: cannot be read" in done.stderr
     wait_until(lambda: (arrival := harness.admin.submission_counts("delayed")) and arrival.settled, "the delayed set")
     assert len(harness.rows()) == 240
     assert harness.admin.audit().ok

@@ -215,12 +215,12 @@ from echo_queue.weights.delta import BadDelta, Piece, apply
 from echo_queue.weights.delta.format import seal
 from echo_queue.weights.delta.streams import MalformedStream, pack
 huge = pack(bytes(1 << 28))
-bomb = Piece(("w",), "BF16", (100,), 0, 100, "full", "", 0, ((len(huge.data), huge.length), (0, 100)))
+bomb = Piece(("w",), "BF16", (100,), 0, 100, "full", "0" * 64, 0, ((len(huge.data), huge.length), (0, 100)))
 shards = [seal([bomb], [[huge]])]
 shards.append(seal([replace(bomb, streams=((len(huge.data), 200), (0, 100)))], [[huge]]))
 shards.append(seal([replace(bomb, shape=(1 << 60,), count=1 << 60)], [[huge]]))
 tensors = {"w": torch.zeros(100, dtype=torch.bfloat16)}
-apply(seal([Piece(("w",), "BF16", (100,), 0, 100, "same", "")], [[]]).data, tensors, tensors, check=False)
+apply(seal([Piece(("w",), "BF16", (100,), 0, 100, "same", "0" * 64)], [[]]).data, tensors, tensors, check=False)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20), resource.RLIM_INFINITY))
 for shard in shards:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import zstandard
 from blake3 import blake3
 from safetensors.torch import load_file
 
-from echo_queue.weights.delta import apply, read_header
+from echo_queue.weights.delta import BadDelta, apply, read_header
 from echo_queue.weights.delta.codes import flat, on_host
+from tests.weights.vector import departures
 
 VECTOR = Path(__file__).parent / "vector"
 DELTA, ANCHOR = (sorted(VECTOR.glob(f"{route}-*.shard")) for route in ("delta", "anchor"))
@@ -198,6 +200,26 @@ def test_the_vector_has_all_that_the_page_speaks_of() -> None:
     assert len(DELTA) > 1 and any(piece.start for piece in pieces)
     assert any(stored < length for piece in pieces for stored, length in piece.streams)
     assert {math.prod(piece.shape) for piece in pieces} >= {0, 1}
+
+
+@pytest.mark.parametrize("path", sorted(VECTOR.glob("refused/*.shard")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_shard_that_departs_from_the_page_is_refused_though_its_result_is_right(path: Path, in_place: bool) -> None:
+    """In place, also if the result is there already."""
+    for codes in (departures.BASE, departures.NEW) if in_place else (departures.BASE,):
+        base = {"w": torch.tensor(list(codes), dtype=torch.uint8)}
+        with pytest.raises(BadDelta):
+            apply(path.read_bytes(), base, base if in_place else {"w": torch.zeros(5, dtype=torch.uint8)})
+        assert bytes(base["w"].tolist()) == codes
+
+
+def test_what_those_shards_depart_from_is_taken_and_they_are_all_in_the_vector() -> None:
+    base, out = torch.tensor(list(departures.BASE), dtype=torch.uint8), torch.zeros(5, dtype=torch.uint8)
+    for data in departures.GOOD.values():
+        apply(data, {"w": base}, {"w": out})
+        assert bytes(out.tolist()) == departures.NEW
+    stored = {path.stem: path.read_bytes() for path in VECTOR.glob("refused/*.shard")}
+    assert stored == departures.DEPARTURES
 
 
 @pytest.mark.parametrize("route", [DELTA, ANCHOR], ids=["delta", "anchor"])

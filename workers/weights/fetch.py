@@ -16,7 +16,7 @@ from echo_queue.errors import EchoQueueError
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from echo_queue.weights import reader
-from echo_queue.weights.manifest import Manifest, Route, manifest_key
+from echo_queue.weights.manifest import DOCUMENT_MAX_BYTES, Manifest, Route, manifest_key
 from workers.weights.key_pinning import PinnedKey
 from workers.weights.staging import Stage
 from workers.weights.transport import FetchedPart, WeightTransport
@@ -114,5 +114,5 @@ class VersionFetcher:
         version = Version(manifest.version.lineage, 0)
         if version == manifest.version:
             return manifest
-        envelope = self._store.get(manifest_key(version), reader.MANIFEST_MAX_BYTES)
+        envelope = self._store.get(manifest_key(version), DOCUMENT_MAX_BYTES)
         return reader.open_manifest(self._store, envelope, version, self._pinned.verifier)

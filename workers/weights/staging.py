@@ -2,6 +2,7 @@
 
 - `apply` takes the copy along a path of routes. Afterwards every tensor has the digest that the signed manifest names;
   otherwise the stage holds nothing, and the next path must begin with an anchor.
+- The stage never goes back to an older version than the newest that it has held, whatever is asked of it.
 - A reader holds the copy while it reads (`hold`): an apply waits for readers, and `hold` never waits for an apply.
 - Beside the copy, nothing larger than a part is in memory.
 """
@@ -15,9 +16,9 @@ from echo_queue.errors import Problem, ServiceError
 from echo_queue.records import Version
 from echo_queue.weights import delta, reader
 from echo_queue.weights.delta.codes import dtype_name
-from echo_queue.weights.manifest import Manifest, Part, Route, TensorInfo, root_digest
+from echo_queue.weights.manifest import Manifest, Route, TensorInfo, root_digest
+from echo_queue.weights.tensor_check import TensorCheck
 from echo_queue.weights.tensors import digest_of, empty
-from workers.weights.tensor_check import TensorCheck
 from workers.weights.transport import FetchedPart
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Stage:
         """The tensors by their published names, tied names included."""
         self.have: tuple[Version, str] | None = None
         """The version and root of the weights that are whole here; None if there are none."""
+        self._newest: Version | None = None
+        """The newest version that was whole here, which stays when it is forgotten."""
         self._turn = threading.Lock()
 
     @property
@@ -74,8 +77,10 @@ class Stage:
         """Turns the stage into the manifest's version along the path `routes`; `parts` maps keys to their parts.
 
         The caller holds the stage. The first route begins at the staged version, or at nothing. Raises `BadStage`,
-        `BadDelta`, or the error of reading a part; the stage then holds nothing.
+        `BadDelta`, or the error of reading a part; the stage then holds nothing. Raises `OlderVersion` before anything
+        is changed.
         """
+        reader.refuse_older(manifest.version, self._newest)
         have, self.have = self.have, None
         self._allocate(manifest)
         if not routes and (have is None or have[1] != manifest.root):
@@ -86,13 +91,15 @@ class Stage:
                 self._refuse(manifest, f"route {route.name} begins elsewhere")
             check = TensorCheck()
             for part in route.parts:
-                check.add(self._apply(part, parts[part.key], chunk_key))
+                shard = reader.plain(part, parts[part.key].memory(), chunk_key)
+                check.add(delta.read_header(shard)[0])
+                self._apply(route, part.key, shard)
             have = (route.version, route.root)
         if routes and (wrong := check.differing(manifest.tensors)):
             self._refuse(manifest, f"{wrong} is not what was published")
         if have is None or have[1] != manifest.root:
             self._refuse(manifest, "its routes lead elsewhere")
-        self.have = (manifest.version, manifest.root)
+        self.have, self._newest = (manifest.version, manifest.root), manifest.version
 
     def adopt(self, manifest: Manifest, weight: "Callable[[str], Tensor]") -> str:
         """Copies the engine's tensors to the stage as the manifest's version; returns the root of the copies.
@@ -109,9 +116,9 @@ class Stage:
         self.have = (manifest.version, root_digest(found, manifest.aliases))
         return self.have[1]
 
-    def _apply(self, part: Part, fetched: FetchedPart, chunk_key: bytes | None) -> tuple[delta.Piece, ...]:
-        shard = reader.plain(part, fetched.memory(), chunk_key)
-        return failpoints.step("apply part", lambda: delta.apply(shard, self.tensors, self.tensors), part.key)
+    def _apply(self, route: Route, key: str, shard: memoryview) -> None:
+        base = {} if route.base is None else self.tensors
+        failpoints.step("apply part", lambda: delta.apply(shard, base, self.tensors), key)
 
     def _allocate(self, manifest: Manifest) -> None:
         """Makes room for all the manifest's tensors. A tensor that fits stays where it is and keeps its values."""

@@ -113,7 +113,7 @@ class WeightSync:
     def catch_up(self) -> None:
         """Loads the newest published weights, waiting until they are staged. Raises `DeadlineError`."""
         published = self._queue.published()
-        if published is not None and published.version != self._engine.version:
+        if published is not None and published.version > self._engine.version:
             self.refresh(published.version)
 
     def take(self) -> None:

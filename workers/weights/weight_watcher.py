@@ -4,6 +4,7 @@
   a try succeeds the worker serves the weights that it has.
 - `take` never waits for weights that are being staged. After a `take` that came too early, the version staged next
   stays until it is taken.
+- A pointer to an older version than one that was staged or served is not followed: Redis was set back.
 - `wait_for` ends at its deadline with an error that names the version it waited for and the last failure.
 - Announced parts of the next version are prefetched between versions, while the learner uploads the others.
 - A run whose key has changed, or whose adapters belong to another base model, ends the worker: `check` raises the error
@@ -22,6 +23,7 @@ from echo_queue.errors import DeadlineError, EchoQueueError, Problem
 from echo_queue.queue import Announced, WorkerQueue
 from echo_queue.records import Published, Version
 from echo_queue.weights.manifest import Manifest
+from echo_queue.weights.reader import refuse_older
 from workers.weights.fetch import FetchedVersion, VersionFetcher
 from workers.weights.key_pinning import KeyChanged
 from workers.weights.lora import OtherBase
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LISTEN_S = 2.0
-KINDS = ("published", "resumed", "announced")
+LISTEN_S = 5.0
+"""The longest wait for an event, after which the watcher looks by itself."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 FATAL = (KeyChanged, OtherBase)
 """Errors after which trying again is of no use."""
@@ -79,7 +81,7 @@ class WeightWatcher(threading.Thread):
         self._queue = queue
         self._fetcher = fetcher
         self._stage = fetcher.stage
-        self._have = have
+        self._have = self._newest = have
         self._on_announced = on_announced
         self._staged: FetchedVersion | None = None
         self._needed: Version | None = None
@@ -93,10 +95,10 @@ class WeightWatcher(threading.Thread):
         while not self._closed:
             try:
                 latest_weights = self._queue.latest_weights()
-                if latest_weights.published is not None and latest_weights.published.version != self._have:
-                    self._stage_version(latest_weights.published)
+                if latest_weights.published is not None:
+                    self._follow(latest_weights.published)
                 self._on_announced(latest_weights.announced)
-                cursor, pause_s = self._queue.wait_for_event(cursor, LISTEN_S, KINDS), FIRST_PAUSE_S
+                cursor, pause_s = self._queue.wait_for_weights(cursor, LISTEN_S), FIRST_PAUSE_S
             except Exception as error:
                 if self._closed:
                     return
@@ -167,6 +169,11 @@ class WeightWatcher(threading.Thread):
     def close(self) -> None:
         self._closed = True
 
+    def _follow(self, published: Published) -> None:
+        refuse_older(published.version, self._newest)
+        if published.version != self._have:
+            self._stage_version(published)
+
     def _stage_version(self, published: Published) -> None:
         fetched = self._fetcher.fetch(published)
         with self._changed:
@@ -179,7 +186,8 @@ class WeightWatcher(threading.Thread):
                 self._staged = None
             self._fetcher.apply(fetched)
             with self._changed:
-                self._have, self._staged, self._failure = published.version, fetched, None
+                self._have = self._newest = published.version
+                self._staged, self._failure = fetched, None
         finally:
             self._stage.release()
         with self._changed:

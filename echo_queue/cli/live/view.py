@@ -17,7 +17,7 @@ from rich.text import Text
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue.types import Status, WorkerStatus
 from echo_queue.records.validation import CAUSES
-from echo_queue.reporting.metrics import Summary
+from echo_queue.reporting.metrics import Summary, warning
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -60,6 +60,7 @@ def draw(picture: RunView) -> RenderableType:
         parts.append(Text(f" {picture.trouble}", style="yellow"))
     parts += [Text(f" {sentence}", style="dim") for sentence in _continued(picture.status)]
     parts += [Text(f" held up: {sentence}", style="yellow") for sentence in picture.held_up]
+    parts += [Text(f" {warning(picture.summary)}", style="yellow")] if warning(picture.summary) else []
     parts += [Text(f" {sentence}", style="red") for sentence in _bad_groups(picture.status)]
     if picture.redis_cli:
         parts.append(Text.assemble((" look yourself:\n ", "dim"), (picture.redis_cli, "cyan"), overflow="fold"))
@@ -89,7 +90,7 @@ def line(picture: RunView) -> str:
     parts += [f"{name} restarted {count}×" for name, count in deaths.items()]
     held_up = [f"held up: {'; '.join(picture.held_up)}"] if picture.held_up else []
     parts += _continued(status)
-    troubles = [*([picture.trouble] if picture.trouble else []), *held_up, *_bad_groups(status)]
+    troubles = [*filter(None, [picture.trouble, warning(picture.summary)]), *held_up, *_bad_groups(status)]
     return "  ".join([*parts, *troubles])
 
 

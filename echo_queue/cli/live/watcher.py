@@ -7,16 +7,18 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from echo_queue.cli.live.view import RunView
 from echo_queue.config import Config
 from echo_queue.connections.connect import connect_redis
-from echo_queue.errors import EchoQueueError
+from echo_queue.connections.endpoints import EMBEDDED
+from echo_queue.errors import EchoQueueError, Problem, ServiceError
 from echo_queue.launch.supervisor import RoleState
 from echo_queue.queue import Caller, Monitor, diagnosis
 from echo_queue.queue.types import Status
-from echo_queue.reporting.metrics import MetricsReader, UpdateMetrics, summarise
+from echo_queue.reporting import outcome
+from echo_queue.reporting.metrics import MetricsReader, Summary, UpdateMetrics, summarise
 
 RECENT_UPDATES = 20
 STATUS_DEADLINE_S = 2.0
@@ -26,9 +28,29 @@ NOT_BEGUN = "EQNORUN"
 """The queue's error for a run whose learner has not started yet."""
 
 
+class Figures(NamedTuple):
+    """What the view shows of the updates: they are summed once for each new update, and not for each picture."""
+
+    summary: Summary
+    recent: Summary
+    rewards: tuple[float, ...]
+
+    @classmethod
+    def of(cls, updates: Sequence[UpdateMetrics]) -> Self:
+        rewards = tuple(update.reward_mean for update in updates)
+        return cls(summarise(updates), summarise(updates[-RECENT_UPDATES:]), rewards)
+
+
 def monitor(config: Config) -> Monitor:
     """Returns the run's queue as the read-only user. Raises `ServiceError` where Redis cannot be reached."""
-    client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
+    try:
+        client = connect_redis(config, "monitor", STATUS_DEADLINE_S)
+    except ServiceError as error:
+        if config.redis.url != EMBEDDED:
+            raise
+        what = f"the embedded services of this run do not answer: {error.problems[0].what}"
+        fix = "`echo-queue run CONFIG` continues the run; `echo-queue services CONFIG` starts the services alone"
+        raise ServiceError(Problem("redis.url", what, fix)) from None
     return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S))
 
 
@@ -38,14 +60,17 @@ class RunWatcher:
     def __init__(self, config: Config, period_s: float = 1.0) -> None:
         self.status: Status | None = None
         self.trouble = ""
-        self.updates: Sequence[UpdateMetrics] = ()
+        self.figures = Figures.of(())
         self.still_s = 0.0
         """Time since the last move in the queue."""
         self.held_up: tuple[str, ...] = ()
         """The causes that keep the run from moving, as far as the queue shows them."""
+        self.ended = False
+        """True once the run has ended together with its embedded services, of which `status` is the last word."""
         self._config = config
         self._period_s = period_s
         self._metrics = MetricsReader(config.run.dir / "metrics.jsonl")
+        self._updates: Sequence[UpdateMetrics] = ()
         self._queue: Monitor | None = None
         self._started = time.monotonic()
         self._over = threading.Event()
@@ -64,12 +89,18 @@ class RunWatcher:
 
     def refresh(self) -> None:
         """Reads the metrics and the queue now. The watcher's thread calls it, and so may any other."""
-        self.updates = self._metrics.read()
+        updates = self._metrics.read()
+        if updates is not self._updates:
+            self._updates, self.figures = updates, Figures.of(updates)
         try:
             self._queue = self._queue or monitor(self._config)
             self.status, self.trouble = self._queue.status(), ""
         except EchoQueueError as error:
             self.status, self._queue = None, None
+            if self._config.redis.url == EMBEDDED and (end := outcome.read(self._config)):
+                self.status, self.held_up, self.ended = end.status, (), True
+                self.trouble = f"as of its end, {end.ended:%Y-%m-%d %H:%M} UTC; its services have ended with it"
+                return
             self.trouble = "" if NOT_BEGUN in str(error) else f"{error.problems[0].where}: {error.problems[0].what}"
         self.still_s = self._stillness.seconds(self.status)
         self.held_up = self._causes()
@@ -84,15 +115,14 @@ class RunWatcher:
 
     def picture(self, phase: str, roles: Sequence[RoleState] = (), redis_cli: str = "", detail: str = "") -> RunView:
         """Returns the view as of the last refresh."""
-        updates = self.updates
         return RunView(
             name=self._config.run.name,
             phase=phase,
             elapsed_s=time.monotonic() - self._started,
             s=self._config.staleness.s,
-            summary=summarise(updates),
-            recent=summarise(updates[-RECENT_UPDATES:]),
-            rewards=tuple(update.reward_mean for update in updates),
+            summary=self.figures.summary,
+            recent=self.figures.recent,
+            rewards=self.figures.rewards,
             status=self.status,
             trouble=self.trouble,
             held_up=self.held_up,

@@ -9,12 +9,20 @@ import redis
 
 NAME = "echo_queue_1"
 FOLDER = files(__name__)
-FILES = ("state", "backlog", "worker", "learner", "peers", "lease_expiry", "operator", "monitor")
+SHARED = ("state", "backlog", "worker", "learner")
+"""Files whose local functions later files use, hence in this order."""
+ALONE = ("peers", "lease_expiry", "operator", "monitor")
+"""Files in blocks of their own, because Lua allows 200 local names at a time."""
+FILES = (*SHARED, *ALONE)
 
 
 def source() -> str:
-    """Returns the library's Lua text. A local function must stand before its use, hence the fixed order."""
-    return "\n".join((FOLDER / f"{name}.lua").read_text(encoding="utf-8") for name in FILES)
+    """Returns the library's Lua text. A local function must stand before its use."""
+    return "\n".join([*map(_text, SHARED), *(f"do\n{_text(name)}end\n" for name in ALONE)])
+
+
+def _text(name: str) -> str:
+    return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def load(client: "redis.Redis") -> None:

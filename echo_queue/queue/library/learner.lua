@@ -1,4 +1,8 @@
--- The moves of the learner. Every move except `resume` carries its lineage, and is refused if a newer lineage exists.
+-- The moves of the learner. Every move except `resume` carries its lineage, and is refused if a newer lineage exists. A move
+-- that may find much to do does one step of it, so that Redis never serves one caller for long.
+
+-- Groups that one step hands out; groups that it sends back, each with its payload; tasks in flight that it sends back.
+local DRAIN_MAX, RETURN_MAX, CANCEL_MAX = 256, 32, 64
 
 local function too_late(run, group)
   return run.v - group.oldest > run.s
@@ -13,45 +17,56 @@ local function return_group(run, id, entry, group, refs)
   return late
 end
 
--- Returns the number of seats kept for groups in flight that would be too late after the next update and must be waited
--- for. A seat is kept from the time when the learner first wanted the group until the deadline.
-local function seats(run)
-  local kept = 0
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', run.K.in_flight, '-inf', run.v - run.s)) do
-    local stream, entry = place_of(run, id)
-    local task = is_task(stream) and read(run, stream, entry)
-    if task and (run.wait_late or tonumber(task.late) > 0) then
-      redis.call('HSETNX', run.K.waits, id, run.now)
-      local since = tonumber(redis.call('HGET', run.K.waits, id))
-      if run.now - since < run.late_deadline_ms then kept = kept + 1 end
-    end
-  end
-  return kept
+local function unfit(run, group)
+  return too_late(run, group) or abandoned(run, group.lineage, group.newest)
 end
 
--- Takes the group off the ready list into the learner's pending entries, or sends it back.
+-- Returns the number of seats kept for groups in flight that would be too late after the next update and must be waited
+-- for. They are kept from the time when the learner first wanted one for that update until the deadline.
+local function seats(run)
+  local oldest = run.v - run.s
+  local kept = redis.call('ZCOUNT', run.wait_late and run.K.in_flight or run.K.awaited, oldest, oldest)
+  if kept == 0 then return 0 end
+  local clock, update = clock_of(run), run.lineage .. '.' .. run.v
+  local wanted, since = (run.state.wanted or ''):match('^(%S+) (%d+)$')
+  if wanted ~= update then
+    redis.call('HSET', run.K.state, 'wanted', update .. ' ' .. string.format('%d', clock))
+    since = clock
+  end
+  return clock - since < run.late_deadline_ms and kept or 0
+end
+
+-- Takes the group off the ready list into the learner's hands, or sends it back.
 local function hand_out(run, member, taken, refs, back)
   local entry, id = member:match('^(%S+) (.+)$')
   local _, _, rest = place_of(run, id)
   local group = made(rest)
-  if too_late(run, group) or abandoned(run, group.lineage, group.newest) then
+  if unfit(run, group) then
     local cause = return_group(run, id, entry, group, refs) and 'late' or 'abandoned'
     back[cause] = back[cause] + 1
     return
   end
-  redis.call('XCLAIM', run.K.replay, 'learner', 'learner', 0, entry, 'FORCE', 'JUSTID')
+  redis.call('ZADD', run.K.in_hand, group.oldest, member)
   redis.call('ZREM', run.K.ready, member)
   taken[#taken + 1] = id
 end
 
--- The oldest versions first (earliest deadline first), then in order of completion.
+-- Hands out the first `most` ready groups of these versions, or sends them back. Returns whether there were as many.
+local function hand_out_range(run, low, high, most, taken, refs, back)
+  local members = redis.call('ZRANGEBYSCORE', run.K.ready, low, high, 'LIMIT', 0, most)
+  for _, member in ipairs(members) do
+    if back.late + back.abandoned == RETURN_MAX then return true end
+    hand_out(run, member, taken, refs, back)
+  end
+  return #members == most
+end
+
+-- The oldest versions first (earliest deadline first), then in order of completion. What is too late is left to others.
 local function fresh_drain(run, need, turn, refs, back)
-  local taken = {}
-  local room = need
-  while #taken < room do
-    local members = redis.call('ZRANGE', run.K.ready, 0, room - #taken - 1)
-    if #members == 0 then break end
-    for _, member in ipairs(members) do hand_out(run, member, taken, refs, back) end
+  local taken, oldest = {}, run.v - run.s
+  need = math.min(need, DRAIN_MAX)
+  while #taken < need and back.late + back.abandoned < RETURN_MAX do
+    if not hand_out_range(run, oldest, '+inf', need - #taken, taken, refs, back) then break end
   end
   redis.call('SET', run.K.drained, turn .. ' ' .. table.concat(taken, ' '))
   return taken
@@ -65,6 +80,19 @@ local function repeat_drain(run, turn)
   return taken
 end
 
+-- Notes when the learner, which still needs that many groups, is to be told again: once half of what it lacks is ready. It
+-- then reads and checks them while it waits for the others, and wakes about log2(B) times for a batch. Groups for which
+-- seats are kept have to come before those that are ready can be handed out.
+local function await(run, needed, seats_kept)
+  local ready = redis.call('ZCARD', run.K.ready)
+  local lacking = math.max(needed - ready, math.min(needed, seats_kept))
+  if needed <= 0 then
+    redis.call('HDEL', run.K.state, 'enough')
+  else
+    redis.call('HSET', run.K.state, 'enough', ready + math.max(1, math.ceil(lacking / 2)))
+  end
+end
+
 local function with_entries(run, ids)
   local found = {}
   for _, id in ipairs(ids) do
@@ -74,64 +102,82 @@ local function with_entries(run, ids)
   return found
 end
 
--- args: lineage turn need. Payloads are not read here: the caller fetches the entries it is given.
+-- args: lineage turn need. One step: at most DRAIN_MAX groups are handed out and RETURN_MAX sent back; the answer says whether
+-- there may be more of them. Payloads are not read here: the caller fetches the entries it is given.
 local function drain(keys, args)
   local run = open_run(keys)
   local turn = args[2]
   take_turn(run, args[1], turn, 'drain')
   local K, refs, back = run.K, {}, { late = 0, abandoned = 0 }
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', K.ready, '-inf', '(' .. (run.v - run.s))) do
-    hand_out(run, member, {}, refs, back)
-  end
+  hand_out_range(run, '-inf', '(' .. (run.v - run.s), RETURN_MAX, {}, refs, back)
   local kept = seats(run)
   local need = math.max(0, tonumber(args[3]) - kept)
   local taken = repeat_drain(run, turn) or fresh_drain(run, need, turn, refs, back)
+  await(run, tonumber(args[3]) - #taken, kept)
   tell_returned(run, back.late + back.abandoned)
   admit(run)
   local left = outside(run)
   local exhausted = left == 0 and run.state.declared
+  local more = #taken == DRAIN_MAX or back.late + back.abandoned == RETURN_MAX
   return { with_entries(run, taken), kept, back.late, back.abandoned, redis.call('ZCARD', K.ready),
-           redis.call('ZCARD', K.in_flight), left, exhausted and 1 or 0, refs }
+           redis.call('ZCARD', K.in_flight), left, exhausted and 1 or 0, more and 1 or 0, refs }
 end
 
--- args: lineage. Returns the groups drained and not committed, oldest first. Groups that may no longer be trained go back.
+-- args: lineage place. One step through the groups drained and not committed, oldest first, from that place on. Those that
+-- may no longer be trained go back. Returns the others, the objects that may be removed, and how many were looked at.
 local function pending(keys, args)
   local run = open_run(keys)
   fence(run, args[1])
-  local groups, refs, returned = {}, {}, 0
-  local all = redis.call('HGETALL', run.K.open)
-  for at = 1, #all, 2 do
-    local stream, entry, rest = all[at + 1]:match('^(%a+) (%S+)(.*)$')
-    if stream == 'replay' and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. all[at]) then
-      local group = made(rest)
-      if too_late(run, group) or abandoned(run, group.lineage, group.newest) then
-        return_group(run, all[at], entry, group, refs)
-        returned = returned + 1
-      else
-        groups[#groups + 1] = { all[at], entry, group.oldest }
-      end
+  local groups, refs, returned, looked = {}, {}, 0, 0
+  for _, member in ipairs(redis.call('ZRANGE', run.K.in_hand, args[2], args[2] + DRAIN_MAX - 1)) do
+    if returned == RETURN_MAX then break end
+    local entry, id = member:match('^(%S+) (.+)$')
+    local _, _, rest = place_of(run, id)
+    local group = made(rest)
+    if unfit(run, group) then
+      return_group(run, id, entry, group, refs)
+      returned = returned + 1
+    else
+      groups[#groups + 1] = { id, entry }
     end
+    looked = looked + 1
   end
-  table.sort(groups, function(a, b)
-    if a[3] ~= b[3] then return a[3] < b[3] end
-    return a[2] < b[2]
-  end)
   tell_returned(run, returned)
-  return { groups, refs }
+  return { groups, refs, looked }
 end
 
--- Sends back the tasks in flight whose generating version lies in the given range of scores.
-local function cancel(run, low, high, late)
-  local ids = redis.call('ZRANGEBYSCORE', run.K.in_flight, low, high)
+-- Sends back at most so many tasks in flight whose generating version lies in the given range. Returns how many.
+local function send_back_range(run, low, high, most, late)
+  local ids = redis.call('ZRANGEBYSCORE', run.K.in_flight, low, high, 'LIMIT', 0, most)
   for _, id in ipairs(ids) do
     local stream, entry = place_of(run, id)
-    if is_task(stream) then send_back(run, id, stream, entry, { too_late = late }) end
+    if is_task(stream) then
+      send_back(run, id, stream, entry, { too_late = late })
+    else
+      forget_lease(run, id)
+    end
   end
   count(run, 'cancelled', #ids)
   return #ids
 end
 
--- args: lineage turn version trained window. Returns how many groups in flight were cancelled.
+-- One step: what is in flight and can no longer be trained goes back. Until then its completion is refused.
+local function cancel_late(run, most)
+  return send_back_range(run, '-inf', '(' .. (run.v - run.s), most, true)
+end
+
+-- args: lineage. One step of what `resume` leaves to be done, before the learner advances: tasks in flight by versions that the
+-- new lineage has not reached go back, because those weights are abandoned. Returns how many went, 0 after the last step.
+local function cancel(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local cancelled = send_back_range(run, '(' .. run.v, '+inf', CANCEL_MAX, false)
+  tell_returned(run, cancelled)
+  return cancelled
+end
+
+-- args: lineage turn version trained window. Returns how many groups in flight were cancelled; `reclaim` cancels what is too
+-- late beyond CANCEL_MAX.
 local function advance(keys, args)
   local run = open_run(keys)
   take_turn(run, args[1], args[2], 'advance')
@@ -140,7 +186,7 @@ local function advance(keys, args)
   run.v, run.uncommitted = version, run.uncommitted + tonumber(args[4])
   run.window = tonumber(args[5])
   redis.call('HSET', run.K.state, 'v', version, 'uncommitted', run.uncommitted, 'window', args[5])
-  local cancelled = cancel(run, '-inf', '(' .. (version - run.s), true)
+  local cancelled = cancel_late(run, CANCEL_MAX)
   tell(run, 'advanced', version)
   admit(run)
   return cancelled
@@ -199,12 +245,23 @@ local function uncommit(keys, args)
 end
 
 local ANNOUNCED_KEPT = 256
+local ANNOUNCED_WAKES_PER_S = 2000
 local DOCUMENT_MAX_BYTES = 65536
 
 -- Returns whether the pointer is at that version or a newer one.
 local function stands(run, lineage, number)
   local before = tonumber(redis.call('HGET', run.K.published, 'lineage'))
   return before and (before > lineage or (before == lineage and run.published >= number))
+end
+
+-- Tells workers of announced parts, but not of each: all workers together wake for them at most ANNOUNCED_WAKES_PER_S times
+-- a second. The publication, which follows, tells of the last ones.
+local function tell_announced(run, route, place)
+  local told_ms = tonumber(redis.call('HGET', run.K.coming, 'told_ms') or 0)
+  local workers = redis.call('ZCARD', run.K.workers)
+  if run.now >= told_ms and run.now - told_ms < 1000 * workers / ANNOUNCED_WAKES_PER_S then return end
+  redis.call('HSET', run.K.coming, 'told_ms', run.now)
+  tell_workers(run, 'announced', route .. ' ' .. place)
 end
 
 -- args: lineage number route place document. Parts of a route are announced in order and replace those of another route.
@@ -217,7 +274,7 @@ local function announce(keys, args)
   if redis.call('HGET', coming, 'route') ~= route then redis.call('DEL', coming) end
   redis.call('HSET', coming, 'route', route, 'last', place, place, args[5])
   redis.call('HDEL', coming, place - ANNOUNCED_KEPT)
-  tell(run, 'announced', route .. ' ' .. place)
+  tell_announced(run, route, place)
   return 1
 end
 
@@ -227,11 +284,14 @@ local function publish(keys, args)
   fence(run, args[1])
   local lineage, number = tonumber(args[1]), tonumber(args[2])
   if stands(run, lineage, number) then return 0 end
+  local withheld = not run.published -- without weights nobody could lease what there is
   redis.call('HSET', run.K.published, 'lineage', lineage, 'number', number, 'manifest', args[3], 'digest', args[4],
     'ms', run.now)
   redis.call('DEL', run.K.coming)
+  if withheld then offer(run, redis.call('XLEN', run.K.tasks) + redis.call('XLEN', run.K.retry)) end
   run.published = number
   tell(run, 'published', lineage .. '.' .. number)
+  tell_workers(run, 'published', lineage .. '.' .. number)
   admit(run)
   return 1
 end
@@ -246,7 +306,7 @@ local function publish_keys(keys, args)
 end
 
 -- args: parent version floor token. Begins a new lineage, above `floor`, at the parent lineage's checkpoint of that
--- version. Returns it and the newest checkpoint that the queue agrees with. A floor above today's lineage means that
+-- version; `cancel` follows. Returns it and the newest checkpoint that the queue agrees with. A floor above today's lineage means that
 -- Redis was set back: lineages whose forks it has forgotten have no ancestors.
 local function resume(keys, args)
   local run = open_run(keys)
@@ -255,7 +315,7 @@ local function resume(keys, args)
     local floor = tonumber(args[3])
     local set_back = floor > run.lineage
     run.lineage, run.v = math.max(run.lineage, floor) + 1, version
-    redis.call('HSET', K.forks, run.lineage, args[1] .. ' ' .. version)
+    note_fork(run, args[1], version)
     redis.call('HSET', K.state, 'lineage', run.lineage, 'v', version, 'uncommitted', 0, 'turn', '0 resume',
       'resume_token', args[4])
     redis.call('HDEL', K.state, 'finished', 'reopened')
@@ -264,8 +324,8 @@ local function resume(keys, args)
       redis.call('DEL', K.published)
       run.published = nil
     end
-    cancel(run, '(' .. version, '+inf', false)
     tell(run, 'resumed', run.lineage .. '.' .. version)
+    tell_workers(run, 'resumed', run.lineage .. '.' .. version)
   end
   return { run.lineage, run.state.committed or '' }
 end
@@ -290,12 +350,14 @@ local function finish(keys, args)
   redis.call('HDEL', run.K.state, 'reopened')
   redis.call('HSET', run.K.state, 'finished', run.now)
   tell(run, 'finished', run.v)
+  offer(run, redis.call('ZCARD', run.K.workers)) -- idle workers have something to learn as well
   return 1
 end
 
 register('drain', drain, 'allow-oom')
 register('pending', pending, 'allow-oom')
 register('advance', advance, 'allow-oom')
+register('cancel', cancel, 'allow-oom')
 register('commit', commit, 'allow-oom')
 register('uncommit', uncommit, 'allow-oom')
 register('announce', announce)

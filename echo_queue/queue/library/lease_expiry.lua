@@ -1,7 +1,17 @@
--- The move `reclaim`, which the learner's housekeeper makes: it ends the leases that have run out, so that their tasks go to
--- retry or to dead, and forgets workers that have long been silent.
+-- The move `reclaim`, which the learner's housekeeper makes: it moves the queue's clock on, ends the leases that have run
+-- out, so that their tasks go to retry or to dead, sends back what is in flight and too late, and forgets workers that have
+-- long been silent. It reads only what it moves, so its cost does not grow with what is in flight.
 
 local FORGET_WORKER_MS = 3600000
+local FORGET_MAX = 64
+local MEND_MAX = 256
+
+-- Moves the queue's clock on, and returns it. No other move does.
+local function tick(run)
+  local clock = clock_of(run)
+  redis.call('HSET', run.K.state, 'clock_ms', clock, 'swept_ms', run.now)
+  return clock
+end
 
 -- Returns the tokens in a task's stored partial; 0 if there is none.
 local function tokens_kept(run, id)
@@ -10,24 +20,18 @@ local function tokens_kept(run, id)
   return partial and partial[4] or 0
 end
 
--- Moves the task of a lease that has run out to retry or dead, and returns the cause. This costs no attempt if the task's
+local function holder_of(run, stream, entry)
+  local row = redis.call('XPENDING', run.K[stream], 'workers', entry, entry, 1)[1]
+  return row and row[2] or 'unknown'
+end
+
+-- Moves a task whose lease has run out to retry or dead, and returns the cause. This costs no attempt if the task's
 -- partial has more tokens than when a lease last ran out: a task that makes progress never dies from preemptions. The limit
 -- on a group's tokens bounds how often that can happen.
-local function end_lease(run, stream, entry, worker, deliveries)
-  local task = read(run, stream, entry)
-  if not task then
-    redis.call('XACK', run.K[stream], 'workers', entry)
-    count(run, 'lost')
-    return 'lost'
-  end
+local function end_attempt(run, task, stream, entry)
   local id = task.id
   local failure = redis.call('HGET', run.K.failures, id)
   local failed = failure and failure:match('^attempt (%d+) ') == task.attempt
-  if deliveries == 0 then
-    local late = tonumber(redis.call('ZSCORE', run.K.in_flight, id) or run.v) < run.v - run.s
-    send_back(run, id, stream, entry, { too_late = late })
-    return late and 'late' or 'released'
-  end
   local tokens = tokens_kept(run, id)
   local gets_on = not failed and tokens > (tonumber(task.kept) or 0)
   local attempt = gets_on and tonumber(task.attempt) or task.attempt + 1
@@ -35,65 +39,96 @@ local function end_lease(run, stream, entry, worker, deliveries)
     send_back(run, id, stream, entry, { attempt = attempt, kept = tokens })
     return failed and 'failed' or 'expired'
   end
-  local reason = failed and failure or 'the lease ran out: worker ' .. worker .. ' went silent'
-  bury_task(run, id, stream, entry, attempt, reason, worker)
+  local holder = holder_of(run, stream, entry)
+  local reason = failed and failure or 'the lease ran out: worker ' .. holder .. ' went silent'
+  bury_task(run, id, stream, entry, attempt, reason, holder)
   return 'dead'
 end
 
--- Returns whether expired leases are spared for now. They are for a while if a sweep comes so long after the one before
--- (housekeepers sweep four times a lease) that Redis or the housekeeper was away: leases ran out meanwhile that living
--- workers, which renew at least twice a lease, are about to renew. A short gap gives no grace twice in a row, because a
--- housekeeper may simply be slow.
-local function in_grace(run)
-  local swept = tonumber(run.state.swept_ms)
-  local grace = tonumber(run.state.grace_ms or 0)
-  local gap = swept and run.now - swept or 0
-  if gap > 2 * run.lease_ms or (gap > run.lease_ms / 2 and swept >= grace) then
-    grace = run.now + math.floor(run.lease_ms / 2)
-    redis.call('HSET', run.K.state, 'grace_ms', grace)
+-- Ends a lease that is over, and returns the cause. `ended`: its score in `leases`.
+local function end_lease(run, id, ended)
+  local stream, entry = place_of(run, id)
+  if not is_task(stream) then
+    forget_lease(run, id)
+    return 'lost'
   end
-  redis.call('HSET', run.K.state, 'swept_ms', run.now)
-  return run.now < grace
+  if ended == HANDED_BACK then
+    local late = tonumber(redis.call('ZSCORE', run.K.in_flight, id) or run.v) < run.v - run.s
+    send_back(run, id, stream, entry, { too_late = late })
+    return late and 'late' or 'released'
+  end
+  local task = read_open(run, id, stream, entry)
+  return task and end_attempt(run, task, stream, entry) or 'lost'
 end
 
--- Removes consumers that hold nothing and have long been silent, so that short-lived spot workers do not pile up.
-local function forget_workers(run)
-  for _, stream in ipairs({ 'tasks', 'retry' }) do
-    for _, row in ipairs(redis.call('XINFO', 'CONSUMERS', run.K[stream], 'workers')) do
-      local consumer = pairs_of(row)
-      if consumer.pending == 0 and consumer.idle > FORGET_WORKER_MS then
-        redis.call('XGROUP', 'DELCONSUMER', run.K[stream], 'workers', consumer.name)
-      end
+-- Forgets some workers that have long been silent, so that short-lived spot workers do not pile up: their consumers, unless
+-- these hold something, and their heartbeats.
+local function forget_workers(run, clock)
+  local K = run.K
+  for _, worker in ipairs(redis.call('ZRANGEBYSCORE', K.consumers, '-inf', clock - FORGET_WORKER_MS, 'LIMIT', 0, FORGET_MAX)) do
+    local held = 0
+    for _, stream in ipairs({ 'tasks', 'retry' }) do
+      held = held + #redis.call('XPENDING', K[stream], 'workers', '-', '+', 1, worker)
+    end
+    if held == 0 then
+      for _, stream in ipairs({ 'tasks', 'retry' }) do redis.call('XGROUP', 'DELCONSUMER', K[stream], 'workers', worker) end
+      redis.call('ZREM', K.consumers, worker)
+    else
+      redis.call('ZADD', K.consumers, clock, worker)
     end
   end
-  redis.call('ZREMRANGEBYSCORE', run.K.workers, '-inf', run.now - FORGET_WORKER_MS)
+  local silent = redis.call('ZRANGEBYSCORE', K.workers, '-inf', run.now - FORGET_WORKER_MS, 'LIMIT', 0, FORGET_MAX)
+  if #silent > 0 then redis.call('ZREM', K.workers, unpack(silent)) end
 end
 
--- args: limit. One step of a sweep over expired leases: at most `limit` of them. The last step of a sweep, which finds fewer,
--- does the rest as well.
+-- One step of a walk through the streams' own accounts of what is leased: notes leases that are not noted in `leases`.
+local function find_leases(run, ends)
+  local stream, from = (run.state.mended or 'tasks -'):match('^(%a+) (%S+)$')
+  local rows = redis.call('XPENDING', run.K[stream], 'workers', from, '+', MEND_MAX)
+  for _, row in ipairs(rows) do
+    local task = read(run, stream, row[1])
+    if not task then
+      redis.call('XACK', run.K[stream], 'workers', row[1])
+      count(run, 'lost')
+    elseif not redis.call('ZSCORE', run.K.leases, task.id) then
+      redis.call('ZADD', run.K.leases, ends, task.id)
+      redis.call('ZADD', run.K.in_flight, 'NX', run.v, task.id)
+    end
+  end
+  local further = #rows == MEND_MAX and stream .. ' (' .. rows[#rows][1] or (stream == 'tasks' and 'retry -' or 'tasks -')
+  redis.call('HSET', run.K.state, 'mended', further)
+end
+
+-- Makes leases that no move has noted so run out as others do. Only a worker's user who changes keys by hand leaves any.
+local function mend_leases(run, clock)
+  local ends = clock + run.lease_ms
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', run.K.leases, '(' .. ends, '+inf', 'LIMIT', 0, MEND_MAX)) do
+    redis.call('ZADD', run.K.leases, ends, id)
+  end
+  if leased(run) ~= redis.call('ZCARD', run.K.leases) then find_leases(run, ends) end
+end
+
+-- args: limit. One step of a sweep: at most `limit` tasks are moved. The last step of a sweep, which finds fewer, does the
+-- rest as well.
 local function reclaim(keys, args)
   local run = open_run(keys)
-  local left = tonumber(args[1])
-  local grace = in_grace(run)
+  local clock, limit = tick(run), tonumber(args[1])
   local causes = { expired = 0, failed = 0, released = 0, late = 0, dead = 0, lost = 0 }
-  for _, stream in ipairs({ 'retry', 'tasks' }) do
-    local rows = left > 0
-      and redis.call('XPENDING', run.K[stream], 'workers', 'IDLE', run.lease_ms, '-', '+', left) or {}
-    for _, row in ipairs(rows) do
-      if row[4] == 0 or not grace then
-        local cause = end_lease(run, stream, row[1], row[2], row[4])
-        causes[cause] = causes[cause] + 1
-        left = left - 1
-      end
-    end
+  local due = redis.call('ZRANGEBYSCORE', run.K.leases, '-inf', clock, 'WITHSCORES', 'LIMIT', 0, limit)
+  for place = 1, #due, 2 do
+    local cause = end_lease(run, due[place], tonumber(due[place + 1]))
+    causes[cause] = causes[cause] + 1
   end
+  local left = limit - #due / 2
+  local cancelled = cancel_late(run, left)
   for _, cause in ipairs({ 'expired', 'failed', 'released' }) do count(run, cause, causes[cause]) end
-  tell_returned(run, causes.expired + causes.failed + causes.released + causes.late)
-  if left > 0 then
-    forget_workers(run)
+  tell_returned(run, causes.expired + causes.failed + causes.released + causes.late + cancelled)
+  if left > cancelled then
+    mend_leases(run, clock)
+    forget_workers(run, clock)
     admit(run)
   end
-  return { causes.expired, causes.failed, causes.released, causes.late, causes.dead, causes.lost }
+  return { causes.expired, causes.failed, causes.released, causes.late, causes.dead, causes.lost, cancelled }
 end
 
 register('reclaim', reclaim, 'allow-oom')

@@ -1,9 +1,5 @@
 -- The queries `audit` and `status`. They change nothing, and every role may make them.
 
-local function leased(run, stream)
-  return redis.call('XPENDING', run.K[stream], 'workers')[1]
-end
-
 local function audit(keys)
   local run = open_run(keys)
   local K, stats = run.K, hash(run.K.stats)
@@ -11,41 +7,20 @@ local function audit(keys)
     submitted = tonumber(stats.submitted or 0), backlog = (backlog_left(run)),
     tasks = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry), replay = redis.call('XLEN', K.replay),
     trained = tonumber(stats.trained or 0), dead = redis.call('XLEN', K.dead),
-    open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight),
-    leased = leased(run, 'tasks') + leased(run, 'retry'), lost = tonumber(stats.lost or 0),
+    ready = redis.call('ZCARD', K.ready), in_hand = redis.call('ZCARD', K.in_hand),
+    open = redis.call('HLEN', K.open), in_flight = redis.call('ZCARD', K.in_flight), leases = redis.call('ZCARD', K.leases),
+    leased = leased(run), lost = tonumber(stats.lost or 0),
   }
   found.difference = found.submitted - found.backlog - found.tasks - found.replay - found.trained - found.dead
   found.misplaced = found.open - found.tasks - found.replay - found.dead
-  local kept = found.difference == 0 and found.misplaced == 0 and found.in_flight == found.leased and found.lost == 0
+  local kept = found.difference == 0 and found.misplaced == 0 and found.ready + found.in_hand == found.replay
+    and found.in_flight == found.leased and found.leases == found.leased and found.lost == 0
   local answer = {}
   for _, name in ipairs({ 'submitted', 'backlog', 'tasks', 'replay', 'trained', 'dead', 'difference', 'open', 'misplaced',
-                          'in_flight', 'leased', 'lost' }) do
+                          'ready', 'in_hand', 'in_flight', 'leases', 'leased', 'lost' }) do
     answer[#answer + 1], answer[#answer + 2] = name, found[name]
   end
   answer[#answer + 1], answer[#answer + 2] = 'verdict', kept and 'OK' or 'BROKEN'
-  return answer
-end
-
--- Returns how many tasks each consumer holds, including consumers without a heartbeat or with a very old one.
-local function held_tasks(run)
-  local held = {}
-  for _, stream in ipairs({ 'tasks', 'retry' }) do
-    for _, row in ipairs(redis.call('XPENDING', run.K[stream], 'workers')[4] or {}) do
-      held[row[1]] = (held[row[1]] or 0) + row[2]
-    end
-  end
-  return held
-end
-
-local function beats(run)
-  local answer, held = {}, held_tasks(run)
-  local known = redis.call('ZRANGE', run.K.workers, 0, -1, 'WITHSCORES')
-  for place = 1, #known, 2 do
-    local name = known[place]
-    answer[#answer + 1] = { name, run.now - known[place + 1], redis.call('HGETALL', run.K['worker:' .. name]), held[name] or 0 }
-    held[name] = nil
-  end
-  for name, count in pairs(held) do answer[#answer + 1] = { name, -1, {}, count } end
   return answer
 end
 
@@ -58,6 +33,7 @@ local function counters(run)
   return answer
 end
 
+-- What a run holds, in numbers. Its workers are read by plain commands, a page at a time, so that many of them hold up nobody.
 local function status(keys)
   local run = open_run(keys)
   local K = run.K
@@ -70,7 +46,7 @@ local function status(keys)
       'dead', redis.call('XLEN', K.dead),
       'finished', is_finished(run) and 1 or 0,
       'learner_silent_ms', run.state.swept_ms and run.now - run.state.swept_ms or -1 },
-    beats(run),
+    run.now,
   }
 end
 

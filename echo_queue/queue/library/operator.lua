@@ -41,7 +41,6 @@ local function configure(keys, args)
   local K = keys_under(keys[1])
   make_group(K.tasks, 'workers')
   make_group(K.retry, 'workers')
-  make_group(K.replay, 'learner')
   for field, value in pairs({ lineage = 0, v = 0, window = 2, uncommitted = 0 }) do
     redis.call('HSETNX', K.state, field, value)
   end

@@ -13,16 +13,20 @@ it moves anything, or recognizes the call by its token. A task's new place is wr
 KEYS
   state          hash    lineage, v (the learner's version), window (w, batches), uncommitted (groups trained and
                          not yet committed), declared (number of sets), finished (ms) and reopened
-                         (how often new work came after that), swept_ms and grace_ms (reclaim),
+                         (how often new work came after that); clock_ms (the queue's clock, see `clock_of`) and
+                         swept_ms (Redis' own) at the last reclaim; wanted ("<lineage>.<v> <clock>": since when the
+                         learner keeps seats for the update after v), enough (ready groups at which the learner, which
+                         waits, is told; absent while it does not wait), mended ("<stream> <entry>": `find_leases`),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `settled_ids` agree with
   rules          hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
                          group_max_tokens longest_first
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
-  coming         hash    the announced route to the version under way: route (its name), last (place of its newest part), and
-                         place -> the signed document of that part, which is stored already; the last few parts. Gone
-                         once the version is published
-  forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0"
+  coming         hash    the announced route to the version under way: route (its name), last (place of its newest part),
+                         told_ms (when workers last were told), and place -> the signed document of that part, which is
+                         stored already; the last few parts. Gone once the version is published
+  forks          hash    lineage -> "<lineage> <version>" of the checkpoint at which it began; the base is "0 0". The newest
+                         `FORKS_KEPT` lineages have one
   stats          hash    counters: submitted, trained, and one for each cause
   tallies        hash    the counters that workers raise, apart from those that the identity is checked with
   backlog        zset    set name -> order of service (−priority·10⁹ + order of declaration), while prompts are left
@@ -39,18 +43,21 @@ KEYS
   retry          stream  tasks that came     attempt (those that failed before) late (how often too old) kept (tokens
                          back, leased first  in `partials` when its lease last ran out) long (1: handed out alone) pv
                                              min_pv lineage at (ms of first admission)
-  replay         stream  scored groups;      group learner. The task's fields, worker oldest newest lineage samples
-                                             tokens reward (mean) and `group` (bytes) or `ref` (key in the object store)
-  dead           stream  tasks given up: the task's fields, reason worker died (ms)
+  replay         stream  scored groups. The task's fields, worker oldest newest lineage samples tokens reward (mean) and
+                         `group` (bytes) or `ref` (key in the object store)
+  dead           stream  tasks given up: the task's fields, reason (short once there are `DEAD_WHOLE`) worker died (ms)
   open           hash    task id -> its one place while it is not trained:
                          "tasks|retry|dead <entry>", or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
+  leases         zset    task id -> when its lease runs out, by the queue's clock; negative: `HANDED_BACK` or `GIVEN_UP`
   in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
+  awaited        zset    the part of in_flight that was too late before: the learner keeps seats for it
+  consumers      zset    worker -> the queue's clock when it last leased: a consumer of tasks and retry
   partials       hash    task id -> "<oldest> <newest> <lineage> <tokens> <partial|ref> " and the partial rollout's bytes, or
                          their key in the object store and their digest, while the task is in tasks or retry
   ready          zset    "<entry> <task id>" -> oldest version, for what is in replay and not yet drained
-  waits          hash    task id -> ms since when the learner keeps a seat for it
-  failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained
+  in_hand        zset    the same for what is in replay and drained: it is in the learner's hands
+  failures       hash    task id -> "attempt <n> by <worker>: <reason>", until it is trained or dead
   settled_ids    set     ids that checkpoints up to `committed` hold and no cursor has passed: Redis was set back
   token:<worker> string  the worker's last lease, so that a lost reply can be repeated
   drained        string  "<turn> <task id>…": the learner's last drain, so that a lost reply can be repeated
@@ -58,14 +65,20 @@ KEYS
   workers        zset    worker -> ms of its last heartbeat
   peer:<name>    hash    region address rate (bytes/s, 0: unknown) leaf (why no worker fetches from it, or empty)
                          usd_per_gb; expires
-  chain:<region>:<route>  list  the workers that fetch this route, in the order in which they joined; expires
-  feeds:<region>:<route>  hash  worker -> the upstream it was sent to first, or "store"; expires
+  chain:<region>:<route>  zset  worker that fetches this route -> its place, in the order in which they joined; expires
+  feeds:<region>:<route>  hash  worker -> "<upstream> <its place> <highest place above>" it was sent to first, or "store"; expires
+  fed:<region>:<route>    hash  "<upstream> <its place>" -> how many workers were sent to it first; expires
   rates:<region> zset    worker -> its rate, of every peer of the region; expires
-  reports:<name> hash    "bad|unreachable <reporting worker>" -> ms; expires
+  reports:<name> hash    "bad|unreachable|dry <reporting worker>" -> ms; expires
+  blamed:<region> zset   worker -> ms until which no other fetches from it, because several reported it; expires
   run_keys       hash    under `eqs:{run}:`, for learner and workers alone: public_key of the learner, token_secret for
                          requests between workers, chunk_key of encrypted weights (all hexadecimal)
   confirmed      string  written before each WAIT, if moves wait for replicas
-  events         stream  events of the run, for roles that wait; informational, trimmed
+  offers         list    one element for each task that came to tasks or retry since a lease last found none, for as many idle
+                         workers to wait for (BLPOP); bounded
+  weight_events  stream  what concerns workers' weights: published, resumed, announced; trimmed
+  arrivals       stream  what the learner waits for: as many groups are ready as it awaits, or a task was buried; trimmed
+  events         stream  events of the run, for people; informational, trimmed
 
 MOVES (one method each of a role's client in `echo_queue.queue`)
   declare, submit, reject      chunk -> backlog; reject: unreadable chunk         backlog.lua
@@ -74,14 +87,15 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   progress, discard            store, drop the partial rollout of a leased task   worker.lua
   complete                     tasks | retry | dead -> replay                     worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
-  advance, resume              too late or abandoned in flight: -> retry          learner.lua
+  advance                      too late in flight: -> retry                       learner.lua
+  resume, cancel               a new lineage; abandoned in flight: -> retry       learner.lua
   commit, uncommit             replay -> trained; trained -> backlog (redo)       learner.lua
   publish_keys                 the keys by which workers trust weights            learner.lua
   announce                     a part of the version under way is stored          learner.lua
   publish, pending             the pointer; groups drained before a restart       learner.lua
   bury_bad_group               replay -> dead                                     learner.lua
   finish                       nothing is left to train                           learner.lua
-  reclaim                      expired: -> retry | dead                           lease_expiry.lua
+  reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
   bury, revive                 any -> dead; dead -> retry                         operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
@@ -93,11 +107,16 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
 local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
 local ADMIT_MAX = 1000
 local EVENTS_KEPT = 1000
+local WAKES_KEPT = 100
+local OFFERS_MAX = 4096
 local REASON_MAX_BYTES = 8192
+local DEAD_WHOLE, REASON_SHORT_BYTES = 1000, 256
+local FORKS_KEPT = 1000
 local STRING_MAX_BYTES = 536870912
 local BUCKETS = 63
 local LONG_STEPS = 8
 local BUCKET_GROUPS_MAX = 64
+local CLOCK_STEPS_PER_LEASE = 4
 
 local function fail_with(code, text)
   error({ err = code .. ' ' .. text })
@@ -128,20 +147,43 @@ local function secrets_of(keys, name)
   return keys[1]:gsub('^eq:', 'eqs:') .. name
 end
 
--- The run during one call: K (keys), v, lineage, window, uncommitted, the rules as numbers, the published number.
+local RULES = { 's', 'batch', 'lease_ms', 'max_attempts', 'pace', 'late', 'late_deadline_ms', 'group_max_bytes',
+  'group_max_tokens', 'longest_first' }
+local STATE = { 'lineage', 'v', 'window', 'uncommitted', 'enough', 'finished', 'reopened',
+  'swept_ms', 'clock_ms' }
+
+-- The fields of a run that are read when a move first asks for one of them, because most moves need only a few.
+local READ_LATER = {
+  now = now_ms,
+  state = function(run) return hash(run.K.state) end,
+  forks = function(run) return hash(run.K.forks) end,
+  published = function(run) return tonumber(redis.call('HGET', run.K.published, 'number')) end,
+}
+local STATE_READ_LATER = {}
+for place = 1, #STATE do STATE_READ_LATER[STATE[place]] = true end
+
+local function read_later(run, name)
+  if READ_LATER[name] then
+    run[name] = READ_LATER[name](run)
+  elseif STATE_READ_LATER[name] then
+    local words = redis.call('HMGET', run.K.state, unpack(STATE))
+    for place, field in ipairs(STATE) do
+      if rawget(run, field) == nil then run[field] = words[place] and tonumber(words[place]) end
+    end
+  end
+  return rawget(run, name)
+end
+local RUN = { __index = read_later }
+
+-- The run during one call: K (keys), the rules as numbers, and what READ_LATER names.
 local function open_run(keys)
   local K = keys_under(keys[1])
-  local rules = hash(K.rules)
-  if not rules.s then fail_with('EQNORUN', 'no rules at ' .. K.rules) end
-  local state = hash(K.state)
-  return {
+  local words = redis.call('HMGET', K.rules, unpack(RULES))
+  if not words[1] then fail_with('EQNORUN', 'no rules at ' .. K.rules) end
+  local rules = {}
+  for place, name in ipairs(RULES) do rules[name] = words[place] or nil end
+  return setmetatable({
     K = K,
-    now = now_ms(),
-    state = state,
-    lineage = tonumber(state.lineage),
-    v = tonumber(state.v),
-    window = tonumber(state.window),
-    uncommitted = tonumber(state.uncommitted),
     s = tonumber(rules.s),
     batch = tonumber(rules.batch),
     lease_ms = tonumber(rules.lease_ms),
@@ -152,11 +194,19 @@ local function open_run(keys)
     group_max_bytes = tonumber(rules.group_max_bytes),
     group_max_tokens = tonumber(rules.group_max_tokens or (rules.group_max_bytes or 0) / 8),
     longest_first = rules.longest_first == '1',
-    published = tonumber(redis.call('HGET', K.published, 'number')),
     shards = {},
     buckets = {},
     admitted = {},
-  }
+  }, RUN)
+end
+
+-- Returns the queue's clock in ms, by which leases run out. It never goes back: a wall clock that was set back stands
+-- still for one sweep. And it goes on by at most a quarter of a lease between two sweeps: a longer gap means that the wall
+-- clock was set forward, or that nobody could renew meanwhile because Redis was away, and costs living workers no lease.
+local function clock_of(run)
+  local since = run.now - (run.swept_ms or run.now)
+  local step = math.min(since, math.floor(run.lease_ms / CLOCK_STEPS_PER_LEASE))
+  return (run.clock_ms or 0) + math.max(0, step)
 end
 
 -- Only the learner that resumed last may move the learner's state.
@@ -171,7 +221,7 @@ end
 
 -- A finished run is open again once new work arrives.
 local function is_finished(run)
-  return run.state.finished ~= nil and run.state.reopened == nil
+  return run.finished and not run.reopened
 end
 
 -- HINCRBY is the only write to `state` that a submitter's user may make.
@@ -197,26 +247,56 @@ end
 
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
 local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
-  'peer_unreachable', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
+  'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
 local function tally(run, name, by)
   if by ~= 0 then redis.call('HINCRBY', run.K.tallies, name, by or 1) end
 end
 
-local function tell(run, kind, what)
-  redis.call('XADD', run.K.events, 'MAXLEN', '~', EVENTS_KEPT, '*', 'kind', kind, 'what', what)
+local function note(run, stream, kept, kind, what)
+  redis.call('XADD', run.K[stream], 'MAXLEN', '~', kept, '*', 'kind', kind, 'what', what)
 end
 
--- Reports that tasks went back to retry, where idle workers may lease them.
+-- Reports an event to people. It wakes nobody.
+local function tell(run, kind, what)
+  note(run, 'events', EVENTS_KEPT, kind, what)
+end
+
 local function tell_returned(run, tasks)
   if tasks > 0 then tell(run, 'returned', tasks) end
 end
 
+-- Wakes all workers, whose weights this concerns.
+local function tell_workers(run, kind, what)
+  note(run, 'weight_events', WAKES_KEPT, kind, what)
+end
+
+-- Wakes the learner, if it waits for groups.
+local function tell_learner(run, kind, what)
+  note(run, 'arrivals', WAKES_KEPT, kind, what)
+end
+
+-- Wakes as many idle workers, those that have waited longest first.
+local function offer(run, tasks)
+  for _ = 1, math.min(tasks, OFFERS_MAX) do
+    if redis.call('RPUSH', run.K.offers, '1') > OFFERS_MAX then redis.call('LPOP', run.K.offers) end
+  end
+end
+
 -- Returns the lineage and version at which a lineage began; nil if that was forgotten, or it is the base.
 local function fork_of(run, lineage)
-  run.forks = run.forks or hash(run.K.forks)
   local parent, began = (run.forks[tostring(lineage)] or ''):match('^(%d+) (%d+)$')
   return tonumber(parent), tonumber(began)
+end
+
+-- Notes where the run's new lineage began, and forgets where lineages long before it began. What is still left of these
+-- has no ancestors, so it counts as abandoned and is generated again.
+local function note_fork(run, parent, version)
+  redis.call('HSET', run.K.forks, run.lineage, parent .. ' ' .. version)
+  if redis.call('HLEN', run.K.forks) <= FORKS_KEPT then return end
+  for _, lineage in ipairs(redis.call('HKEYS', run.K.forks)) do
+    if tonumber(lineage) <= run.lineage - FORKS_KEPT then redis.call('HDEL', run.K.forks, lineage) end
+  end
 end
 
 -- Returns whether today's weights do not descend from these. The weights at which a lineage began count as its parent's;
@@ -258,16 +338,20 @@ local function read(run, stream, entry)
   if rows[1] then return pairs_of(rows[1][2]) end
 end
 
--- Appends the task (its TASK fields, then `more`) to a stream and notes its new place.
-local function put(run, stream, task, ...)
+-- Appends the task (its TASK fields, then `more`) to a stream. Its place is to be noted.
+local function enter(run, stream, task, ...)
   local words = {}
   for place, name in ipairs(TASK) do
     words[2 * place - 1], words[2 * place] = name, task[name] or ''
   end
   for _, word in ipairs({ ... }) do words[#words + 1] = word end
-  local entry = redis.call('XADD', run.K[stream], '*', unpack(words))
-  redis.call('HSET', run.K.open, task.id, stream .. ' ' .. entry)
-  return entry
+  return redis.call('XADD', run.K[stream], '*', unpack(words))
+end
+
+-- Appends the task to a stream, notes its new place, and offers it to idle workers if they may lease it there.
+local function put(run, stream, task, ...)
+  redis.call('HSET', run.K.open, task.id, stream .. ' ' .. enter(run, stream, task, ...))
+  if stream ~= 'dead' then offer(run, 1) end
 end
 
 -- Drops the partial rollout of a task that has left tasks and retry, or that starts from scratch.
@@ -275,18 +359,29 @@ local function drop_partial(run, id)
   redis.call('HDEL', run.K.partials, id)
 end
 
+-- Returns the number of leased tasks by the account of the streams. XPENDING would list all workers for it.
+local function leased(run)
+  local sum = 0
+  for _, stream in ipairs({ 'tasks', 'retry' }) do
+    sum = sum + pairs_of(redis.call('XINFO', 'GROUPS', run.K[stream])[1]).pending
+  end
+  return sum
+end
+
+-- Removes all that is noted of a task's lease.
+local function forget_lease(run, id)
+  for _, name in ipairs({ 'leases', 'in_flight', 'awaited' }) do redis.call('ZREM', run.K[name], id) end
+end
+
 -- Removes a place that its task has left.
 local function clear(run, stream, entry, id)
-  if stream ~= 'dead' then
-    redis.call('XACK', run.K[stream], stream == 'replay' and 'learner' or 'workers', entry)
+  if stream == 'replay' then
+    for _, name in ipairs({ 'ready', 'in_hand' }) do redis.call('ZREM', run.K[name], entry .. ' ' .. id) end
+  elseif stream ~= 'dead' then
+    redis.call('XACK', run.K[stream], 'workers', entry)
+    forget_lease(run, id)
   end
   redis.call('XDEL', run.K[stream], entry)
-  if stream == 'replay' then
-    redis.call('ZREM', run.K.ready, entry .. ' ' .. id)
-  else
-    redis.call('ZREM', run.K.in_flight, id)
-    redis.call('HDEL', run.K.waits, id)
-  end
 end
 
 -- The folder of a task's payloads in the object store.
@@ -331,11 +426,15 @@ local function bury_task(run, id, stream, entry, attempt, reason, worker)
   local task = read_open(run, id, stream, entry)
   if not task then return nil end
   if attempt then task.attempt = attempt end
+  -- A broken environment kills every task that is submitted: the first reasons say why, and the others may not fill memory.
+  if redis.call('XLEN', run.K.dead) >= DEAD_WHOLE then reason = reason:sub(-REASON_SHORT_BYTES) end
   put(run, 'dead', task, 'reason', reason, 'worker', worker, 'died', run.now)
   clear(run, stream, entry, id)
   drop_partial(run, id)
+  redis.call('HDEL', run.K.failures, id)
   count(run, 'buried')
   tell(run, 'buried', id)
+  tell_learner(run, 'buried', id)
   return task.ref
 end
 

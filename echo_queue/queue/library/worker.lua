@@ -3,6 +3,9 @@
 
 local WORD_MAX_BYTES = 200
 
+-- A lease that is over before its time: the task costs no attempt, or one.
+local HANDED_BACK, GIVEN_UP = -2, -1
+
 local function refuse_unless(fine, what)
   if not fine then fail_with('EQREFUSED', what) end
 end
@@ -25,9 +28,25 @@ local function is_task(stream)
   return stream == 'tasks' or stream == 'retry'
 end
 
--- Lets a lease run out now. `deliveries` 0 marks a task handed back: it costs no attempt.
-local function expire(run, stream, entry, worker, deliveries)
-  redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'IDLE', run.lease_ms, 'RETRYCOUNT', deliveries, 'JUSTID')
+-- Ends a lease before its time (HANDED_BACK or GIVEN_UP): the next sweep finds it first.
+local function expire(run, id, how)
+  redis.call('ZADD', run.K.leases, how, id)
+end
+
+local function is_over(run, id)
+  return tonumber(redis.call('ZSCORE', run.K.leases, id) or 0) < 0
+end
+
+-- Notes the version of the oldest token of a leased task.
+local function note_version(run, id, version)
+  redis.call('ZADD', run.K.in_flight, version, id)
+  redis.call('ZADD', run.K.awaited, 'XX', version, id)
+end
+
+-- Notes until when a task is leased, from now on.
+local function note_lease(run, id, version)
+  redis.call('ZADD', run.K.leases, clock_of(run) + run.lease_ms, id)
+  note_version(run, id, version)
 end
 
 -- Returns the tasks of the worker's last lease that it still holds, if that lease has this token; nil otherwise.
@@ -61,8 +80,12 @@ local function fresh_lease(run, worker, size, token)
       full = #tasks == size or pairs_of(task[3]).long == '1'
     end
   end
+  if not full then redis.call('DEL', run.K.offers) end -- what was offered has been leased: nobody is to wake for it
   if #tasks > 0 then
     redis.call('SET', run.K['token:' .. worker], table.concat(note, ' '), 'PX', run.lease_ms)
+    redis.call('ZADD', run.K.consumers, clock_of(run), worker)
+  else
+    redis.call('ZADD', run.K.consumers, 'NX', clock_of(run), worker)
   end
   return tasks
 end
@@ -103,6 +126,7 @@ local function lease(keys, args)
   local lineage, version, size = whole(args[2], 'the lineage'), whole(args[3], 'the version'), whole(args[4], 'the count')
   refuse_unless(#token <= WORD_MAX_BYTES, 'the token is too long')
   local published = redis.call('HMGET', run.K.published, 'lineage', 'number', 'manifest', 'digest')
+  run.published = tonumber(published[2])
   local left_behind = abandoned(run, lineage, version)
   local tasks = {}
   if run.published and not is_finished(run) then
@@ -118,13 +142,14 @@ local function lease(keys, args)
     -- No worker may continue a partial with weights older than its newest token.
     task[4], task[5] = math.max(needs, newest or 0), partial
     local begins = left_behind and run.published or math.max(version, needs)
-    redis.call('ZADD', run.K.in_flight, oldest or begins, fields.id)
+    if tonumber(fields.late) > 0 then redis.call('ZADD', run.K.awaited, 0, fields.id) end
+    note_lease(run, fields.id, oldest or begins)
   end
   tally(run, 'leased', #tasks)
   return { published, left_behind and 1 or 0, is_finished(run) and 1 or 0, run.lineage, run.v, tasks }
 end
 
--- args: worker, then id version… ; returns the ids that the worker no longer holds.
+-- args: worker, then id version… ; returns the ids that the worker no longer holds, or has handed back.
 local function renew(keys, args)
   local run = open_run(keys)
   local worker = check_worker(args[1])
@@ -132,9 +157,8 @@ local function renew(keys, args)
   for place = 2, #args, 2 do
     local id, version = args[place], whole(args[place + 1] or '', 'the version')
     local stream, entry = place_of(run, id)
-    if is_task(stream) and held_by(run, stream, entry, worker) then
-      redis.call('XCLAIM', run.K[stream], 'workers', worker, 0, entry, 'JUSTID')
-      redis.call('ZADD', run.K.in_flight, version, id)
+    if is_task(stream) and held_by(run, stream, entry, worker) and not is_over(run, id) then
+      note_lease(run, id, version)
     else
       lost[#lost + 1] = id
     end
@@ -149,7 +173,7 @@ local function release(keys, args)
   for place = 2, #args do
     local stream, entry = place_of(run, args[place])
     if is_task(stream) and held_by(run, stream, entry, args[1]) then
-      expire(run, stream, entry, args[1], 0)
+      expire(run, args[place], HANDED_BACK)
       released = released + 1
     end
   end
@@ -208,7 +232,7 @@ local function fail(keys, args)
   local attempt = read(run, stream, entry).attempt
   drop_partial(run, id)
   redis.call('HSET', run.K.failures, id, 'attempt ' .. attempt .. ' by ' .. worker .. ': ' .. reason:sub(-REASON_MAX_BYTES))
-  expire(run, stream, entry, worker, 1)
+  expire(run, id, GIVEN_UP)
   return 1
 end
 
@@ -242,48 +266,74 @@ local function note_length(run, task, tokens)
   redis.call('SETRANGE', key, index, string.char(length_byte(tokens)))
 end
 
--- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload
-local function complete(keys, args)
-  local run = open_run(keys)
-  local worker, id, attempt = check_worker(args[1]), args[2], args[3]
-  local oldest, newest, lineage = whole(args[4], 'oldest'), whole(args[5], 'newest'), whole(args[6], 'the lineage')
-  refuse_unless(oldest <= newest, 'oldest is newer than newest')
-  for place, what in pairs({ [3] = 'the attempt', [7] = 'samples', [8] = 'tokens' }) do whole(args[place], what) end
-  refuse_unless(#args[9] <= WORD_MAX_BYTES and tonumber(args[9]), 'the reward is no number')
-  check_payload(run, id, args[10], args[11])
+-- Returns a group as its worker reports it, by the ten words from args[at] on.
+local function reported_group(run, args, at)
+  local id, attempt, oldest, newest, lineage, samples, tokens, reward, kind, payload = unpack(args, at, at + 9)
+  local group = { id = id, attempt = attempt, samples = samples, tokens = tokens, reward = reward, kind = kind, payload = payload }
+  group.oldest, group.newest, group.lineage = whole(oldest, 'oldest'), whole(newest, 'newest'), whole(lineage, 'the lineage')
+  refuse_unless(group.oldest <= group.newest, 'oldest is newer than newest')
+  for what, word in pairs({ ['the attempt'] = attempt, samples = samples, tokens = tokens }) do whole(word, what) end
+  refuse_unless(#reward <= WORD_MAX_BYTES and tonumber(reward), 'the reward is no number')
+  check_payload(run, id, kind, payload)
+  return group
+end
+
+local function complete_one(run, worker, group)
+  local id, oldest, newest, lineage = group.id, group.oldest, group.newest, group.lineage
   local stream, entry, rest = place_of(run, id)
-  if not stream then
-    tally(run, 'unknown')
-    return 'unknown'
-  end
+  if not stream then return 'unknown' end
   if stream == 'replay' then
     local first = made(rest)
-    if first.worker == worker and first.attempt == attempt then return 'accepted' end
-    tally(run, 'duplicate')
-    return 'duplicate'
+    return first.worker == worker and first.attempt == group.attempt and 'repeated' or 'duplicate'
   end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
-      redis.call('ZADD', run.K.in_flight, oldest, id)
-      expire(run, stream, entry, worker, 0)
+      note_version(run, id, oldest)
+      expire(run, id, HANDED_BACK)
     end
-    tally(run, 'late_completion')
     return 'late'
   end
   local task = read(run, stream, entry)
+  if not task then return 'unknown' end -- somebody removed its entry by hand; the sweep counts it as lost
   task.lineage = lineage
-  local place = put(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
-    'samples', args[7], 'tokens', args[8], 'reward', args[9], args[10], args[11])
+  local place = enter(run, 'replay', task, 'worker', worker, 'oldest', oldest, 'newest', newest,
+    'samples', group.samples, 'tokens', group.tokens, 'reward', group.reward, group.kind, group.payload)
   redis.call('HSET', run.K.open, id, 'replay ' .. place .. ' versions ' .. oldest .. '..' .. newest .. ' lineage ' .. lineage
-    .. ' by ' .. worker .. ' attempt ' .. attempt .. (args[10] == 'ref' and ' in store' or ''))
+    .. ' by ' .. worker .. ' attempt ' .. group.attempt .. (group.kind == 'ref' and ' in store' or ''))
   redis.call('ZADD', run.K.ready, oldest, place .. ' ' .. id)
   clear(run, stream, entry, id)
   drop_partial(run, id)
-  note_length(run, task, math.min(tonumber(args[8]), run.group_max_tokens))
-  tally(run, 'completed')
-  if args[10] == 'ref' then tally(run, 'spilled') end
-  tell(run, 'completed', id)
+  note_length(run, task, math.min(tonumber(group.tokens), run.group_max_tokens))
   return 'accepted'
+end
+
+-- Tells the learner, if it waits, once enough groups are ready. `added`: those of this call.
+local function tell_arrived(run, added)
+  if added == 0 or not run.enough then return end
+  local ready = redis.call('ZCARD', run.K.ready)
+  if ready >= run.enough and ready - added < run.enough then tell_learner(run, 'ready', ready) end
+end
+
+-- What the tallies call the outcome of a completion; `repeated` is accepted already, and counted.
+local OUTCOMES = { accepted = 'completed', duplicate = 'duplicate', late = 'late_completion', unknown = 'unknown' }
+
+-- args: worker id attempt oldest newest lineage samples tokens reward group|ref payload, and the same of each further group.
+-- Returns the outcomes in the same order. All groups are checked before the first one is moved.
+local function complete(keys, args)
+  local run, worker = open_run(keys), check_worker(args[1])
+  refuse_unless(#args % 10 == 1, 'a group is told of in ten words')
+  local groups, outcomes, counts = {}, {}, { accepted = 0, spilled = 0 }
+  for at = 2, #args, 10 do groups[#groups + 1] = reported_group(run, args, at) end
+  for place, group in ipairs(groups) do
+    local outcome = complete_one(run, worker, group)
+    counts[outcome] = (counts[outcome] or 0) + 1
+    if outcome == 'accepted' and group.kind == 'ref' then counts.spilled = counts.spilled + 1 end
+    outcomes[place] = outcome == 'repeated' and 'accepted' or outcome
+  end
+  for outcome, name in pairs(OUTCOMES) do tally(run, name, counts[outcome] or 0) end
+  tally(run, 'spilled', counts.spilled)
+  tell_arrived(run, counts.accepted)
+  return outcomes
 end
 
 -- Returns the time since publication, from the first heartbeat that names a version; nil for any other heartbeat.

@@ -6,11 +6,13 @@ The reconciler sends a lost message again; a message that arrives twice changes 
 
 import logging
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery import Celery
+from celery import Celery, Task
+from celery.result import AsyncResult
 from kombu import Queue as Channel
 
 from echo_queue.config import Config
@@ -25,14 +27,33 @@ from echo_queue.submission.declaration import choose, declare_and_send
 from echo_queue.submission.expand import expand
 from echo_queue.submission.length_limits import limits_of
 from echo_queue.submission.shards import Writes
+from echo_queue.submission.sources.registry import absolute
 
 CONFIG_VARIABLE = "ECHO_QUEUE_CONFIG"
 VISIBILITY_S = 900
 """A message that was taken and not begun waits behind at most one task, of which the longest is the scan of a very
 large set. The messages of a dead worker come back long before this: the reconciler sends them again."""
 SOCKET_TIMEOUT_S = 30.0
+RESULT_KEPT_S = 86_400
+"""How long whoever submitted a set by `.delay` may ask for the result."""
 
 log = logging.getLogger(__name__)
+
+
+class SubmissionError(Exception):
+    """A set was not submitted. The message names each problem and its fix."""
+
+
+class SubmitTask(Task):  # type: ignore[misc]  # Celery has no types
+    """The task of a submission, for those who call `.delay`: a relative path is one of theirs."""
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> AsyncResult:
+        positional, named = list(args or ()), dict(kwargs or {})
+        if positional:
+            positional[0] = absolute(positional[0])
+        elif "source" in named:
+            named["source"] = absolute(named["source"])
+        return super().apply_async(positional, named, **options)
 
 
 def settings(config: Config) -> dict[str, Any]:
@@ -67,8 +88,13 @@ def settings(config: Config) -> dict[str, Any]:
             "interval_step": 0.2,
             "interval_max": 1.0,
         },
-        "task_ignore_result": True,  # the state of the chunk in Redis is the result
+        "task_ignore_result": True,  # of a chunk the result is its state in Redis; a submission says so itself
         "task_store_errors_even_if_ignored": False,
+        "result_backend": celery_broker_url(config),
+        "result_backend_transport_options": {"global_keyprefix": CELERY_PREFIX.format(run=config.run.name)}
+        | _sentinel(config),
+        "result_expires": RESULT_KEPT_S,
+        "result_serializer": "json",
         "worker_cancel_long_running_tasks_on_connection_loss": False,  # the current chunk may as well end
         "worker_prefetch_multiplier": 1,  # chunks are long: a worker takes none that another worker could expand
         "worker_soft_shutdown_timeout": 10.0,  # a second signal still lets the current chunk end
@@ -93,16 +119,20 @@ def build(config: Config) -> Celery:
         limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
         expand(connections.queue(), connections.store(), limits, set, number)
 
-    def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> None:
-        """Submits a prompt set; arguments that are not given are as in the configuration's [prompts]."""
+    def submit_prompt_set(source: str | None = None, set: str | None = None, **changes: Any) -> dict[str, Any]:
+        """Submits a prompt set; arguments that are not given are as in the configuration's [prompts].
+
+        Returns the fields of `Submitted`. Raises `SubmissionError`, in the sender's `.get()` as well.
+        """
         try:
             sent = declare_and_send(config, connections.queue(), app, choose(config, source, set, **changes))
-            log.info("set %s: %d prompts, %d chunks", sent.set, sent.prompts, sent.chunks)
         except EchoQueueError as error:
-            log.error("set %s was not submitted\n%s", set or config.prompts.set, error)
+            raise SubmissionError(f"set {set or config.prompts.set} was not submitted\n{error}") from None
+        log.info("set %s: %d prompts, %d chunks", sent.set, sent.prompts, sent.chunks)
+        return asdict(sent)
 
     app.task(expand_chunk, name=EXPAND_CHUNK)
-    app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET)
+    app.task(submit_prompt_set, name=SUBMIT_PROMPT_SET, base=SubmitTask, ignore_result=False)
     app.steps["consumer"].update((LeaveUnacked, ReconcilerStep))
     app.echo_queue = config
     return app

@@ -8,6 +8,11 @@ from echo_queue.errors import Problem, PromptError
 from echo_queue.submission.sources.source import GENERATED, POKER, PromptSource
 
 
+def absolute(name: str) -> str:
+    """Returns the source's name as any process of this machine understands it: a file's with its whole path."""
+    return name if name.startswith((GENERATED, POKER)) else str(Path(name).expanduser().absolute())
+
+
 def open_source(name: str) -> PromptSource:
     """Returns the source called `name`: a file, `reasoning-gym:DATASET {options}` or `poker:GAME {options}`.
 

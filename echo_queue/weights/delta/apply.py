@@ -2,11 +2,11 @@
 
 - After `apply` returns, every piece in `out` has the digest that the shard names.
 - In place, a piece whose result is wrong is restored, and a piece that already has the right bytes is left as it is: a
-  shard may be applied again after any failure. Pieces before the failing one stay applied.
+  shard may be applied again after any failure. Pieces before the failing one stay applied. A shard that departs from
+  the format is refused also where the result is there already.
 - Whatever the bytes say, allocations never exceed some thirty times the size of a piece of the caller's own tensors.
 """
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from echo_queue.weights.delta.change import Change, change_of
 from echo_queue.weights.delta.codes import Codes, digest, dtype_name, flat, join, on_host, sign_first
-from echo_queue.weights.delta.format import PIECE_BYTES, BadDelta, Piece, longest_stream, read_header
+from echo_queue.weights.delta.format import BadDelta, Piece, read_header
 from echo_queue.weights.delta.streams import Bytes, MalformedStream, expand
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def apply(
 
     `out` has a contiguous CPU tensor of the right type and shape for each of the shard's names; tied names may share
     one. A tensor with the same memory in `base` and `out` is changed in place. `base` need not have tensors that the
-    shard holds in full. Raises `BadDelta`. `check=False` skips the digests, for callers that check them elsewhere.
+    shard holds in full; for the shard of an anchor it is empty, so that no other kinds are taken. Raises `BadDelta`.
+    `check=False` skips the digests, for callers that check them elsewhere.
     """
     view = memoryview(shard)
     pieces, start = read_header(view)
@@ -47,7 +48,7 @@ def _apply(
 ) -> None:
     target = _part(piece, piece.names[0], out)
     if piece.kind == "full":
-        made = _full(piece, _streams(piece, data, target.itemsize))
+        made = _full(piece, _streams(piece, data))
         if check:
             _verify(piece, made)
         np.copyto(target, made)
@@ -69,15 +70,16 @@ def _apply(
 def _copy(piece: Piece, data: memoryview, source: Codes, target: Codes) -> None:
     np.copyto(target, source)
     if piece.kind != "same":
-        change_of(piece, _streams(piece, data, source.itemsize), source.itemsize).add(target)
+        change_of(piece, _streams(piece, data)).add(target)
 
 
 def _in_place(piece: Piece, data: memoryview, codes: Codes, check: bool) -> None:
     """Changes a piece in place. Positions may depend on the base: only the digest tells that a piece is already new."""
     change: Change | None = None
+    if piece.kind != "same":
+        change = change_of(piece, _streams(piece, data))
     try:
-        if piece.kind != "same":
-            change = change_of(piece, _streams(piece, data, codes.itemsize), codes.itemsize)
+        if change is not None:
             change.add(codes)
         if check:
             _verify(piece, codes)
@@ -97,22 +99,13 @@ def _part(piece: Piece, name: str, tensors: "Mapping[str, Tensor]") -> Codes:
         raise ValueError(f"{name}: deltas are applied to contiguous tensors on the CPU")
     if (dtype_name(tensor), tuple(tensor.shape)) != (piece.dtype, piece.shape):
         raise BadDelta(_where(piece), f"the tensor here is {dtype_name(tensor)} {tuple(tensor.shape)}")
-    if piece.start + piece.count > math.prod(piece.shape):
-        raise BadDelta(_where(piece), "goes beyond the tensor's end")
-    if piece.count * tensor.element_size() > PIECE_BYTES:
-        raise BadDelta(_where(piece), "is too long for a piece")
     return on_host(flat(tensor))[piece.start : piece.start + piece.count]
 
 
-def _streams(piece: Piece, data: memoryview, width: int) -> list[Bytes]:
-    """Returns the piece's streams expanded, none longer than a piece of so many elements can need."""
-    expected = {"full": width, "dense": 1 + width, "gaps": 2 + width, "classes": 5}
-    if len(piece.streams) != expected[piece.kind]:
-        raise MalformedStream(f"{len(piece.streams)} streams for a piece of kind {piece.kind}")
+def _streams(piece: Piece, data: memoryview) -> list[Bytes]:
+    """Returns the piece's streams expanded."""
     streams, start = [], 0
     for stored, length in piece.streams:
-        if length > longest_stream(piece.count):
-            raise MalformedStream("a stream is longer than the piece can need")
         streams.append(np.frombuffer(expand(data[start : start + stored], length), np.uint8))
         start += stored
     return streams

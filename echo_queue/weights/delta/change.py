@@ -10,8 +10,9 @@ import numpy as np
 from echo_queue.weights.delta import classes, gaps, rans, symbols
 from echo_queue.weights.delta.codes import Codes, unzigzag
 from echo_queue.weights.delta.compiled import U, compiled
-from echo_queue.weights.delta.format import PIECE_BYTES, Piece
+from echo_queue.weights.delta.format import Piece
 from echo_queue.weights.delta.streams import Bytes, MalformedStream
+from echo_queue.weights.manifest import PIECE_BYTES
 
 
 class Change(Protocol):
@@ -24,8 +25,8 @@ class Change(Protocol):
         """Undoes `add`, as far as it came."""
 
 
-def change_of(piece: Piece, streams: list[Bytes], width: int) -> Change:
-    """Reads the change of a piece whose codes have `width` bytes from its streams. Raises `MalformedStream`."""
+def change_of(piece: Piece, streams: list[Bytes]) -> Change:
+    """Reads the change of a piece from its expanded streams. Raises `MalformedStream`."""
     if piece.kind == "dense":
         return Dense(unzigzag(symbols.read(piece.bits, streams, piece.count)))
     if piece.kind == "gaps":
@@ -33,9 +34,9 @@ def change_of(piece: Piece, streams: list[Bytes], width: int) -> Change:
         return Sparse(streams[0], _steps(piece.bits, streams[1:], found))
     counts = classes.read_counts(streams[0], piece.count)
     found = int(counts.sum())
-    within, values = rans.read(rans.Coded(*streams[1:]), found, PIECE_BYTES.bit_length(), 8 * width)
+    within, values = rans.read(rans.Coded(*streams[1:]), found, PIECE_BYTES.bit_length(), 8 * piece.width)
     values += U(1)
-    return InClasses(classes.Classes(counts, within, _changing(values.astype(f"u{width}"))))
+    return InClasses(classes.Classes(counts, within, _changing(values.astype(f"u{piece.width}"))))
 
 
 class Dense:

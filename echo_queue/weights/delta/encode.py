@@ -13,10 +13,11 @@ import numpy as np
 
 from echo_queue.weights.delta import classes, gaps, rans, symbols
 from echo_queue.weights.delta.codes import Codes, digest, exponents_first, flat, on_host, split, zigzag
-from echo_queue.weights.delta.format import PIECE_BYTES, Kind, Piece, Shard, longest_stream, seal
+from echo_queue.weights.delta.format import Kind, Piece, Shard, longest_stream, seal
 from echo_queue.weights.delta.pairs import Pair, pair
 from echo_queue.weights.delta.streams import Bytes, Packed, pack
 from echo_queue.weights.delta.stretches import Stretch, shards, stretches
+from echo_queue.weights.manifest import PIECE_BYTES
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -118,7 +118,7 @@ def _read_tables(stream: Bytes, count: int, most: tuple[int, int]) -> _Tables:
             used = int(numbers[at]) if at < len(numbers) else 0
             table = np.zeros(SYMBOLS, np.uint32)
             listed = numbers[at + 1 : at + 1 + used]
-            if not 1 <= used <= symbols or len(listed) < used or listed.sum(dtype=np.int64) != SCALE:
+            if not 1 <= used <= symbols or len(listed) < used or listed.sum(dtype=np.int64) != SCALE or not listed[-1]:
                 raise MalformedStream("a table of frequencies is cut short, too long, or has another sum than 4,096")
             table[:used] = listed
             kept.append(table)

@@ -32,6 +32,8 @@ def read(bits: int, streams: list[Bytes], count: int) -> Codes:
     """Returns `count` values of as many bytes as there are planes. Raises `MalformedStream`."""
     if bits not in (4, 8) or len(streams[0]) != (count * bits + 7) // 8:
         raise MalformedStream(f"not {count} symbols of {bits} bits")
+    if bits == 4 and count % 2 and streams[0][-1] > 15:
+        raise MalformedStream("a symbol behind the last one")
     large, most = join(streams[1:]), (1 << bits) - 1
     values = np.empty(len(streams[0]) * 8 // bits, large.dtype)
     if bits == 4:
@@ -41,6 +43,8 @@ def read(bits: int, streams: list[Bytes], count: int) -> Codes:
     values = values[:count]
     if _large(values, most) != len(large):
         raise MalformedStream(f"not {_large(values, most)} escapes")
+    if _large(large, most) != len(large):
+        raise MalformedStream(f"an escape of a value below {most}")
     if len(large):
         _fill(values, U(most), np.append(large, large[:1]))
     return values

@@ -1,4 +1,7 @@
-"""Codes numbers in base 128 (LEB128): seven bits to a byte, the lowest first; the highest bit says that more follow."""
+"""Codes numbers in base 128 (LEB128): seven bits to a byte, the lowest first; the highest bit says that more follow.
+
+A number has one code: its last digit is not 0, unless it is its only one.
+"""
 
 import numpy as np
 
@@ -22,7 +25,7 @@ def read(stream: Bytes) -> Numbers:
     numbers = np.empty(len(stream), np.uint32)
     found = _read(stream, numbers)
     if found < 0:
-        raise MalformedStream(f"a number is cut short or longer than {MOST_BYTES} bytes")
+        raise MalformedStream(f"a number is cut short, longer than {MOST_BYTES} bytes, or ends with a zero")
     return numbers[:found]
 
 
@@ -46,6 +49,8 @@ def _read(stream: Bytes, numbers: Numbers) -> np.int64:
     found, number, shift = U(0), U(0), U(0)
     for byte in stream:
         number |= (U(byte) & U(127)) << shift
+        if shift and not byte:
+            return BROKEN
         if byte < 128:
             numbers[found] = number
             found += U(1)

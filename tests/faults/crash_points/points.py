@@ -46,9 +46,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         *(f"learner/{name}.py" for name in ("training_loop", "leader", "batch_collector", "housekeeper")),
         *(
             f"learner/recovery/{name}.py"
-            for name in ("resume", "checkpoint", "background_saver", "state_files", "state_reader")
+            for name in ("resume", "checkpoint", "archive", "background_saver", "state_files", "state_reader")
         ),
         "learner/ranks/team.py",
+        "echo_queue/connections/store_check.py",
         *(f"learner/publication/{name}.py" for name in ("signing_key", "announcer", "weight_broadcast", "part_thread")),
         *(
             f"echo_queue/weights/{name}.py"
@@ -60,10 +61,11 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     ),
     "operator": (
         *(f"learner/recovery/{name}.py" for name in ("rewind", "resume")),
-        *(f"learner/recovery/checkpoint.py:{name}" for name in ("verify", "read", "_keys", "_put_manifest")),
+        *(f"learner/recovery/checkpoint.py:{name}" for name in ("verify", "_put_manifest")),
+        *(f"learner/recovery/archive.py:{name}" for name in ("read", "keys")),
         "learner/recovery/state_reader.py:verified",
         "echo_queue/weights/catalogue.py",
-        "echo_queue/reporting/results.py:reopen",
+        "echo_queue/reporting/outcome.py:forget",
         CONNECT,
     ),
     "launcher": ("learner/ranks/launcher.py",),
@@ -91,18 +93,27 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "echo_queue/weights/retention.py": {"delete": (WEIGHTS, MANIFEST), "get": ()},
     "workers/weights/fetch.py": {"get": (MANIFEST,)},
     "workers/weights/cache/sources.py": {"stream": (WEIGHTS,)},
-    "learner/recovery/checkpoint.py": {
-        "put": (),
-        "put once": (CHECKPOINT,),
-        "get": (CHECKPOINT,),
+    "learner/recovery/checkpoint.py": {"put": (), "put once": (CHECKPOINT,), "delete": (STATE,)},
+    "learner/recovery/archive.py": {
+        "put": (STATE,),
+        "get": (CHECKPOINT, STATE),
         "list": (STATE,),
-        "delete": (STATE,),
+        "delete": (CHECKPOINT,),
     },
     "learner/recovery/state_files.py": {"put": (STATE,)},
     "learner/recovery/state_reader.py": {"read_into": (STATE,)},
     "learner/training_loop.py": {"exists": BASE[1:], "upload_folder": BASE},
     "workers/base_model.py": {"download_folder": BASE},
     CONNECT: {"check": ("the bucket",)},
+    "echo_queue/connections/store_check.py": {
+        "put": (PROBE,),
+        "get": (PROBE,),
+        "size": (PROBE,),
+        "exists": (PROBE,),
+        "list": (PROBE, ""),
+        "delete": (PROBE,),
+        "puts_once": (PROBE,),
+    },
     "echo_queue/services/serving.py": {"create_bucket": ("the bucket",), "puts_once": (PROBE,), "elects_one": (PROBE,)},
 }
 """The kinds of object (`object_store.kind_of`) that each file's requests concern, by the store's method."""

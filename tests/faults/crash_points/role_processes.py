@@ -30,7 +30,7 @@ from learner.__main__ import _train
 from learner.base_model import make
 from learner.ranks import launcher as ranks_launcher
 from learner.ranks.place import ALONE, Place
-from learner.recovery import rewind
+from learner.recovery import archive, rewind
 from learner.training_loop import train
 from tests.faults.crash_points import rank_crashes
 from tests.faults.crash_points.forked_process import Forked
@@ -102,6 +102,7 @@ def worker(config: Config, name: str = "w1") -> None:
 
 def learner(config: Config, place: Place = ALONE) -> None:
     torch.set_num_threads(1)
+    archive.MANIFESTS = 1  # so that a few checkpoints come to every step
     stop = threading.Event()
     set_on_signals(stop)
     train(config, stop, place)

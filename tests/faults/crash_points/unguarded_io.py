@@ -16,11 +16,12 @@ from tests.source_code import PRODUCT, files, nodes_of, parents_of, tree_of
 ALLOWED: Mapping[str, str] = {
     "echo_queue/queue/library/__init__.py:load": "called at the failpoint `install`, and inside the retry loop",
     "echo_queue/connections/connect.py:_open_redis": "a ping, which changes nothing",
+    "echo_queue/connections/redis_check.py:_greeting": "asks the server what it is",
     "echo_queue/services/redis_server.py:RedisServer._probe": "a ping, which changes nothing",
     "echo_queue/services/s3_server.py:S3Server._probe": "connects and says nothing",
     "echo_queue/launch/server_process.py:ServerProcess._held": "tries a lock and lets it go at once",
     "echo_queue/launch/server_process.py:ServerProcess.launch": "lock and log; the failpoint is `launch server`",
-    "echo_queue/launch/server_process.py:ServerProcess._keep_log_short": "a log",
+    "echo_queue/launch/log_file.py:keep_short": "a log",
     "echo_queue/storage/object_store.py:ObjectStore.download_folder": "its temporary folder, which no program reads",
     "echo_queue/weights/signatures.py:_make": "its temporary file, which no program reads",
     "echo_queue/reporting/metrics.py:MetricsLog.__init__": "opens the log; what is written passes a failpoint",

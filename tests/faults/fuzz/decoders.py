@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ from tests.faults.fuzz import delta_shards
 from workers.environments import child
 from workers.weights.peers import http1
 from workers.weights.peers.http1 import Garbled
-from workers.weights.peers.peer_auth import PeerAuth, Refused
+from workers.weights.peers.peer_addresses import PeerAddresses
+from workers.weights.peers.peer_addresses import Refused as PeerRefused
+from workers.weights.peers.peer_auth import GREETING_END, PeerAuth, Refused
 
 CAP_BYTES = 1 << 20
 """Size cap that the decoders run with; their memory must stay below 4 times as much."""
@@ -217,7 +220,7 @@ def entry_words() -> list[bytes]:
 def take_beat(data: bytes) -> None:
     """Name, then words in pairs, as Redis hands out a hash."""
     name, *words = data.split(b"\0")
-    status = replies.worker_of([name, 5, words[: len(words) // 2 * 2], 0])
+    status = replies.worker_of(name, 5, dict(zip(words[::2], words[1::2], strict=False)), 0)
     assert status.heartbeat is None or isinstance(status.heartbeat, Heartbeat)
 
 
@@ -428,6 +431,8 @@ JSON_WORDS = (b"null", b"true", b"-1", b"1e999", b"9007199254740993", b'"\\ud800
 TOKENS = PeerAuth(b"secret", lambda: 1_700_000_000.0)
 PATH = http1.path_of("weights/0001/00000007/full/" + "ab" * 16 + ".part", 3)
 MINTED = TOKENS.mint("w2", "w1", PATH)
+GREETED = TOKENS.greeting("w1").removesuffix(GREETING_END)
+ADDRESSES = PeerAddresses((), "10.0.0.1")
 
 
 def take_request(data: bytes) -> None:
@@ -440,6 +445,22 @@ def take_request(data: bytes) -> None:
         with suppress(Refused):
             assert TOKENS.check(request.token, "w1", request.path) == "w2"
             assert (request.token, request.path) == (MINTED, PATH)
+
+
+def take_greeting(data: bytes) -> None:
+    """A server's first words, behind a right beginning as well: only what its peer made is taken."""
+    for greeting in (data, GREETED[: -len(data)] + data):
+        with suppress(Refused):
+            TOKENS.check_greeting(greeting, "w1")
+            assert greeting == GREETED
+
+
+def take_address(data: bytes) -> None:
+    """A host that a worker has named as its own: what is taken is an address, and none that no peer has."""
+    with suppress(PeerRefused):
+        host = data.decode("utf-8", "replace")
+        ADDRESSES.check(host)
+        assert not ip_address(host).is_link_local and not ip_address(host).is_loopback
 
 
 def take_reply(data: bytes) -> None:
@@ -485,6 +506,12 @@ DECODERS: dict[str, Decoder] = {
         take_request,
         lambda: [_request("GET", 3), _request("HEAD", 0)],
         (b"GET ", b"HEAD ", b"/parts/", b"?from=", b" HTTP/1.1", b"\r\n", b"Authorization: ", b"EQ1 ", b"%2e", b"%00"),
+    ),
+    "greeting": Decoder(take_greeting, lambda: [GREETED], (b"EQ1 ", b" 17000000", b"0" * 64)),
+    "address": Decoder(
+        take_address,
+        lambda: [b"10.0.0.2", b"169.254.169.254", b"::ffff:127.0.0.1", b"fd00::7"],
+        (b"169.254.", b"::", b"ffff:", b"%eth0", b"127.", b"0x7f", b"."),
     ),
     "reply": Decoder(
         take_reply,

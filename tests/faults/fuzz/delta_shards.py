@@ -105,7 +105,7 @@ def take_streams(data: bytes) -> None:
         at += length
         streams.append(Packed(stream, len(stream)))
     sizes = tuple((stream.length, stream.length) for stream in streams)
-    piece = Piece((TYPES[width],), TYPES[width], (COUNT,), 0, COUNT, kind_name, "", bits, sizes)  # type: ignore[arg-type]
+    piece = Piece((TYPES[width],), TYPES[width], (COUNT,), 0, COUNT, kind_name, "0" * 64, bits, sizes)  # type: ignore[arg-type]
     take(seal([piece], [streams]).data, check=False)
 
 

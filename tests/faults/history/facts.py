@@ -224,7 +224,7 @@ def _leased(about: Any, answer: Any) -> Facts:
 
 
 def _completed(about: Any, answer: Any) -> Facts:
-    return Facts(outcomes=tuple(map(_text, answer)))
+    return Facts(outcomes=tuple(_text(outcome) for outcomes in answer for outcome in outcomes))
 
 
 def _resumed(about: Any, answer: Any) -> Facts:

@@ -15,7 +15,8 @@ from tests.faults.history.recorder import Event
 from tests.faults.history.served_versions import Served
 
 FINAL = Audit(
-    submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1, in_flight=0, leased=0, lost=0
+    submitted=4, backlog=0, tasks=0, replay=0, trained=3, dead=1, open=1,
+    ready=0, in_hand=0, in_flight=0, leases=0, leased=0, lost=0,
 )  # fmt: skip
 IDS = ("a/0/0", "a/0/1", "a/0/2")
 
@@ -452,6 +453,9 @@ def test_what_was_committed_is_trained_unless_it_was_taken_back() -> None:
         {"trained": 2},
         {"open": 2},
         {"in_flight": 1},
+        {"leases": 1},
+        {"ready": 1},
+        {"in_hand": 1},
         {"lost": 1},
         {"backlog": 1},
     ],

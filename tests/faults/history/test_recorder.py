@@ -41,9 +41,9 @@ def test_an_attempt_is_on_disk_before_it_is_sent_and_its_answer_after(
 ) -> None:
     monkeypatch.setattr(failpoints, "observer", Recorder(tmp_path, "worker-1"))
 
-    def send() -> list[bytes]:
+    def send() -> list[list[bytes]]:
         assert [(event.step, event.answered) for event in read(tmp_path)] == [("complete", False)]
-        return [b"accepted"]
+        return [[b"accepted"]]
 
     failpoints.step("complete", send, ("worker-1", [group()]))
     attempt, answer = read(tmp_path)

@@ -26,7 +26,7 @@ from echo_queue.services.redis_server import RedisServer
 from tests.faults.reference_machine.reference import FENCED, SET_BACK, PartialSample, Reference, Refused
 from tests.faults.reference_machine.snapshot import expected, look
 from tests.queue.clients import Clients
-from tests.queue.queue_harness import group_of, partial_of
+from tests.queue.queue_harness import group_of, partial_of, run_out
 
 _runs = count()
 CHUNKS = ((0, 2), (2, 2))
@@ -467,12 +467,7 @@ class Machine(RuleBasedStateMachine):
         return move()
 
     def _run_out(self, task: str) -> None:
-        """The clock is not needed: the lease is made as old as it may get."""
-        stream = "retry" if task in self.run.retry else "tasks"
-        key, client = getattr(self.queue.keys, stream), self.queue.client
-        entry = client.hget(self.queue.keys.open, task).split()[1]  # type: ignore[union-attr]
-        worker, lease_ms = self.run.leases[task].worker, self.run.rules.lease_ms
-        client.xclaim(key, "workers", worker, 0, [entry], idle=lease_ms, justid=True)
+        run_out(self.queue, task)
         self.run.run_out(task)
 
     def _in_any_order(self, tasks: set[str]) -> None:

@@ -14,6 +14,8 @@ from echo_queue.queue import PromptSet, RunRules, staleness_rules
 from echo_queue.records import Version
 
 FENCED, SET_BACK = "fenced", "set back"
+HANDED_BACK, GIVEN_UP, RUN_OUT = -2, -1, 0
+"""Why a lease is over, in the order in which a sweep ends leases."""
 
 
 class Refused(Exception):
@@ -36,12 +38,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Lease:
-    """`deliveries` 0: handed back, at no cost of an attempt."""
+    """`over`: why it is to end with the next sweep; None: it goes on."""
 
     worker: str
     version: int
-    deliveries: int = 1
-    over: bool = False
+    over: int | None = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,6 @@ class Reference:
     partials: dict[str, PartialSample] = field(default_factory=dict)
     replay: dict[str, Scored] = field(default_factory=dict)
     dead: dict[str, Task] = field(default_factory=dict)
-    waits: set[str] = field(default_factory=set)
     failures: dict[str, int] = field(default_factory=dict)
     """The attempt that failed last."""
     tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
@@ -289,9 +289,9 @@ class Reference:
     def renew(self, worker: str, held: Mapping[str, int]) -> list[str]:
         """Renews leases; returns the tasks that the worker no longer holds."""
         for task, version in held.items():
-            if self._holds(worker, task):
-                self.leases[task] = replace(self.leases[task], version=version, over=False)
-        return [task for task in held if not self._holds(worker, task)]
+            if self._keeps(worker, task):
+                self.leases[task] = replace(self.leases[task], version=version, over=None)
+        return [task for task in held if not self._keeps(worker, task)]
 
     def progress(self, worker: str, task: str, partial_sample: PartialSample) -> list[str]:
         """Stores a partial rollout; returns the task if the worker no longer holds it."""
@@ -303,7 +303,7 @@ class Reference:
     def release(self, worker: str, ids: Sequence[str]) -> int:
         held = [task for task in ids if self._holds(worker, task)]
         for task in held:
-            self.leases[task] = replace(self.leases[task], deliveries=0, over=True)
+            self.leases[task] = replace(self.leases[task], over=HANDED_BACK)
         return len(held)
 
     def fail(self, worker: str, task: str) -> bool:
@@ -311,12 +311,13 @@ class Reference:
             return False
         self.failures[task] = self.task(task).attempt
         self.partials.pop(task, None)
-        self.leases[task] = replace(self.leases[task], deliveries=1, over=True)
+        self.leases[task] = replace(self.leases[task], over=GIVEN_UP)
         return True
 
     def run_out(self, task: str) -> None:
         """Its worker has been silent for too long."""
-        self.leases[task] = replace(self.leases[task], over=True)
+        lease = self.leases[task]
+        self.leases[task] = replace(lease, over=RUN_OUT if lease.over is None else lease.over)
 
     def complete(self, worker: str, task: str, attempt: int, oldest: int, version: Version, *, tokens: int) -> str:
         if task in self.replay:
@@ -326,7 +327,7 @@ class Reference:
             return "unknown"
         if self.v - oldest > self.rules.s or self.abandoned(version):
             if self._holds(worker, task):
-                self.leases[task] = replace(self.leases[task], version=oldest, deliveries=0, over=True)
+                self.leases[task] = replace(self.leases[task], version=oldest, over=HANDED_BACK)
             return "late"
         name, _, index = task.split("/")
         bucket = self.buckets.get((name, index), 0)
@@ -417,18 +418,21 @@ class Reference:
 
     # Housekeeping and operators ---------------------------------------------------------------------------------------
 
-    def reclaim(self) -> tuple[int, int, int, int, int, int]:
-        """Leases that were over: expired, failed, released, late; tasks that died; and none that were lost."""
-        causes = dict.fromkeys(("expired", "failed", "released", "late", "dead"), 0)
-        for task in [task for task in (*self.retry, *self.tasks) if task in self.leases and self.leases[task].over]:
+    def reclaim(self) -> tuple[int, int, int, int, int, int, int]:
+        """Leases that were over: expired, failed, released, late; tasks that died; none that were lost; too late."""
+        causes = dict.fromkeys(("expired", "failed", "released", "late", "dead", "lost"), 0)
+        for _, task in sorted((lease.over, task) for task, lease in self.leases.items() if lease.over is not None):
             causes[self._end_lease(task)] += 1
+        cancelled = self._cancel(lambda lease: lease.version < self.v - self.rules.s, late=True)
         self.admit()
-        return causes["expired"], causes["failed"], causes["released"], causes["late"], causes["dead"], 0
+        expired, failed, released, late, dead, lost = causes.values()
+        return expired, failed, released, late, dead, lost, cancelled
 
     def bury(self, task: str) -> bool:
         if not self.is_open(task) or task in self.dead or (task in self.replay and self.replay[task].drained):
             return False
         self.dead[task] = self._take(task)
+        self.failures.pop(task, None)
         return True
 
     def revive(self, ids: Collection[str]) -> int:
@@ -454,12 +458,14 @@ class Reference:
     def _holds(self, worker: str, task: str) -> bool:
         return task in self.leases and self.leases[task].worker == worker
 
+    def _keeps(self, worker: str, task: str) -> bool:
+        return self._holds(worker, task) and self.leases[task].over in (None, RUN_OUT)
+
     def _take(self, task: str) -> Task:
         """Out of its place."""
         found = self.task(task)
         for place in (self.tasks, self.retry, self.replay, self.dead, self.leases, self.partials):
             place.pop(task, None)
-        self.waits.discard(task)
         return found
 
     def _send_back(self, task: str, **changes: int) -> None:
@@ -495,10 +501,13 @@ class Reference:
         return self.replay[task].oldest, list(self.replay).index(task)
 
     def _seats(self) -> int:
-        wanted = [task for task, lease in self.leases.items() if lease.version <= self.v - self.rules.s]
-        kept = [task for task in wanted if self.rules.late == "wait" or self.task(task).late > 0]
-        self.waits |= set(kept)
-        return len(kept)
+        among = self.leases if self.rules.late == "wait" else self.awaited
+        return sum(self.leases[task].version == self.v - self.rules.s for task in among)
+
+    @property
+    def awaited(self) -> list[str]:
+        """Tasks in flight that were too late before."""
+        return [task for task in self.leases if self.task(task).late > 0]
 
     def _cancel(self, which, late: bool) -> int:  # type: ignore[no-untyped-def]
         gone = sorted((lease.version, task) for task, lease in self.leases.items() if which(lease))
@@ -509,7 +518,7 @@ class Reference:
     def _end_lease(self, task: str) -> str:
         lease, was = self.leases[task], self.task(task)
         failed = self.failures.get(task) == was.attempt
-        if lease.deliveries == 0:
+        if lease.over == HANDED_BACK:
             late = lease.version < self.v - self.rules.s
             self._send_back(task, late=was.late + late)
             return "late" if late else "released"
@@ -519,6 +528,7 @@ class Reference:
             self._send_back(task, attempt=attempt, kept=tokens)
             return "failed" if failed else "expired"
         self.dead[task] = replace(self._take(task), attempt=attempt)
+        self.failures.pop(task, None)
         return "dead"
 
     def _fence(self, lineage: int) -> None:

@@ -10,8 +10,8 @@ from tests.queue.clients import Clients
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Streams are lists in their order; `leases`: task → worker, version and deliveries; `partials`: task
-    → oldest, newest, lineage and tokens."""
+    """Streams are lists in their order; `leases`: task → worker, version and why it is over; `partials`: task
+    → oldest, newest, lineage and tokens; `awaited`: task → version."""
 
     learner: tuple[int, int, int, str, str]
     published: Version | None
@@ -20,13 +20,14 @@ class Snapshot:
     submission_status: set[str]
     tasks: list[Task]
     retry: list[Task]
-    leases: dict[str, tuple[str, int, int]]
+    leases: dict[str, tuple[str, int, int | None]]
     partials: dict[str, list[int]]
     replay: list[tuple[Task, str, int, int]]
     ready: set[str]
+    in_hand: set[str]
     dead: list[tuple[str, int]]
     places: dict[str, str]
-    waits: set[str]
+    awaited: dict[str, int]
     failures: set[str]
     submitted: int
     trained: int
@@ -46,19 +47,18 @@ def look(queue: Clients) -> Snapshot:
         pipe.xrange(key)
     for key in (keys.tasks, keys.retry):
         pipe.xpending_range(key, "workers", "-", "+", 1000)
-    for key in (keys.state, keys.published, keys.open, keys.waits, keys.failures, keys.stats, keys.partials):
+    for key in (keys.state, keys.published, keys.open, keys.failures, keys.stats, keys.partials):
         pipe.hgetall(key)
-    for key in (keys.in_flight, keys.ready):
+    for key in (keys.in_flight, keys.leases, keys.awaited, keys.ready, keys.in_hand):
         pipe.zrange(key, 0, -1, withscores=True)
     pipe.lrange(keys.redo, 0, -1)
     pipe.smembers(keys.settled_ids)
     for name in names:
         pipe.hmget(keys.set(name), "epoch", "next")
     tasks, retry, replay, dead, held, held_again, *rest = pipe.execute()
-    state, published, places, waits, failures, stats, partials, in_flight, ready, redo, submission_status, *cursors = (
-        rest
-    )
-    versions = {task.decode(): int(version) for task, version in in_flight}
+    state, published, places, failures, stats, partials, *scored = rest[:11]
+    redo, submission_status, *cursors = rest[11:]
+    versions, ends, awaited, ready, in_hand = ({word.decode(): int(score) for word, score in row} for row in scored)
     holders = _holders(tasks, held) | _holders(retry, held_again)
     now, told = _words(state), _words(published)
     return Snapshot(
@@ -70,15 +70,19 @@ def look(queue: Clients) -> Snapshot:
         submission_status={task.decode() for task in submission_status},
         tasks=[_task(row) for row in tasks],
         retry=[_task(row) for row in retry],
-        leases={task: (worker, versions.get(task, -1), count) for task, (worker, count) in holders.items()},
+        leases={
+            task: (worker, versions.get(task, -1), ends[task] if ends.get(task, 0) <= 0 else None)
+            for task, worker in holders.items()
+        },
         partials={task: [int(word) for word in text.split(" ")[:4]] for task, text in _words(partials).items()},
         replay=[
             (_task(row), row[1][b"worker"].decode(), int(row[1][b"oldest"]), int(row[1][b"newest"])) for row in replay
         ],
-        ready={member.decode().partition(" ")[2] for member, _ in ready},
+        ready={member.partition(" ")[2] for member in ready},
+        in_hand={member.partition(" ")[2] for member in in_hand},
         dead=[(task.id, task.attempt) for task in map(_task, dead)],
         places={task: place.partition(" ")[0] for task, place in _words(places).items()},
-        waits=set(_words(waits)),
+        awaited=awaited,
         failures=set(_words(failures)),
         submitted=int(stats.get(b"submitted", 0)),
         trained=int(stats.get(b"trained", 0)),
@@ -96,23 +100,24 @@ def expected(run: Reference) -> Snapshot:
         submission_status=run.submission_status,
         tasks=list(run.tasks.values()),
         retry=list(run.retry.values()),
-        leases={task: (one.worker, one.version, one.deliveries) for task, one in run.leases.items()},
+        leases={task: (one.worker, one.version, one.over) for task, one in run.leases.items()},
         partials={task: [one.oldest, one.newest, one.lineage, one.tokens] for task, one in run.partials.items()},
         replay=[(one.task, one.worker, one.oldest, one.newest) for one in run.replay.values()],
         ready={task for task, one in run.replay.items() if not one.drained},
+        in_hand={task for task, one in run.replay.items() if one.drained},
         dead=[(task.id, task.attempt) for task in run.dead.values()],
         places={task: name for name, place in streams.items() for task in place},
-        waits=run.waits,
+        awaited={task: run.leases[task].version for task in run.awaited},
         failures=set(run.failures),
         submitted=run.submitted,
         trained=run.trained,
     )
 
 
-def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
-    """Returns the entries by task; an entry's id means nothing outside its own stream."""
+def _holders(entries: list[Any], held: list[dict[str, Any]]) -> dict[str, str]:
+    """Returns the workers by task; an entry's id means nothing outside its own stream."""
     tasks = {entry: words[b"id"].decode() for entry, words in entries}
-    return {tasks[row["message_id"]]: (row["consumer"].decode(), row["times_delivered"]) for row in held}
+    return {tasks[row["message_id"]]: row["consumer"].decode() for row in held}
 
 
 def _task(row: tuple[bytes, dict[bytes, bytes]]) -> Task:

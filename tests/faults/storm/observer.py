@@ -71,12 +71,11 @@ class StormObserver:
             queue.declare(PromptSet(final_set.set, final_set.source, seed=self.config.run.seed), chunks)
 
     def evidence(self) -> Evidence:
-        from learner.recovery import checkpoint
+        from learner.recovery import archive, checkpoint
 
         queue, store = self.admin(), connect_store(self.config)
         assert queue
         status = queue.status()
-        stored = {stored.key for stored in store.list(checkpoint.PREFIX) if stored.key.endswith(checkpoint.MANIFEST)}
         chain = [
             Link(each.name, each.lineage, each.version, each.parent, each.trained) for each in checkpoint.history(store)
         ]
@@ -84,7 +83,7 @@ class StormObserver:
             events=recorder.read(self.directory / "history"),
             updates=tuple(updates(self.config.run.dir)),
             chain=tuple(reversed(chain)),
-            stored=frozenset(key.removeprefix(checkpoint.PREFIX).rpartition("/")[0] for key in stored),
+            stored=frozenset(archive.stored_names(store)),
             snapshots=tuple(snapshots(self.directory)),
             final=queue.audit(),
             dead={dead.id: dead.reason for dead in queue.dead(10**6)},

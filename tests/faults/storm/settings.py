@@ -57,7 +57,8 @@ def in_words(config: Config) -> str:
     staleness = config.staleness
     pace = "paced" if staleness.pace else "not paced"
     return (
-        f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, {pace}, "
+        f"{config.rollout.mode}, {config.environment.kind}, S = {staleness.s}, κ = {staleness.kappa}, "
+        f"B = {config.learner.batch_groups}, {pace}, "
         f"what is late is {'sent back' if staleness.late == 'requeue' else 'waited for'}, "
         f"{'a learner of one process' if config.learner.ranks == 1 else f'{config.learner.ranks} ranks'}"
     )

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,6 +136,12 @@ def test_the_seeds_draw_every_mode_and_kind_of_environment(tmp_path: Path) -> No
     drawn = [rules(tmp_path, seed) for seed in range(60)]
     met = {(each["rollout"]["mode"], each["environment"]["kind"]) for each in drawn}
     assert met == {(mode, kind) for mode in ("in-flight", "push-pull", "pull") for kind in ("interactive", "function")}
+    strict = [each["staleness"]["late"] for each in drawn if each["staleness"]["s"] == 0 and _batch(each) == 256]
+    assert set(strict) == {"requeue", "wait"}, "strictly on-policy runs of the largest batches, too"
+
+
+def _batch(drawn: dict[str, dict[str, Any]]) -> object:
+    return drawn["learner"]["batch_groups"]
 
 
 def test_of_a_chain_of_tracebacks_the_last_counts() -> None:

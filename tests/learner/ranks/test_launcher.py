@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from echo_queue.errors import HOPELESS, REFUSED
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
@@ -27,6 +28,7 @@ except EchoQueueError as error:
 """
 RANK = """
 import os, pathlib, signal, sys
+from echo_queue.errors import HOPELESS, REFUSED
 from tests.waiting import wait_until
 rank, folder = int(os.environ["RANK"]), pathlib.Path(os.environ["FOLDER"])
 starts = folder / f"starts-{rank}"
@@ -134,9 +136,12 @@ wait()
     assert f"learner rank {dying} was ended by SIGKILL" in printed
 
 
-def test_a_rank_that_says_that_a_person_must_act_ends_the_learner(launched: list[Launched], tmp_path: Path) -> None:
-    one = launch(launched, tmp_path, "others_are_there()\nif rank == 1: sys.exit(2)\nwait()", 0.5)
-    assert one.end()[0] == 2
+@pytest.mark.parametrize("verdict", [REFUSED, HOPELESS])
+def test_a_rank_that_says_that_a_person_must_act_ends_the_learner(
+    launched: list[Launched], tmp_path: Path, verdict: int
+) -> None:
+    one = launch(launched, tmp_path, f"others_are_there()\nif rank == 1: sys.exit({verdict})\nwait()", 0.5)
+    assert one.end()[0] == verdict
     assert one.starts() == [1, 1, 1]
     assert not any(map(lives, one.pids()))
 

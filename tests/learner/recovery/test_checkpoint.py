@@ -7,7 +7,7 @@ from echo_queue import failpoints
 from echo_queue.errors import FencedError, ServiceError
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
-from learner.recovery import checkpoint
+from learner.recovery import archive, checkpoint
 from learner.recovery.manifest import CheckpointManifest
 from tests.learner.recovery import one_process
 from tests.learner.recovery.one_process import newest
@@ -66,6 +66,34 @@ def test_a_later_lineage_counts_more_than_a_higher_version(store: ObjectStore) -
 
 class Cut(Exception):
     """The learner dies here."""
+
+
+class Noting:
+    """Notes the keys that are read from the store."""
+
+    def __init__(self, asked: list[str]) -> None:
+        self._asked = asked
+
+    def before(self, step: str, about: object) -> None:
+        if step.startswith("get "):
+            self._asked.append(str(about))
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        pass
+
+
+class AfterStep:
+    """Cuts off what is done after a step of that name."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def before(self, step: str, about: object) -> None:
+        pass
+
+    def after(self, step: str, about: object, answer: object) -> None:
+        if step == self._step:
+            raise Cut(step)
 
 
 class After:
@@ -165,6 +193,75 @@ def test_pruning_keeps_the_newest_tensors_and_every_id_ever_trained(store: Objec
     checkpoint.prune(store, parent, keep=2)
     assert [all(map(store.exists, manifest.keys)) for manifest in history] == [False, False, False, True, True]
     assert checkpoint.trained_ids(store) == [f"a/0/{number}" for number in range(1, 6)]
+
+
+def a_history(store: ObjectStore, length: int, lineage: int = 1) -> list[CheckpointManifest]:
+    """Saves checkpoints one after the other, and prunes after each."""
+    made: list[CheckpointManifest] = []
+    for number in range(1, length + 1):
+        made.append(save(store, number, made[-1] if made else None, lineage, (f"a/0/{number}",)))
+        checkpoint.prune(store, made[-1], keep=2)
+    return made
+
+
+def test_older_manifests_are_archived_and_the_history_is_still_whole(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MANIFESTS", 4)
+    made = a_history(store, 14)
+    listed = archive.keys(store)
+    assert len([key for key in listed if key.endswith(archive.SUFFIX)]) == 3, "of four each"
+    assert archive.standing(listed) == [manifest.name for manifest in made[-2:]]
+    assert checkpoint.trained_ids(store) == [f"a/0/{number}" for number in range(1, 15)]
+    assert archive.stored_names(store) == {manifest.name for manifest in made}
+    found = newest(store)
+    assert found is not None and found[0] == made[-1]
+
+
+def test_a_walk_over_archives_reads_each_once(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MANIFESTS", 4)
+    a_history(store, 14)
+    asked: list[str] = []
+    monkeypatch.setattr(failpoints, "observer", Noting(asked))
+    assert len(list(checkpoint.history(store))) == 14
+    assert len([key for key in asked if key.endswith(archive.SUFFIX)]) == 3
+
+
+@pytest.mark.parametrize("step", ["put checkpoints", "delete checkpoints/manifest.json"])
+def test_a_crash_while_manifests_are_archived_loses_none(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    made = a_history(store, 6)
+    monkeypatch.setattr(archive, "MANIFESTS", 4)
+    with monkeypatch.context() as dying:
+        dying.setattr(failpoints, "observer", AfterStep(step))
+        with pytest.raises(Cut):
+            checkpoint.prune(store, made[-1], keep=2)
+    assert checkpoint.trained_ids(store) == [f"a/0/{number}" for number in range(1, 7)]
+    checkpoint.prune(store, made[-1], keep=2)
+    assert len([key for key in archive.keys(store) if key.endswith(archive.SUFFIX)]) == 1, "the same object again"
+    assert checkpoint.trained_ids(store) == [f"a/0/{number}" for number in range(1, 7)]
+
+
+def test_a_damaged_archive_is_named_and_never_believed(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MANIFESTS", 4)
+    a_history(store, 6)
+    (key,) = [key for key in archive.keys(store) if key.endswith(archive.SUFFIX)]
+    store.put(key, store.get(key).replace(b"a/0/3", b"a/0/9"))
+    with pytest.raises(ValueError, match="is damaged: restore that object"):
+        checkpoint.trained_ids(store)
+
+
+def test_what_a_fork_left_behind_is_archived_with_the_rest(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MANIFESTS", 4)
+    made = a_history(store, 3)
+    newer = checkpoint.mark(store, 2, made[1])
+    for number in range(3, 8):
+        newer = save(store, number, newer, 2, (f"b/0/{number}",))
+        checkpoint.prune(store, newer, keep=2)
+    assert made[2].name not in archive.standing(archive.keys(store)), "nobody descends from it"
+    assert archive.ManifestReader(store).read(made[2].name).trained == made[2].trained
+    assert checkpoint.trained_ids(store) == ["a/0/1", "a/0/2", *(f"b/0/{number}" for number in range(3, 8))]
 
 
 def test_the_ledger_leaves_out_what_a_fork_left_behind(store: ObjectStore) -> None:

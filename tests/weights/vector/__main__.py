@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from echo_queue.weights.delta import Settings, encode, rans
+from tests.weights.vector.departures import DEPARTURES
 
 FOLDER = Path(__file__).parent
 TYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
@@ -62,6 +63,8 @@ def write() -> None:
     for name, old in (("delta", base), ("anchor", {})):
         for number, shard in enumerate(encode(old, new, TIED, HOW)):
             (FOLDER / f"{name}-{number}.shard").write_bytes(shard.data)
+    for what, data in DEPARTURES.items():
+        (FOLDER / "refused" / f"{what}.shard").write_bytes(data)
 
 
 if __name__ == "__main__":

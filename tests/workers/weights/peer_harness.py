@@ -22,6 +22,7 @@ from tests.waiting import wait_until
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.folder import FolderTransport, SharedFolder
 from workers.weights.peers.exchange import PeerExchange
+from workers.weights.peers.peer_auth import PeerAuth
 
 CHUNK = 16 << 10
 SECRET = b"shared by the run's workers"
@@ -97,7 +98,7 @@ class PeerHarness:
 
     def liar(self, name: str, route: Route, converse: "Conversation") -> "Liar":
         """Adds a server to the chain that answers as `converse` does."""
-        liar = Liar(converse)
+        liar = Liar(name, converse)
         self._liars.append(liar)
         self.heartbeat(name)
         self.queue.join(Peer(name, "default", liar.address), route.name)
@@ -105,7 +106,7 @@ class PeerHarness:
 
     def await_joined(self, name: str, route: Route) -> None:
         chain = f"{self.queue.keys.prefix}chain:default:{route.name}"
-        wait_until(lambda: name.encode() in self.queue.client.lrange(chain, 0, -1), f"{name} in the chain")
+        wait_until(lambda: name.encode() in self.queue.client.zrange(chain, 0, -1), f"{name} in the chain")
 
     def heartbeat(self, name: str) -> None:
         self.queue.heartbeat(name, Heartbeat("engine", VERSION, "idle"), 60.0)
@@ -134,7 +135,11 @@ Conversation = Callable[[socket.socket, bytes], None]
 
 
 class Liar:
-    def __init__(self, converse: Conversation) -> None:
+    """A server that greets as the worker `name`, and then answers as `converse` does."""
+
+    def __init__(self, name: str, converse: Conversation) -> None:
+        self._greeting = PeerAuth(SECRET).greeting(name)
+        self.accepted = 0
         self.asked: list[bytes] = []
         """The heads of all requests."""
         self._converse = converse
@@ -158,12 +163,14 @@ class Liar:
         while not self._closed:
             with suppress(TimeoutError):
                 connection, _ = self._listener.accept()
+                self.accepted += 1
                 self._open.append(connection)
                 threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
         self._listener.close()
 
     def _talk(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
+            connection.sendall(self._greeting)
             for head in heads(connection):
                 self.asked.append(head)
                 self._converse(connection, head)

@@ -17,7 +17,16 @@ from echo_queue.queue import Joined, Peer
 from echo_queue.weights.manifest import Route
 from echo_queue.weights.reader import Damaged
 from tests.waiting import wait_until
-from tests.workers.weights.peer_harness import CHUNK, Conversation, Liar, Member, PeerHarness, random_parts, slow_down
+from tests.workers.weights.peer_harness import (
+    CHUNK,
+    DEADLINE_S,
+    Conversation,
+    Liar,
+    Member,
+    PeerHarness,
+    random_parts,
+    slow_down,
+)
 from workers.weights.peers.http1 import answer_head, parse_request
 from workers.weights.peers.route_sources import PeerRouteSources
 
@@ -178,7 +187,7 @@ def test_who_tries_again_in_vain_keeps_its_place_before_those_who_wait_for_it(pe
             member.fetch(route)
         peer_harness.heartbeat("b")
         peer_harness.queue.join(Peer("b", "default", "127.0.0.1:1"), route.name)
-    chain = peer_harness.queue.client.lrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1)
+    chain = peer_harness.queue.client.zrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1)
     assert chain == [b"a", b"b"]
 
 
@@ -363,6 +372,55 @@ def test_a_peer_that_sends_a_byte_now_and_then_costs_one_deadline(peer_harness: 
     assert asked_for_a_part(liar) == 1
 
 
+def dry(connection: socket.socket, head: bytes) -> None:
+    """Answers every question, and says that it waits for its own source."""
+    request = parse_request(head)
+    length = 8 * CHUNK - 100 - request.start * CHUNK
+    connection.sendall(answer_head(200, length, x_landed=request.start))
+    if request.method == "GET":
+        connection.recv(1)
+
+
+def test_relays_that_give_nothing_are_left_reported_and_not_asked_again(peer_harness: PeerHarness) -> None:
+    route, later = peer_harness.publish(*random_parts(8)), peer_harness.publish(*random_parts(8))
+    later = Route("run", later.version._replace(number=8), None, later.root, None, later.parts)
+    liars = [peer_harness.liar(name, route, dry) for name in ("dry1", "dry2", "dry3")]
+    for number, liar in enumerate(liars, 1):
+        peer_harness.queue.join(Peer(f"dry{number}", "default", liar.address), later.name)
+    member = peer_harness.member("b")
+    assert member.fetch(route) == (route.size, 0)
+    assert [asked_for_a_part(liar) for liar in liars] == [1, 1, 1]
+    for name in ("dry1", "dry2", "dry3"):
+        assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:{name}") == [b"dry b"]
+    assert member.fetch(later) == (later.size, 0)
+    assert [asked_for_a_part(liar) for liar in liars] == [1, 1, 1]
+
+
+def test_a_relay_that_gives_nothing_is_left_for_one_that_has_the_rest(peer_harness: PeerHarness) -> None:
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
+    peer_harness.member("a").fetch(route)
+    peer_harness.liar("dry", route, dry)
+    member = peer_harness.member("b")
+    assert member.fetch(route) == (0, route.size)
+    assert member.holds(route, datas)
+
+
+def test_a_peer_that_freezes_is_left_as_fast_as_its_rate_allows(peer_harness: PeerHarness) -> None:
+    """Its chunks came at once. The deadline for a peer of which nothing is known is longer than the test's."""
+    datas = random_parts(8)
+    route = peer_harness.publish(*datas)
+
+    def converse(connection: socket.socket, head: bytes) -> None:
+        if parse_request(head).method == "GET":
+            connection.sendall(answer_head(200, len(datas[0]), x_landed=8) + datas[0][: 4 * CHUNK])
+        connection.recv(1)
+
+    peer_harness.liar("frozen", route, converse)
+    member = peer_harness.member("b", chunk_deadline_s=10 * DEADLINE_S)
+    assert member.fetch(route) == (route.size - 4 * CHUNK, 4 * CHUNK)
+
+
 def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(peer_harness: PeerHarness) -> None:
     route = peer_harness.publish(*random_parts(4))
     liar = peer_harness.liar("liar", route, silent)
@@ -370,6 +428,40 @@ def test_a_peer_that_cannot_be_reached_is_reported_and_shunned(peer_harness: Pee
     member = peer_harness.member("b")
     assert member.fetch(route) == (route.size, 0)
     assert peer_harness.queue.client.hkeys(f"{peer_harness.queue.keys.prefix}reports:liar") == [b"unreachable b"]
+
+
+@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"EQ1 9999999999 " + b"0" * 64 + b"\r\n\r\n"])
+def test_a_service_that_is_no_peer_gets_not_one_byte_of_whoever_was_sent_to_it(
+    peer_harness: PeerHarness, says: bytes
+) -> None:
+    """A worker may name any address as its own; a peer proves that it is one before a request is sent."""
+    route = peer_harness.publish(*random_parts(4))
+    got: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(says)
+                got.append(connection.recv(4096))
+
+        service = threading.Thread(target=serve)
+        service.start()
+        peer_harness.heartbeat("odd")
+        peer_harness.queue.join(Peer("odd", "default", f"127.0.0.1:{listener.getsockname()[1]}"), route.name)
+        assert peer_harness.member("b").fetch(route) == (route.size, 0)
+        service.join(timeout=60)
+    assert got == [b""]
+
+
+def test_no_connection_is_made_to_an_address_outside_the_networks_of_peers(peer_harness: PeerHarness) -> None:
+    route = peer_harness.publish(*random_parts(4))
+    liar = peer_harness.liar("liar", route, silent)
+    member = peer_harness.member("b", peer_host="10.0.0.7", peer_networks=["10.0.0.0/8"])
+    assert member.fetch(route) == (route.size, 0)
+    assert liar.accepted == 0
+    with pytest.raises(ServiceError, match=r"weights\.peer_host: 10\.0\.0\.7 is no address of a peer"):
+        peer_harness.member("c", peer_host="10.0.0.7", peer_networks=["192.168.0.0/16"])
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "a..b:80", ":", "no-such-host.invalid:80"])

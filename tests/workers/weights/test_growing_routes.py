@@ -33,7 +33,7 @@ def test_what_is_fetched_goes_on_from_what_was_prefetched(peer_harness: PeerHarn
     here(member, route, 2)
     assert member.fetch(route) == (route.size, 0), "as one download"
     assert member.holds(route, datas) and member.exchange.fetched["store"] == route.size
-    assert peer_harness.queue.client.lrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1) == [
+    assert peer_harness.queue.client.zrange(f"{peer_harness.queue.keys.prefix}chain:default:{route.name}", 0, -1) == [
         b"a"
     ]
 

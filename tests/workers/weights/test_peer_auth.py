@@ -71,6 +71,29 @@ def test_clocks_that_differ_are_set_by_redis_own() -> None:
     assert theirs.check(mine.mint("w2", "w1", PATH), "w1", PATH) == "w2"
 
 
+def test_a_greeting_proves_the_server_that_it_was_made_for_and_expires() -> None:
+    clock = Clock()
+    peers = PeerAuth(b"secret", clock)
+    greeting = peers.greeting("w1").removesuffix(b"\r\n\r\n")
+    peers.check_greeting(greeting, "w1")
+    for wrong, name in ((greeting, "w2"), (greeting[:-1], "w1"), (b"", "w1"), (b"EQ1 x y", "w1"), (b"\xff 1 2", "w1")):
+        with pytest.raises(Refused):
+            peers.check_greeting(wrong, name)
+    with pytest.raises(Refused):
+        PeerAuth(b"another", clock).check_greeting(greeting, "w1")
+    clock.now_s += LIFE_S + SKEW_S + 1
+    with pytest.raises(Refused):
+        peers.check_greeting(greeting, "w1")
+
+
+def test_a_greeting_is_no_token_and_a_token_no_greeting() -> None:
+    peers = PeerAuth(b"secret")
+    with pytest.raises(Refused):
+        peers.check(peers.greeting("w1").decode().strip(), "w1", PATH)
+    with pytest.raises(Refused):
+        peers.check_greeting(peers.mint("w2", "w1", PATH).encode(), "w1")
+
+
 def test_an_empty_secret_is_no_secret() -> None:
     with pytest.raises(ValueError, match="every reader"):
         PeerAuth(b"")

@@ -16,8 +16,8 @@ from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.part_file import PartFile
 from workers.weights.peers import server as serving
 from workers.weights.peers.http1 import Wire, parse_answer, path_of, request_head
-from workers.weights.peers.peer_auth import PeerAuth
-from workers.weights.peers.server import CONNECTIONS, PeerServer
+from workers.weights.peers.peer_auth import GREETING_END, PeerAuth
+from workers.weights.peers.server import CONNECTIONS, STRANGERS_PER_ADDRESS, PeerServer
 
 NAME = "w1"
 PARTS = 12
@@ -42,8 +42,19 @@ class PeerServerHarness:
     def land_all(self) -> None:
         self.land(*range(PARTS))
 
-    def call(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.server.port), timeout=10)
+    def call(self, host: str = "127.0.0.1") -> socket.socket:
+        """Connects to the server, from the address `host`, and hears its greeting."""
+        connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=10, source_address=(host, 0))
+        greeting = exactly(connection, len(self.tokens.greeting(NAME)))
+        self.tokens.check_greeting(greeting.removesuffix(GREETING_END), NAME)
+        return connection
+
+    def peer(self, host: str = "127.0.0.1") -> socket.socket:
+        """Connects, and shows a valid token."""
+        connection = self.call(host)
+        connection.sendall(self.ask(0, "HEAD"))
+        assert status(connection) == 200
+        return connection
 
     def ask(self, start: int = 0, method: str = "GET", key: str = "", token: str | None = None) -> bytes:
         path = path_of(key or self.part.key, start)
@@ -221,7 +232,7 @@ def test_what_is_no_request_of_a_peer_gets_400_and_the_end_of_its_connection(
 def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
     harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "HEAD_DEADLINE_S", 0.5)
+    monkeypatch.setattr(serving, "STRANGER_S", 0.5)
     harness.land_all()
     slow = [harness.call() for _ in range(10)]
     said: list[int] = []
@@ -248,18 +259,62 @@ def test_a_client_that_dawdles_with_its_head_is_left_and_hinders_nobody(
         connection.close()
 
 
-def test_a_silent_client_is_left(harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_is_left_soon_and_a_peer_only_after_the_idle_time(
+    harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "STRANGER_S", 0.3)
+    harness.land_all()
+    with harness.peer() as peer:
+        with harness.call() as stranger:
+            assert heard(stranger) == b""
+        peer.sendall(harness.ask(0, "HEAD"))
+        assert status(peer) == 200
+
+
+def test_a_silent_peer_is_left_in_the_end(harness: PeerServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "IDLE_S", 0.3)
     monkeypatch.setattr(serving, "HEAD_DEADLINE_S", 0.3)
-    with harness.call() as connection:
-        assert heard(connection) == b""
+    harness.land_all()
+    with harness.peer() as peer:
+        assert heard(peer) == b""
 
 
-def test_beyond_so_many_connections_the_next_is_sent_away_at_once(harness: PeerServerHarness) -> None:
-    held = [harness.call() for _ in range(CONNECTIONS)]
-    wait_until(lambda: len(harness.server._wires) == CONNECTIONS, "the server to have taken all connections in")
+def test_strangers_who_say_nothing_keep_no_peer_out_and_the_oldest_leaves_first(harness: PeerServerHarness) -> None:
+    """They come from so many addresses that none has too many connections."""
+    harness.land_all()
+    strangers = [harness.call(f"127.0.1.{number}") for number in range(1, CONNECTIONS + 1)]
+    wait_until(lambda: harness.server.connections == CONNECTIONS, "the server to have taken all connections in")
+    with harness.peer() as peer:
+        assert heard(strangers[0]) == b""
+        assert open_still(strangers[1])
+        more = [harness.call(f"127.0.2.{number}") for number in range(1, CONNECTIONS + 1)]
+        assert heard(strangers[-1]) == b""
+        peer.sendall(harness.ask(0, "HEAD"))
+        assert status(peer) == 200, "who has shown a token is never sent away for a stranger"
+    for connection in (*strangers, *more):
+        connection.close()
+
+
+def test_strangers_of_one_address_only_push_out_one_another(harness: PeerServerHarness) -> None:
+    with harness.call("127.0.1.1") as other:
+        wait_until(lambda: harness.server.connections == 1, "the first connection")
+        strangers = [harness.call("127.0.1.2") for _ in range(STRANGERS_PER_ADDRESS + 1)]
+        assert heard(strangers[0]) == b""
+        assert open_still(other) and open_still(strangers[1])
+    for connection in strangers:
+        connection.close()
+
+
+def open_still(connection: socket.socket) -> bool:
+    """Returns whether the server has not ended this connection so far."""
+    return not Wire(connection).ended()
+
+
+def test_beyond_so_many_peers_the_next_is_sent_away_at_once(harness: PeerServerHarness) -> None:
+    harness.land_all()
+    held = [harness.peer() for _ in range(CONNECTIONS)]
     with harness.call() as connection:
-        assert heard(connection).startswith(b"HTTP/1.1 503 ")
+        assert b"HTTP/1.1 503 " in heard(connection)
     for connection in held:
         connection.close()
 

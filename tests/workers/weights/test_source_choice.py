@@ -10,8 +10,10 @@ from workers.weights.peers.source_choice import (
     BUSY_TRIES,
     LAG_CHUNKS,
     LAG_S,
+    LEAST_SILENCE_S,
     LOOK_S,
     PROBE_CHUNKS,
+    SILENT_CHUNKS,
     STRANGE_S,
     Answers,
     Ask,
@@ -28,6 +30,7 @@ from workers.weights.peers.source_choice import (
     choose,
     choose_after_failure,
     look_is_due,
+    silence_s,
 )
 
 CHUNK = 1000
@@ -54,6 +57,7 @@ SLOW = round(USUAL * LOOK_S / 2) - 1
 ALONE = replace(VIEW, others=(), peers=1)
 AT_STORE = replace(VIEW, source=THE_STORE, others=(), peers=0)
 LATE = NOW_S - STRANGE_S
+LATE_S = 7.5
 
 
 @pytest.mark.parametrize(
@@ -76,19 +80,31 @@ def test_a_better_source_is_asked_for_when_the_rate_is_not_the_usual_one(view: S
     assert choose(view, NOW_S) == expected
 
 
-@pytest.mark.parametrize(("peers", "patience_s"), [(1, 15.0), (2, 20.0), (3, 25.0)])
+@pytest.mark.parametrize(("peers", "patience_s"), [(1, 5.0), (2, 7.5), (3, 10.0), (8, 22.5)])
 def test_a_source_that_has_nothing_to_give_is_left_sooner_the_nearer_it_is_to_the_store(
     peers: int, patience_s: float
 ) -> None:
-    starved = replace(VIEW, starved=True, peers=peers, looked_s=NOW_S, bytes=0)
+    starved = replace(VIEW, starved=True, peers=peers, looked_s=NOW_S, bytes=0, others=())
     assert choose(replace(starved, fed_s=NOW_S - patience_s), NOW_S) == Stay()
     choice = choose(replace(starved, fed_s=NOW_S - patience_s - 0.1), NOW_S)
-    assert choice == Drop("a", f"a has had nothing to give for {patience_s + 0.1:.1f} s")
+    assert choice == Drop("a", f"a has had nothing to give for {patience_s + 0.1:.1f} s", dry=True)
     assert choose(replace(starved, starved=False, fed_s=0.0), NOW_S) == Stay(), "it gives again"
+
+
+def test_a_silent_peer_counts_as_dead_in_the_time_that_its_rate_allows() -> None:
+    assert silence_s(0.0, 5.0) == 5.0, "nothing is known of it"
+    assert silence_s(0.001, 5.0) == LEAST_SILENCE_S
+    assert silence_s(0.1, 5.0) == 0.1 * SILENT_CHUNKS
+    assert silence_s(2.0, 5.0) == 5.0
+    assert silence_s(0.001, 0.5) == 0.5, "the deadline that is set is never exceeded"
 
 
 def answers(rate: float = USUAL, **landed: int | None) -> Answers:
     return Answers(rate, VIEW.next, landed)
+
+
+def late_answers(**landed: int | None) -> Answers:
+    return Answers(0.0, VIEW.next, landed, late=True)
 
 
 NEAR = VIEW.next + LAG_CHUNKS
@@ -125,6 +141,36 @@ CRAWL = CHUNK * 1.0
 )  # fmt: skip
 def test_a_slow_peer_is_left_for_one_that_is_really_further(told: Answers, expected: Choice) -> None:
     assert choose(replace(VIEW, answers=told), NOW_S) == expected
+
+
+STARVED = replace(VIEW, starved=True, fed_s=NOW_S - LATE_S - 0.1, looked_s=NOW_S, bytes=0)
+"""Nothing has come for longer than from an honest source, and for less than the patience with three peers."""
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        pytest.param(replace(STARVED, fed_s=NOW_S - LATE_S), Stay(), id="an honest source may do so"),
+        pytest.param(STARVED, Ask(late=True), id="too long: do others have more"),
+        pytest.param(replace(STARVED, current=False), Stay(), id="they are being asked"),
+        pytest.param(
+            replace(STARVED, answers=late_answers(a=100, b=100, c=101)),
+            Switch("c", "has nothing to give, c has", dry=True),
+            id="one has a chunk more",
+        ),
+        pytest.param(
+            replace(STARVED, answers=late_answers(a=100, b=None)),
+            Drop("b", "b does not answer"),
+            id="one is dead",
+        ),
+        pytest.param(replace(STARVED, answers=late_answers(a=100, b=100, c=100)), Stay(), id="all wait for the same"),
+        pytest.param(
+            replace(STARVED, fed_s=NOW_S, answers=late_answers(a=100, b=100, c=999)), Stay(), id="bytes came meanwhile"
+        ),
+    ],
+)
+def test_a_source_that_has_nothing_to_give_is_left_at_once_for_one_that_has(view: SourceView, expected: Choice) -> None:
+    assert choose(view, NOW_S) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Promises of the stage: one copy, changed from version to version in place, whole or nothing."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from echo_queue.errors import ServiceError
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Manifest
 from echo_queue.weights.delta import BadDelta
+from echo_queue.weights.reader import OlderVersion
 from tests.workers.publications import Bytes, Publications, holds, model
 from workers.weights.staging import BadStage, Stage
 
@@ -96,6 +98,43 @@ def test_routes_that_lead_elsewhere_are_refused(learner: Publications) -> None:
         with pytest.raises(BadStage, match=what):
             stage.apply(routes, manifest, learner.parts(routes), None)
         assert stage.have is None
+
+
+def test_nobody_goes_back_to_an_older_version_unless_its_lineage_is_newer(learner: Publications) -> None:
+    stage = Stage()
+    old = learner.manifest(learner.publish(3))
+    learner.drift()
+    new = learner.manifest(learner.publish(4))
+    lead(stage, learner, new)
+    with pytest.raises(OlderVersion, match=r"1\.3 is older than 1\.4"):
+        weights.find_path(learner.store, stage.have, old, learner.verifier)
+    routes = weights.find_path(learner.store, None, old, learner.verifier)
+    for _ in range(2):
+        with pytest.raises(OlderVersion, match=r"1\.3 is older than 1\.4"):
+            stage.apply(routes, old, learner.parts(routes), None)
+        assert stage.have is None or stage.have[0] == new.version
+        stage.forget()  # what was staged once counts, also if nothing is staged any more
+    restarted = learner.manifest(learner.publish(0, lineage=2))
+    lead(stage, learner, restarted)
+    assert stage.have == (restarted.version, restarted.root)
+
+
+def test_an_anchor_that_needs_what_is_here_is_refused(learner: Publications) -> None:
+    """It would lead to the right weights here, and nowhere else."""
+    stage = Stage()
+    lead(stage, learner, learner.manifest(learner.publish(0)))
+    learner.drift()
+    manifest = learner.manifest(learner.publish(1))
+    false = replace(manifest.route, base=None, base_root=None)
+    with pytest.raises(BadDelta, match="there is no tensor"):
+        stage.apply((false,), manifest, learner.parts((false,)), None)
+
+
+def test_a_route_that_brings_a_piece_twice_is_refused_before_the_piece_is_made_again(learner: Publications) -> None:
+    manifest = learner.manifest(learner.publish(0))
+    twice = replace(manifest.route, parts=manifest.route.parts * 2)
+    with pytest.raises(BadDelta, match="more elements than the tensor has"):
+        Stage().apply((twice,), manifest, learner.parts((twice,)), None)
 
 
 def test_a_base_model_is_adopted_bit_for_bit(learner: Publications) -> None:

@@ -12,6 +12,7 @@ from echo_queue.errors import DeadlineError
 from echo_queue.records import Published, Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Route, Signer, read_manifest
+from echo_queue.weights.reader import OlderVersion
 from echo_queue.weights.reader import fetch_parts as parts_of
 from learner.publication import signing_key
 from tests.queue.clients import Clients
@@ -331,6 +332,24 @@ def test_a_worker_that_no_learner_tells_whom_to_trust_says_so(harness: Begin) ->
     run = harness(queue={"stall_deadline_s": 0.5, "lease_s": 1.0})
     with pytest.raises(DeadlineError, match="start the learner"):
         pin(run.config, Clients.connected_as(run.config, "worker"), NO_SHUTDOWN)
+
+
+def test_an_old_pointer_that_redis_names_again_takes_no_worker_back(follow: Follow) -> None:
+    """Somebody who may write to Redis sets the pointer back to a version whose objects are still stored."""
+    following = follow()
+    run, old = following.run, following.publish(1)
+    with following as watcher:
+        newest = following.publish(2)
+        with awaited(watcher, Version(1, 2)):
+            pass
+        asked = len(following.transport.asked)
+        pointer = {"number": old.version.number, "manifest": old.manifest, "digest": old.digest}
+        run.queue.client.hset(run.queue.keys.published, mapping=pointer)
+        wait_until(lambda: isinstance(watcher._failure, OlderVersion), "the old pointer to be refused")
+        assert not watcher.staged and following.copy.have is not None
+        assert following.copy.have[0] == newest.version and len(following.transport.asked) == asked
+        with awaited(watcher, following.publish(4).version) as staged:
+            assert holds(dict(staged.tensors), staged.manifest)
 
 
 def test_what_another_version_points_to_is_not_staged(follow: Follow) -> None:

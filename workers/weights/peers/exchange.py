@@ -16,6 +16,7 @@ from echo_queue.storage.object_store import ObjectStore
 from workers.weights.cache.caching_transport import CachingTransport, open_part_cache
 from workers.weights.cache.part_cache import PartCache
 from workers.weights.cache.sources import StoreSource, worker_leaving
+from workers.weights.peers.peer_addresses import PeerAddresses, Refused
 from workers.weights.peers.peer_auth import PeerAuth
 from workers.weights.peers.peer_history import PeerHistory
 from workers.weights.peers.peer_source import PeerSource
@@ -58,8 +59,11 @@ class PeerExchange(CachingTransport):
         self._history = PeerHistory()
         self._tokens = PeerAuth(secret) if settings.peers and secret else None
         self._server: PeerServer | None = None
-        if self._tokens is not None and settings.reachable:
-            self._server = self._serve(self._tokens)
+        if self._tokens is not None:
+            own = own_host(self._directory)
+            self._addresses = PeerAddresses(settings.peer_networks, own)
+            if settings.reachable:
+                self._server = self._serve(self._tokens, own)
 
     @property
     def sent(self) -> int:
@@ -134,7 +138,7 @@ class PeerExchange(CachingTransport):
         peer = self._history.peers.get(known)
         if peer is None:
             assert self._tokens is not None
-            peer = PeerSource(known, self._worker, self._tokens, self._settings.chunk_deadline_s)
+            peer = PeerSource(known, self._worker, self._tokens, self._addresses, self._settings.chunk_deadline_s)
             self._history.peers[known] = peer
         return peer
 
@@ -145,9 +149,10 @@ class PeerExchange(CachingTransport):
 
     # Serving ----------------------------------------------------------------------------------------------------------
 
-    def _serve(self, tokens: PeerAuth) -> PeerServer:
+    def _serve(self, tokens: PeerAuth, own: str) -> PeerServer:
         settings = self._settings
-        host = settings.peer_host or own_host(self._directory)
+        host = settings.peer_host or own
+        self._check_own(host)
         where = ("::" if ":" in host else "") if settings.peer_host else host
         try:
             server = PeerServer(
@@ -164,6 +169,16 @@ class PeerExchange(CachingTransport):
         server.start()
         self.address = f"[{host}]:{server.port}" if ":" in host else f"{host}:{server.port}"
         return server
+
+    def _check_own(self, host: str) -> None:
+        """Raises `ServiceError` for an address of this worker to which no peer would connect."""
+        try:
+            self._addresses.place_of(f"[{host}]:1" if ":" in host else f"{host}:1")
+        except OSError:
+            return  # the name may be known to the peers alone
+        except Refused as error:
+            fix = "name another one, or its network in weights.peer_networks of all workers"
+            raise ServiceError(Problem("weights.peer_host", str(error), fix)) from None
 
 
 def own_host(peers: PeerDirectory) -> str:

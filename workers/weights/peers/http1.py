@@ -1,5 +1,6 @@
 """The subset of HTTP/1.1 that peers speak. Deadlines cover whole messages, so that a trickle of bytes extends none.
 
+    EQ1 {expires} {mark}               the server's greeting (`peer_auth`), its first words on every connection
     GET /parts/{key}?from={chunk}      the part's bytes from that chunk on, each as soon as the server has it
     HEAD /parts/{key}?from={chunk}     X-Landed: the first chunk from there on that the server does not have yet
 

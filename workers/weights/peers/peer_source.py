@@ -1,9 +1,10 @@
 """A peer as a source: another worker, which is asked for a part over HTTP and sends its chunks in order.
 
+- Nothing is sent before the server has proved that it is the peer that it is said to be.
 - No peer is trusted: a chunk counts when `PartFile.write` has compared it, and any other input (a wrong length, fewer
   bytes, no HTTP) ends the read with a `SourceFailed` that gives the reason.
 - A silent peer is asked on another connection how far it is. One that answers is waiting itself, and may go on waiting;
-  one that does not answer is dead, and has cost one deadline.
+  one that does not answer is dead. The deadline for both follows the rate at which its chunks came (`silence_s`).
 """
 
 import socket
@@ -14,14 +15,27 @@ from echo_queue.queue import Upstream
 from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import BadSource, SourceFailed
 from workers.weights.peers.http1 import Answer, Garbled, Gone, Silent, Wire, parse_answer, path_of, request_head
+from workers.weights.peers.peer_addresses import PeerAddresses, Refused
 from workers.weights.peers.peer_auth import PeerAuth
+from workers.weights.peers.peer_auth import Refused as NoPeer
+from workers.weights.peers.source_choice import silence_s
 
 PEER = "peer"
 CONNECT_S = 2.0
+FADE = 0.75
+"""The share that the past keeps in a peer's pace when a further chunk has come."""
 
 
 class UnreachablePeer(SourceFailed):
-    """No connection to the peer could be made."""
+    """No connection to the peer could be made, or whoever answers at its address is not that peer."""
+
+
+class SilentPeer(SourceFailed):
+    """The peer does not answer in time: it is dead, frozen or cut off, or its machine is too busy."""
+
+
+class DryPeer(SourceFailed):
+    """The peer answers, but gives nothing."""
 
 
 class BusyPeer(SourceFailed):
@@ -37,19 +51,25 @@ class PeerSource:
 
     kind = PEER
 
-    def __init__(self, upstream: Upstream, worker: str, tokens: PeerAuth, deadline_s: float) -> None:
+    def __init__(
+        self, upstream: Upstream, worker: str, tokens: PeerAuth, addresses: PeerAddresses, deadline_s: float
+    ) -> None:
         self.name = upstream.worker
         self._address = upstream.address
         self._worker = worker
         self._tokens = tokens
+        self._addresses = addresses
         self._deadline_s = deadline_s
         self._idle: list[Wire] = []
+        self._pace = 0.0
+        """Seconds for each byte, the waits for its own source included; 0: not known."""
 
     def chunks(self, file: PartFile) -> Iterator[int]:
         part, index = file.part, file.next
-        room = memoryview(bytearray(part.chunk_bytes))
+        room = memoryview(bytearray(min(part.chunk_bytes, part.size)))
         wire: Wire | None
-        wire, answer = self._ask("GET", file, self._deadline_s)
+        wire, answer = self._ask("GET", file, self._silence_s(file))
+        asked_s = time.monotonic()
         try:
             if answer.length != part.size - part.start(index):
                 raise BadSource(f"{self.name} announced {answer.length} bytes from chunk {index} on")
@@ -58,6 +78,9 @@ class PeerSource:
                 yield from self._receive(wire, file, index, chunk)
                 if not file.write(index, chunk):
                     raise BadSource(f"{self.name} served a bad chunk: {index} of {part.key}")
+                now = time.monotonic()
+                self._learn(part.length(index), now - asked_s)
+                asked_s = now
                 yield part.length(index)
                 index += 1
             self._idle.append(wire)
@@ -71,7 +94,7 @@ class PeerSource:
     def landed(self, file: PartFile) -> int | None:
         """Asks for the first chunk from `file.next` on that the peer lacks; None if it does not answer."""
         try:
-            wire, answer = self._ask("HEAD", file, self._deadline_s / 2, fresh=True)
+            wire, answer = self._ask("HEAD", file, self._silence_s(file) / 2, fresh=True)
         except SourceFailed:
             return None
         wire.close()
@@ -83,15 +106,25 @@ class PeerSource:
 
     def _receive(self, wire: Wire, file: PartFile, index: int, rest: memoryview) -> Iterator[int]:
         """Fills `rest`. A peer that has the chunk must deliver it within a deadline; one that waits for it may wait."""
-        half_s = self._deadline_s / 2
+        pause_s = self._silence_s(file) / 4
         overdue_s = 0.0
-        while (got := wire.receive(rest, half_s)) < len(rest):
+        while (got := wire.receive(rest, pause_s)) < len(rest):
             rest = rest[got:]
             has = self.landed(file)
-            overdue_s = overdue_s + half_s if has is not None and has > index else 0.0
-            if has is None or overdue_s >= self._deadline_s:
-                raise SourceFailed(f"{self.name} is silent")
+            if has is None:
+                raise SilentPeer(f"{self.name} is silent")
+            overdue_s = overdue_s + pause_s if has > index else 0.0
+            if overdue_s >= self._deadline_s:
+                raise DryPeer(f"{self.name} does not send what it has")
             yield 0
+            pause_s = min(2 * pause_s, self._deadline_s / 4)
+
+    def _silence_s(self, file: PartFile) -> float:
+        return silence_s(self._pace * file.part.chunk_bytes, self._deadline_s)
+
+    def _learn(self, length: int, took_s: float) -> None:
+        pace = took_s / length
+        self._pace = FADE * self._pace + (1 - FADE) * pace if self._pace else pace
 
     def _ask(self, method: str, file: PartFile, deadline_s: float, fresh: bool = False) -> tuple[Wire, Answer]:
         path = path_of(file.part.key, file.next)
@@ -100,7 +133,7 @@ class PeerSource:
         wire: Wire | None = None
         while True:
             known = None if fresh or wire is not None else self._kept()
-            wire = known or self._connect(deadline_s)
+            wire = known or self._connect(max(0.0, give_up - time.monotonic()))
             try:
                 wire.send(head, deadline_s)
                 answer = wire.head(max(0.0, give_up - time.monotonic()))
@@ -113,7 +146,7 @@ class PeerSource:
                     raise SourceFailed(f"{self.name} went away: {error}") from None
             except Silent:
                 wire.close()
-                raise SourceFailed(f"{self.name} did not answer within {deadline_s:g} s") from None
+                raise SilentPeer(f"{self.name} did not answer within {deadline_s:g} s") from None
             except Garbled as error:
                 wire.close()
                 raise BadSource(f"{self.name} answered no HTTP of ours: {error}") from None
@@ -135,9 +168,19 @@ class PeerSource:
         return answer
 
     def _connect(self, deadline_s: float) -> Wire:
-        host, _, port = self._address.rpartition(":")
+        """Connects, and waits for the peer's greeting."""
+        give_up = time.monotonic() + deadline_s
         try:
-            place = (host.strip("[]"), int(port))
-            return Wire(socket.create_connection(place, timeout=min(CONNECT_S, deadline_s)))
-        except (OSError, ValueError, OverflowError) as error:
+            place = self._addresses.place_of(self._address)
+            wire = Wire(socket.create_connection(place, timeout=min(CONNECT_S, deadline_s)))
+        except (OSError, Refused) as error:
             raise UnreachablePeer(f"{self.name} cannot be reached at {self._address}: {error}") from None
+        try:
+            self._tokens.check_greeting(wire.head(give_up - time.monotonic()) or b"", self.name)
+        except Silent:
+            wire.close()
+            raise SilentPeer(f"{self.name} says nothing at {self._address}") from None
+        except (Garbled, Gone, NoPeer):
+            wire.close()
+            raise UnreachablePeer(f"{self._address} is not the peer {self.name}") from None
+        return wire

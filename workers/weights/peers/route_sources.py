@@ -4,7 +4,8 @@ The clocks, counters and threads are here; `source_choice` decides from values a
 
 - A peer that dies, is silent, stays busy or lies is dropped for this route, and the next one is read. A peer that has
   served a bad chunk is never asked again, and is reported. A peer that cannot be reached is reported too, and is not
-  asked for a while.
+  asked for a while. The same holds for one that had nothing to give, once another source has given the bytes at once:
+  if none does, they all waited for the same. A silent peer may be asked again after one deadline.
 - A thread of its own asks other sources how far they are, so that bytes go on coming meanwhile.
 """
 
@@ -20,7 +21,7 @@ from echo_queue.queue.types import Complaint
 from workers.weights.cache.part_file import PartFile
 from workers.weights.cache.sources import RouteSources, Source, SourceFailed, StoreSource
 from workers.weights.peers.peer_history import PeerHistory, Rate
-from workers.weights.peers.peer_source import BusyPeer, PeerSource, UnreachablePeer
+from workers.weights.peers.peer_source import BusyPeer, DryPeer, PeerSource, SilentPeer, UnreachablePeer
 from workers.weights.peers.source_choice import (
     PROBE_CHUNKS,
     Answers,
@@ -42,7 +43,7 @@ from workers.weights.peers.source_choice import (
 log = logging.getLogger(__name__)
 
 SHUN_S = 60.0
-"""The time for which a peer that could not be reached is not asked again."""
+"""The time for which a peer that could not be reached, or gave nothing, is not asked again."""
 
 
 @dataclass
@@ -96,6 +97,10 @@ class PeerRouteSources(RouteSources):
         self._complain = complain
         self._chunk_deadline_s = chunk_deadline_s
         self._dropped: set[str] = set()
+        self._dry: set[str] = set()
+        """The peers that were left because they gave nothing, until another source gives or fails to give in time."""
+        self._dry_s = 0.0
+        """When the last of them was left."""
         self._peers: list[PeerSource] = []
         self._usual = 0.0
         self._rate = Rate(time.monotonic())
@@ -164,12 +169,21 @@ class PeerRouteSources(RouteSources):
         self._rate.count(length, now)
         self._looked_bytes += length
         if length:
+            self._judge_dry(source.name, now)
             self._fed_s, self._store_failures = now, 0
             self._busy_tries, self._busy_s = 0, 0.0
         else:  # a source that waits for its own source is not slow: patience_s limits it, not a rate
             self._look_again_from(now)
         if self._probe is not None and source is self._probe.source:
             self._probe.count(length, now)
+
+    def _judge_dry(self, giver: str, now: float) -> None:
+        """Shuns and reports the peers that gave nothing, if `giver` gave within a deadline of the last one's end."""
+        dry, self._dry = self._dry - {giver}, set()
+        if now - self._dry_s <= self._chunk_deadline_s:
+            for name in sorted(dry):
+                self._history.shunned[name] = now + SHUN_S
+                self._complain(name, "dry")
 
     def _look_again_from(self, now: float) -> None:
         self._looked_s, self._looked_bytes = now, 0
@@ -208,23 +222,23 @@ class PeerRouteSources(RouteSources):
     def _act(self, choice: Choice, source: Source, file: PartFile, rate: float) -> None:
         """Carries out a choice made after a read of `source`, whose rate was `rate` bytes/s since the last check."""
         match choice:
-            case Ask():
-                self._asking = True
-                threading.Thread(target=self._ask, args=(source, file, rate), name="ask peers", daemon=True).start()
+            case Ask(late):
+                self._asking, about = True, (source, file, rate, late)
+                threading.Thread(target=self._ask, args=about, name="ask peers", daemon=True).start()
             case Probe(name):
                 self._probed.add(name)
                 self._probe = RunningProbe(self._named(name), rate, time.monotonic())
             case EndProbe():
                 self._end_probe()
-            case Switch(name, why):
+            case Switch(name, why, dry):
                 self._end_probe()
                 chosen, slow = self._named(name), self._peers[0]
-                self.failed(slow, file, SourceFailed(f"{slow.name} {why}"))
+                self.failed(slow, file, (DryPeer if dry else SourceFailed)(f"{slow.name} {why}"))
                 if chosen is not self._store:
                     self._peers.sort(key=lambda peer: peer is not chosen)
-            case Drop(name, why) if name == source.name:
-                self.failed(source, file, SourceFailed(why))
-            case Drop(name, _):
+            case Drop(name, why, dry) if name == source.name:
+                self.failed(source, file, (DryPeer if dry else SourceFailed)(why))
+            case Drop(name):
                 self._dropped.add(name)
                 self._peers = [peer for peer in self._peers if peer.name != name]
 
@@ -248,26 +262,34 @@ class PeerRouteSources(RouteSources):
             self._look_again_from(time.monotonic() + choice.pause_s)  # the pause does not count as slowness
             return choice.pause_s
         log.info("dropped a peer, reading the next source: %s", why)
+        now = time.monotonic()
         self._peers.remove(peer)
-        self._dropped.add(peer.name)
         self._busy_tries, self._busy_s = 0, 0.0
-        self._fed_s = time.monotonic()
-        self._look_again_from(self._fed_s)
+        self._look_again_from(now)
+        if isinstance(why, DryPeer):  # the time without bytes goes on: it is a budget for all sources
+            self._dry.add(peer.name)
+            self._dry_s = now
+        else:
+            self._fed_s = now
+        if isinstance(why, SilentPeer):
+            self._history.shunned[peer.name] = now + self._chunk_deadline_s
+        else:
+            self._dropped.add(peer.name)
         if why.bad:
             self._history.liars.add(peer.name)
             self._complain(peer.name, "bad")
         elif isinstance(why, UnreachablePeer):
-            self._history.shunned[peer.name] = time.monotonic() + SHUN_S
+            self._history.shunned[peer.name] = now + SHUN_S
             self._complain(peer.name, "unreachable")
         return 0.0
 
     # Probe thread -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, source: Source, file: PartFile, rate: float) -> None:
+    def _ask(self, source: Source, file: PartFile, rate: float, late: bool) -> None:
         """Probe thread: looks for a better source than `source`, once."""
         try:
             if isinstance(source, PeerSource):
-                self._ask_peers(source, file, rate)
+                self._ask_peers(source, file, rate, late)
             else:
                 self._ask_for_peers()
         except (DeadlineError, ServiceError) as error:
@@ -289,11 +311,11 @@ class PeerRouteSources(RouteSources):
             if self._first() is self._store:
                 self._take(joined)
 
-    def _ask_peers(self, source: PeerSource, file: PartFile, rate: float) -> None:
+    def _ask_peers(self, source: PeerSource, file: PartFile, rate: float, late: bool) -> None:
         """Probe thread: asks all peers of the route how far they are, and acts on their answers."""
         with self._lock:
             asked = [source, *self._peers[1:]]
-        answers = Answers(rate, file.next, {peer.name: peer.landed(file) for peer in asked})
+        answers = Answers(rate, file.next, {peer.name: peer.landed(file) for peer in asked}, late)
         with self._lock:
             while source is self._first():
                 choice = choose(self._view(source, file, answers=answers), time.monotonic())

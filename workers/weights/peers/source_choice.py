@@ -5,7 +5,10 @@
   makes a slow store slower.
 - A worker that reads the store asks now and then whether there is a peer that could serve it instead.
 - A busy peer is asked again at the time that it names, for at most one deadline of a chunk; then the next one is read.
-- When a source has nothing to give, the workers nearest to it act first: patience grows with the length of the chain.
+- When a source has nothing to give, the workers nearest to the cause act first: patience grows with the length of the
+  chain. It is a budget for all sources together, which begins again only when bytes come. An honest source has left its
+  own within one deadline; so where another peer has more, one that has nothing for longer is left at once.
+- How soon a silent peer counts as dead follows from the rate at which its chunks came before.
 """
 
 from collections.abc import Mapping
@@ -23,6 +26,12 @@ PROBE_CHUNKS = 8
 STRANGE_S = 5.0
 """The store is not probed before this time has passed, as long as the usual rate is unknown."""
 BUSY_TRIES = 3
+SILENT_CHUNKS = 16
+"""A peer counts as dead if nothing is heard of it for the time in which so many chunks came from it before."""
+LATE = 1.5
+"""The deadlines after which a source that has nothing is left for one that has: its own source costs it one."""
+LEAST_SILENCE_S = 1.0
+"""No peer counts as dead before this time: a busy machine may stand still for a moment."""
 BUSY_PAUSE_S = 0.5
 """The pause for a busy peer that does not say when to ask again."""
 
@@ -88,6 +97,8 @@ class Answers:
     """The first chunk that was missing here when they were asked."""
     landed: Mapping[str, int | None] = field(default_factory=dict)
     """Maps each source to the first chunk that it lacks; None: it did not answer."""
+    late: bool = False
+    """True if they were asked because no bytes had come for long, and not because the source is slow."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,12 @@ class Stay:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask the peers how far they are, or the queue for peers while the store is read; then choose again."""
+    """Ask the peers how far they are, or the queue for peers while the store is read; then choose again.
+
+    `late`: no bytes have come for long.
+    """
+
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,18 +130,20 @@ class EndProbe:
 
 @dataclass(frozen=True)
 class Switch:
-    """Read from this source instead, and drop the one that was read before."""
+    """Read from this source instead, and drop the one that was read before. `dry`: that one had nothing to give."""
 
     source: str
     why: str
+    dry: bool = False
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Read this source no more for this route."""
+    """Read this source no more for this route. `dry`: it had nothing to give."""
 
     source: str
     why: str
+    dry: bool = False
 
 
 Choice = Stay | Ask | Probe | EndProbe | Switch | Drop
@@ -134,10 +152,12 @@ Choice = Stay | Ask | Probe | EndProbe | Switch | Drop
 def choose(view: SourceView, now_s: float) -> Choice:
     """Chooses the action after a read, or once the answers to `Ask` have come."""
     if view.answers is not None:
-        return _after_answers(view, view.answers, now_s)
+        return (_after_late_answers if view.answers.late else _after_answers)(view, view.answers, now_s)
     starved_s = now_s - view.fed_s
     if view.starved and starved_s > patience_s(view):
-        return Drop(view.source, f"{view.source} has had nothing to give for {starved_s:.1f} s")
+        return Drop(view.source, f"{view.source} has had nothing to give for {starved_s:.1f} s", dry=True)
+    if view.starved and _is_late(view, now_s) and view.current and view.others and view.probe is None:
+        return Ask(late=True)
     if view.probe is not None:
         return _after_probe(view, view.probe)
     if look_is_due(view, now_s) and not _is_settled(view, now_s):
@@ -151,8 +171,20 @@ def look_is_due(view: SourceView, now_s: float) -> bool:
 
 
 def patience_s(view: SourceView) -> float:
-    """Returns the time for which a source may have nothing to give; it is longer further down the chain."""
-    return (2 + view.peers) * view.chunk_deadline_s
+    """Returns the time for which no bytes may come from any source; it is longer further down the chain."""
+    return (1 + view.peers) / 2 * view.chunk_deadline_s
+
+
+def silence_s(chunk_s: float, chunk_deadline_s: float) -> float:
+    """Returns the time after which a silent peer counts as dead. `chunk_s`: seconds for one chunk; 0: not known."""
+    if not chunk_s:
+        return chunk_deadline_s
+    return min(max(SILENT_CHUNKS * chunk_s, LEAST_SILENCE_S), chunk_deadline_s)
+
+
+def _is_late(view: SourceView, now_s: float) -> bool:
+    """Returns whether no bytes have come for longer than an honest source has nothing to give."""
+    return now_s - view.fed_s > LATE * view.chunk_deadline_s
 
 
 def _is_settled(view: SourceView, now_s: float) -> bool:
@@ -187,6 +219,16 @@ def _after_answers(view: SourceView, answers: Answers, now_s: float) -> Choice:
     unsure = not view.usual or answers.rate >= view.usual / 2
     if view.peers == 1 and not (unsure and now_s - view.began_s < STRANGE_S):
         return _probe(view, THE_STORE)
+    return Stay()
+
+
+def _after_late_answers(view: SourceView, answers: Answers, now_s: float) -> Choice:
+    for other in view.others:
+        landed = answers.landed.get(other, answers.next)
+        if landed is None:
+            return Drop(other, f"{other} does not answer")
+        if landed > answers.next and _is_late(view, now_s):
+            return Switch(other, f"has nothing to give, {other} has", dry=True)
     return Stay()
 
 

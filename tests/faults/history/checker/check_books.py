@@ -50,7 +50,8 @@ def keeps(audit: Audit) -> bool:
     """The identity, reckoned from the counts."""
     placed = audit.tasks + audit.replay + audit.dead
     whole = audit.submitted == audit.backlog + audit.trained + placed
-    return whole and audit.open == placed and audit.in_flight == audit.leased and audit.lost == 0
+    listed = audit.ready + audit.in_hand == audit.replay and audit.in_flight == audit.leases == audit.leased
+    return whole and listed and audit.open == placed and audit.lost == 0
 
 
 def identity(evidence: Evidence) -> Iterator[Violation]:

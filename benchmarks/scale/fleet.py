@@ -1,0 +1,60 @@
+"""The process of the waiting workers: all of them in one thread. Tasks whose groups are whole go to the flow's process.
+
+python -m benchmarks.scale.fleet LOAD DESCRIPTOR
+"""
+
+import gc
+import os
+import sys
+
+import orjson
+
+from benchmarks.scale.hub import Hub, take_over
+from benchmarks.scale.load import Load, answer, configuration
+from benchmarks.scale.waiting_worker import WaitingWorker
+from echo_queue.records import Task, Version
+
+STARTS_PER_S = 400
+
+
+def main() -> None:
+    load, flow = Load.read(sys.argv[1]), int(sys.argv[2])
+    hub = take_over()
+    config = configuration(load.batch, load.staleness)
+
+    def complete(worker: str, version: Version, task: Task) -> None:
+        words = {
+            "worker": worker,
+            "version": [*version],
+            "task": [task.id, task.set, task.epoch, task.index, task.attempt],
+        }
+        os.write(flow, orjson.dumps(words) + b"\n")
+
+    started: list[WaitingWorker] = []
+
+    def start() -> None:
+        for number in range(max(1, load.workers)):
+            worker = WaitingWorker(hub, config, f"worker-{number}", load, complete)
+            worker.start()
+            started.append(worker)
+            hub.sleep(1 / STARTS_PER_S)
+
+    hub.spawn(start)
+    hub.spawn(lambda: _answer(hub, started))
+    gc.freeze()
+    hub.run()
+
+
+def _answer(hub: Hub, started: list[WaitingWorker]) -> None:
+    """Answers each line of the parent with the number of workers started; ends the process with its input."""
+    hub.watch(sys.stdin.fileno())
+    while True:
+        hub.wait_readable(sys.stdin.fileno())
+        if not os.read(sys.stdin.fileno(), 4096):
+            hub.stop()
+            return
+        answer({"started": len(started)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A worker without engine, weights and prompts: the real threads' loops over the queue, as greenlets of one hub.
+
+`WeightWatcher.run`, `TaskLeaser.run` and `LeaseKeeper.run` are those of `workers`; what they wait for and in which
+words is theirs. The stand-ins here take the place of what sends nothing to Redis. A group is "generated" by waiting,
+then the task is handed to the process that completes it (`flow.py`).
+"""
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from benchmarks.scale.hub import Hub
+from benchmarks.scale.hub_client import HubClient
+from benchmarks.scale.load import Load
+from echo_queue.config import Config
+from echo_queue.queue import Caller, Peer, PeerDirectory, WorkerQueue
+from echo_queue.records import BASE, PromptRow, Published, Task, Version
+from echo_queue.submission.shards import ShardReader
+from workers.held_leases import HeldLeases
+from workers.lease_keeper import LeaseKeeper
+from workers.leaser import TaskLeaser
+from workers.prompt_encoder import PromptEncoder
+from workers.weights.fetch import FetchedVersion, VersionFetcher
+from workers.weights.weight_watcher import WeightWatcher
+
+POLL_S = 0.05
+ROOM_SHARE = 4
+"""As in `workers/rollout_loop.py`: groups are leased once there is room for 1/4 of the most that may run."""
+PROMPT = np.zeros(1, dtype=np.int32)
+Complete = Callable[[str, Version, Task], None]
+
+
+class Stage:
+    """Stands in for `workers.weights.staging.Stage`: nothing else uses it, so nobody waits for it."""
+
+    def wait_turn(self, wanted: Callable[[], bool]) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class Fetcher:
+    """Stands in for `VersionFetcher`: a version arrives after a while, from peers that the queue named."""
+
+    def __init__(self, hub: Hub, load: Load, directory: PeerDirectory, peer: Peer) -> None:
+        self.stage = Stage()
+        self.on_staged: Callable[[Published], object] = lambda published: None
+        self._hub, self._load, self._directory, self._peer = hub, load, directory, peer
+
+    def fetch(self, published: Published) -> FetchedVersion:
+        if self._load.joins:
+            self._directory.join(self._peer, f"weights/{published.version.lineage}/{published.version.number}/delta")
+        self._hub.sleep(random.uniform(0, self._load.fetch_s))
+        return FetchedVersion(published, cast(Any, None), (), {})
+
+    def apply(self, fetched: FetchedVersion) -> None:
+        self.on_staged(fetched.published)
+
+
+class WaitingWorker:
+    """One worker `name`. `complete` hands over a task whose group is whole."""
+
+    def __init__(self, hub: Hub, config: Config, name: str, load: Load, complete: Complete) -> None:
+        caller = Caller(HubClient(hub, load.port), config.run.name)
+        self._hub, self._name, self._load, self._complete = hub, name, load, complete
+        self._held, self._serving = HeldLeases(), BASE
+        self._engine = SimpleNamespace(name="waiting", version=BASE, sampled=0)
+        queue = WorkerQueue(caller)
+        self._leaser = TaskLeaser(
+            config,
+            name,
+            queue,
+            prompts=cast(PromptEncoder, SimpleNamespace(encode=lambda row: PROMPT)),
+            shards=cast(ShardReader, SimpleNamespace(row=lambda task: PromptRow("", {}))),
+            held=self._held,
+            serving=lambda: self._serving,
+        )
+        self._keeper = LeaseKeeper(
+            queue,
+            name,
+            cast(Any, self._engine),
+            self._held,
+            every_s=config.telemetry.heartbeat_s,
+            accepted=lambda: 0,
+            fetched={},
+        )
+        fetcher = Fetcher(hub, load, PeerDirectory(caller), Peer(name, "default", f"{name}:1", rate=1_000_000))
+        fetcher.on_staged = self._serve
+        self._watcher = WeightWatcher(queue, cast(VersionFetcher, fetcher), None)
+
+    def start(self) -> None:
+        self._hub.spawn(self._watcher.run)
+        self._hub.spawn(self._leaser.run)
+        self._hub.spawn(self._loop)
+        if self._load.beats:
+            self._hub.spawn(self._keeper.run)
+
+    def _serve(self, published: Published) -> None:
+        self._serving = self._engine.version = published.version
+        if self._load.beats:
+            self._keeper.serve(published, 0.0)
+
+    def _loop(self) -> None:
+        """Acts as `RolloutLoop`'s thread does towards the leaser."""
+        while not self._leaser.finished:
+            self._leaser.check()
+            self._keeper.check()
+            self._watcher.check()
+            room = self._load.groups - len(self._held)
+            for leased in self._leaser.exchange(room if ROOM_SHARE * room >= self._load.groups else 0):
+                for assignment in leased.assignments:
+                    self._begin(assignment.task)
+            self._leaser.wake.wait(1.0)
+            self._leaser.wake.clear()
+
+    def _begin(self, task: Task) -> None:
+        self._hub.spawn(lambda: self._generate(task))
+
+    def _generate(self, task: Task) -> None:
+        self._hub.sleep(self._load.generation_s * random.uniform(0.5, 1.5))
+        if self._held.drop([task.id]):
+            self._complete(self._name, self._serving, task)
+        self._leaser.wake.set()

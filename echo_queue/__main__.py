@@ -1,0 +1,3 @@
+from echo_queue.cli import main
+
+main()

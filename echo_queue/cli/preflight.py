@@ -1,0 +1,192 @@
+"""Finds what would end a run on this machine, before any process starts: model, packages, environment and prompts.
+
+It imports neither torch nor the user's code, which may take long: a reward function is looked up in the text of its
+module. What cannot be known that way is left to the roles, and to the first prompts (`queue/dead_causes.py`).
+"""
+
+import ast
+import difflib
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from echo_queue.config import Config
+from echo_queue.config.checks import NAMED
+from echo_queue.errors import EchoQueueError, Problem
+
+if TYPE_CHECKING:
+    from echo_queue.records import PromptRow
+
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
+"""Any of these files makes a folder one with a tokenizer."""
+GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")
+"""The keywords that every reward function gets, besides one for each column."""
+ANSWERS = ("answer", "solution")
+ENVIRONMENT_PACKAGES = {
+    "reasoning-gym": ("reasoning_gym", "environments"),
+    "math": ("math_verify", "environments"),
+    "poker": ("pyspiel", "environments"),
+    "verifiers": ("verifiers", "verifiers"),
+}
+"""Kind of environment → the package that it needs, and the extra that brings it."""
+
+
+class For(StrEnum):
+    """What this machine is to do in the run."""
+
+    run = "run"
+    worker = "worker"
+    learner = "learner"
+    submitter = "submitter"
+
+
+def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
+    """Yields everything that would end `role` here and can be known at once."""
+    yield from _model(config.model.base)
+    if role is not For.submitter:
+        yield from _packages(config, role)
+    function = None
+    if role in (For.run, For.worker):
+        function = _function(config)
+        if isinstance(function, Problem):
+            yield function
+    if role in (For.run, For.submitter):
+        yield from _prompts(config, function if isinstance(function, ast.AST) else None)
+
+
+def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
+    """Checks the first prompts; the others are checked when they are submitted."""
+    from echo_queue.submission.declaration import check_first_rows
+
+    try:
+        rows = check_first_rows(config)
+    except EchoQueueError as error:
+        yield from error.problems
+        return
+    if rows:
+        yield from _columns(config, function, _shared(rows))
+
+
+def _model(base: str) -> Iterator[Problem]:
+    folder = Path(base).expanduser()
+    if base == "init" or not (folder.exists() or _is_path(base)):
+        return
+    if not folder.is_dir():
+        what = f"{base} is no folder on this machine"
+        yield Problem("model.base", what, 'name a Hugging Face folder or a hub model such as "Qwen/Qwen3-0.6B"')
+    elif not (folder / "config.json").is_file():
+        yield Problem("model.base", f"{base} has no config.json", "name the folder of a Hugging Face model")
+    elif not any((folder / name).is_file() for name in TOKENIZERS):
+        yield Problem("model.base", f"{base} has no tokenizer", "copy the tokenizer's files into the folder")
+
+
+def _is_path(base: str) -> bool:
+    """Returns whether this can only be a folder: a hub name is `name` or `owner/name`."""
+    return base.startswith((".", "/", "~")) or base.count("/") > 1
+
+
+def _packages(config: Config, role: For) -> Iterator[Problem]:
+    from echo_queue.reporting import results
+
+    own = "worker,learner" if role is For.run else role
+    for package, where, extra in (
+        ("torch", role, own),
+        ("transformers", role, own),
+        *(_of_worker(config) if role is not For.learner else ()),
+    ):
+        if find_spec(package) is None:
+            what = f"needs the package {package}, which is not installed"
+            yield Problem(where, what, f"pip install 'echo-queue[{extra}]'")
+    if role is not For.worker and (missing := results.problem(config)):
+        yield missing
+
+
+def _of_worker(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yields (package, the key that needs it, the extra that brings it)."""
+    kind = config.environment.kind
+    if kind in ENVIRONMENT_PACKAGES:
+        package, extra = ENVIRONMENT_PACKAGES[kind]
+        yield package, "environment.kind", extra
+    if config.rollout.engine == "vllm":
+        yield "vllm", "rollout.engine", "vllm"
+
+
+def _function(config: Config) -> ast.AST | Problem | None:
+    """Returns the definition of the environment's function or class; None if its module's text does not tell."""
+    reference = config.environment.function
+    if config.environment.kind not in NAMED or ":" not in reference:
+        return None
+    module, _, name = reference.partition(":")
+    first, *rest = module.split(".")
+    spec = PathFinder.find_spec(first, [str(Path.cwd()), *sys.path])
+    if spec is None:
+        what = f"there is no module {first}, neither in {Path.cwd()} nor among the installed packages"
+        return Problem("environment.function", what, "start the command in the folder of that file, or install it")
+    file = _file(Path(spec.origin or ""), rest)
+    return None if file is None else _definition(file, name)
+
+
+def _file(origin: Path, rest: Sequence[str]) -> Path | None:
+    if rest:
+        origin = origin.parent.joinpath(*rest).with_suffix(".py")
+    return origin if origin.suffix == ".py" and origin.is_file() else None
+
+
+def _definition(file: Path, name: str) -> ast.AST | Problem | None:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        return Problem("environment.function", f"{file} is not Python: {error}", "fix that line")
+    names: dict[str, ast.AST] = {}
+    for node in tree.body:
+        names |= dict.fromkeys(_names(node), node)
+    if name in names:
+        return names[name]
+    if "*" in names or any(isinstance(node, ast.If | ast.Try | ast.With | ast.For) for node in tree.body):
+        return None
+    near = difflib.get_close_matches(name, names, n=1)
+    fix = f"did you mean {near[0]}?" if near else f"define it there, or name one of: {', '.join(sorted(names)) or '-'}"
+    return Problem("environment.function", f"{file.name} defines no {name}", fix)
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in names)
+        case ast.Assign(targets=targets):
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name
+
+
+def _shared(rows: "Sequence[PromptRow]") -> list[str]:
+    """Returns the columns that every row has, besides the prompt."""
+    return sorted(set.intersection(*(set(row.columns) for row in rows)))
+
+
+def _columns(config: Config, function: ast.AST | None, columns: Sequence[str]) -> Iterator[Problem]:
+    """Compares what the reward needs with the columns of the prompts."""
+    kind, has = config.environment.kind, f"the prompts have {', '.join(columns) or 'no column but the prompt'}"
+    if kind == "math" and not set(ANSWERS) & set(columns):
+        what = f"math compares with a column {' or '.join(ANSWERS)}; {has}"
+        yield Problem("environment.kind", what, "rename the column that holds the answer")
+    if kind != "function" or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    arguments, reference = function.args, config.environment.function
+    if function.decorator_list:
+        return
+    needed = {argument.arg for argument in arguments.args[: len(arguments.args) - len(arguments.defaults)]}
+    needed |= {one.arg for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not default}
+    taken = {argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)}
+    if missing := sorted(needed - {*GIVEN, *columns}):
+        what = f"{reference} needs the columns {', '.join(missing)}; {has}"
+        yield Problem("environment.function", what, "rename the columns of the prompts, or the function's arguments")
+    if arguments.kwarg is None and (refused := sorted({*GIVEN, *columns} - taken)):
+        what = f"{reference} does not take {', '.join(refused)}, which every call passes"
+        yield Problem("environment.function", what, "add **columns to its arguments")

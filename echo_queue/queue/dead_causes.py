@@ -1,0 +1,69 @@
+"""Says of what prompts died, and recognises a run in which nothing can succeed.
+
+A prompt dies after `queue.max_attempts` attempts that failed, and one bad prompt says nothing about the others. If the
+first prompts all die before any group is completed, the cause lies in what they share: the reward function, the model,
+the machines. Then the run ends, before it spends the attempts of all others.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from echo_queue.errors import HopelessError, Problem
+from echo_queue.queue.monitor import RunState
+from echo_queue.queue.types import DeadTask
+
+FIRST_DEAD = 3
+"""So many prompts that died before any group was completed end the run; fewer are all there were."""
+LOOKED_AT = 1000
+"""The number of dead tasks whose reasons are read."""
+FIX = "fix the cause; `echo-queue run` then tries them again by itself, elsewhere `echo-queue revive` does"
+
+
+class DeadCause(NamedTuple):
+    """A reason of which `tasks` tasks died, and the id of one of them."""
+
+    reason: str
+    tasks: int
+    example: str
+
+
+def causes(dead: Sequence[DeadTask]) -> list[DeadCause]:
+    """Returns the reasons of dead tasks, the commonest first."""
+    ids = defaultdict(list)
+    for task in dead:
+        ids[last_line(task.reason)].append(task.id)
+    return sorted(
+        (DeadCause(reason, len(named), named[0]) for reason, named in ids.items()), key=lambda cause: -cause.tasks
+    )
+
+
+def last_line(reason: str) -> str:
+    """Returns the last line of a reason, which may be a traceback, without the number of the attempt and the worker."""
+    head, _, rest = reason.partition(": ")
+    text = rest if head.startswith("attempt ") and " by " in head else reason
+    return (text.strip().splitlines() or ["no reason was given"])[-1].strip()
+
+
+def check_first_groups(run: RunState) -> bool:
+    """Returns whether any group has been completed, after which there is no need to ask again.
+
+    Raises `HopelessError` if prompts have died instead.
+    """
+    status = run.status()
+    if status.counts.get("completed", 0) or status.trained:
+        return True
+    died = [task for task in run.dead(LOOKED_AT) if task.worker] if status.dead >= FIRST_DEAD else []
+    if len(died) >= FIRST_DEAD:
+        raise HopelessError(hopeless(died))
+    return False
+
+
+def hopeless(died: Sequence[DeadTask]) -> Problem:
+    """Returns the problem of a run whose first prompts died."""
+    commonest = causes(died)[0]
+    what = (
+        f"the first {len(died)} prompts died and no group was completed. "
+        f"The commonest reason, {commonest.tasks}× (for example {commonest.example}): {commonest.reason}"
+    )
+    return Problem("run", what, FIX)

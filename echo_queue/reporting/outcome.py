@@ -1,0 +1,57 @@
+"""`outcome.json`: what the queue said when `echo-queue run` had come to its end.
+
+It tells the next `run` that nothing is left to do, and answers those who ask once the embedded services are gone.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from echo_queue import failpoints
+from echo_queue.atomic_file import write_atomically
+from echo_queue.config import Config
+from echo_queue.queue import Audit, Status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The queue's last answers. `ended`: when they were given, in UTC."""
+
+    ended: datetime
+    updates: int
+    audit: Audit
+    status: Status
+
+    @property
+    def finished(self) -> bool:
+        """Whether every prompt is trained. Otherwise the same command tries those that died again."""
+        return self.audit.ok and not self.audit.dead
+
+
+DOCUMENTS = TypeAdapter(Outcome)
+
+
+def write(config: Config, updates: int, audit: Audit, status: Status) -> None:
+    """Keeps the last answers of a run that ends after `updates` updates."""
+    outcome = Outcome(datetime.now(UTC), updates, audit, status)
+    write_atomically(path(config), orjson.dumps(asdict(outcome), default=list), "outcome")
+
+
+def read(config: Config) -> Outcome | None:
+    """Returns the last answers; None if the run has not ended, or by another release."""
+    try:
+        return DOCUMENTS.validate_json(path(config).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def forget(config: Config) -> None:
+    """Removes them, before the run goes on: a command killed in between must not leave a run marked as over."""
+    failpoints.step("remove outcome", lambda: path(config).unlink(missing_ok=True))
+
+
+def path(config: Config) -> Path:
+    return config.run.dir / "outcome.json"

@@ -1,0 +1,113 @@
+"""`config check` finds what would end a run here, before any process starts, and names the fix."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from echo_queue.cli import preflight
+from echo_queue.cli.preflight import For
+from echo_queue.config.loading import load
+from echo_queue.errors import Problem
+
+REWARDS = """
+import math
+from collections import Counter as counted
+def right(prompts, completions, answer, **columns): return [0.0 for _ in completions]
+async def kept(completions, *, answer, level=1, **columns): return [0.0 for _ in completions]
+def narrow(prompts, completions): return [0.0 for _ in completions]
+class Room: ...
+"""
+Given = tuple[str, dict[str, str]]
+
+
+def problems(folder: Path, rows: object, role: For = For.run, **keys: str) -> dict[str, Problem]:
+    """Returns the problems of a run with these rows of prompts. `keys`: `section__key` and its value."""
+    (folder / "rewards.py").write_text(REWARDS)
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))  # type: ignore[attr-defined]
+    path = folder / "run.toml"
+    path.write_text('[run]\nname = "t"\ndir = "runs/t"\n[prompts]\nset = "p"\nsource = "prompts.jsonl"\n')
+    config = load(path, {f"ECHO_QUEUE_{key.upper()}": value for key, value in keys.items()})
+    return {problem.where: problem for problem in preflight.problems(config, role)}
+
+
+ROWS = [{"prompt": "1 + 1", "answer": "2", "level": 1}, {"prompt": "2 + 2", "answer": "4"}]
+FUNCTION = {"environment__kind": "function"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("function", ["right", "kept", "counted", "math"])
+def test_a_function_that_fits_its_prompts_is_fine(folder: Path, function: str) -> None:
+    assert not problems(folder, ROWS, **FUNCTION, environment__function=f"rewards:{function}")
+
+
+@pytest.mark.parametrize(
+    ("function", "rows", "what", "fix"),
+    [
+        ("reward:right", ROWS, "there is no module reward", "in the folder of that file"),
+        ("rewards:rigth", ROWS, "rewards.py defines no rigth", "did you mean right?"),
+        ("rewards:nothing", ROWS, "rewards.py defines no nothing", "name one of: Room, counted"),
+        ("rewards:right", [{"prompt": "1 + 1"}], "needs the columns answer; the prompts have no column", "rename"),
+        ("rewards:kept", [{"prompt": "1", "solution": "1"}], "needs the columns answer; the prompts have solution", ""),
+        ("rewards:narrow", ROWS, "does not take answer, completion_ids, trainer_state", "add **columns"),
+    ],
+)
+def test_a_function_that_cannot_work_is_named(folder: Path, function: str, rows: object, what: str, fix: str) -> None:
+    problem = problems(folder, rows, **FUNCTION, environment__function=function)["environment.function"]
+    assert what in problem.what
+    assert fix in problem.fix
+
+
+def test_a_module_that_is_not_python_is_named_with_its_line(folder: Path) -> None:
+    (folder / "broken.py").write_text("def right(:\n")
+    told = problems(folder, ROWS, **FUNCTION, environment__function="broken:right")["environment.function"]
+    assert "line 1" in told.what
+
+
+def test_math_needs_a_column_to_compare_with(folder: Path) -> None:
+    assert not problems(folder, ROWS, environment__kind="math")
+    told = problems(folder, [{"prompt": "1 + 1", "result": "2"}], environment__kind="math")["environment.kind"]
+    assert "column answer or solution; the prompts have result" in told.what
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        (None, "is no folder on this machine"),
+        ([], "has no config.json"),
+        (["config.json"], "has no tokenizer"),
+    ],
+)
+def test_a_folder_that_is_no_model_is_refused(folder: Path, files: list[str] | None, what: str) -> None:
+    if files is not None:
+        (folder / "model").mkdir()
+        for name in files:
+            (folder / "model" / name).write_text("{}")
+    assert what in problems(folder, ROWS, environment__kind="math", model__base="./model")["model.base"].what
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "told"),
+    [
+        ("", "{}", "no source is named"),
+        ("openai/gsm8k", "{}", "is not a source of prompts"),
+        ("none.jsonl", "{}", "cannot be read"),
+        ("reasoning-gym:no_such_set", "{seed = 1}", "no_such_set"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_found(folder: Path, source: str, options: str, told: str) -> None:
+    given = {"prompts__source": source, "prompts__options": options}
+    [problem] = problems(folder, ROWS, environment__kind="math", **given).values()
+    assert told in str(problem)
+
+
+def test_each_machine_is_asked_for_what_it_does_alone(folder: Path) -> None:
+    wrong = {"environment__kind": "function", "environment__function": "none:none", "prompts__source": "none.jsonl"}
+    prompts, function = str(folder / "none.jsonl"), "environment.function"
+    asked = {For.run: {prompts, function}, For.worker: {function}, For.learner: set(), For.submitter: {prompts}}
+    assert {role: set(problems(folder, ROWS, role, **wrong)) for role in For} == asked

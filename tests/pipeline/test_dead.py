@@ -1,0 +1,40 @@
+"""A run whose reward function is broken stops early and says why; once it is fixed, the same command goes on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.supervised_run import SupervisedRun, assert_every_prompt_was_trained_once
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+BROKEN = """
+def reward(prompts, completions, **columns):
+    return [float(len(answer)) for answer in columns["solution"]]
+"""
+FIXED = """
+def reward(prompts, completions, **columns):
+    return [len(set(completion)) / 100 for completion in completions]
+"""
+
+
+def test_a_broken_reward_function_ends_the_run_early_and_the_fixed_one_finishes_it(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(BROKEN)
+    function = {"ECHO_QUEUE_ENVIRONMENT__KIND": "function", "ECHO_QUEUE_ENVIRONMENT__FUNCTION": "rewards:reward"}
+    run = SupervisedRun(tmp_path, **function)
+    try:
+        assert run.ends() == 3, run.told()
+        said = run.output.read_text()
+        assert re.search(r"✗ run: the first \d+ prompts died and no group was completed", said), said
+        assert "KeyError: 'solution'" in said
+        assert "`echo-queue run` then tries them again" in said
+        assert not run.updates()
+
+        (tmp_path / "rewards.py").write_text(FIXED)
+        run.again()
+        assert run.ends() == 0, run.told()
+        assert "that died before are tried again" in run.output.read_text()
+        assert_every_prompt_was_trained_once(run)
+    finally:
+        run.stop()

@@ -1,0 +1,57 @@
+"""Why prompts died, and the end of a run whose first prompts all die."""
+
+import pytest
+
+from echo_queue.errors import HOPELESS, HopelessError
+from echo_queue.queue.dead_causes import FIRST_DEAD, DeadCause, causes, check_first_groups, last_line
+from tests.queue.clients import Clients
+from tests.queue.queue_harness import RULES, QueueHarness
+
+RAISED = "Traceback (most recent call last):\n  rewards.py, line 2\nKeyError: 'answer'"
+
+
+def kill(harness: QueueHarness, prompts: int) -> None:
+    """Lets prompts die of failed attempts, one after another: what came back is leased first."""
+    for attempt in range(prompts * RULES.max_attempts):
+        [task] = harness.lease(1)
+        assert harness.queue.fail("w1", task.id, RAISED), attempt
+        harness.queue.reclaim()
+
+
+def test_reasons_are_counted_by_their_last_line_without_attempt_and_worker(queue: Clients) -> None:
+    harness = QueueHarness(queue)
+    kill(harness, 2)
+    assert queue.bury("a/0/7", "by hand: too long") is False, "it is not admitted"
+    [task] = harness.lease(1)
+    queue.bury(task.id, "by hand: too long")
+    first, second = causes(queue.dead())
+    assert (first.reason, first.tasks) == ("KeyError: 'answer'", 2)
+    assert second == DeadCause("by hand: too long", 1, task.id)
+    assert last_line("attempt 3 by w1: ") == "no reason was given"
+
+
+def test_a_run_whose_first_prompts_all_die_is_hopeless(queue: Clients) -> None:
+    harness = QueueHarness(queue)
+    kill(harness, FIRST_DEAD - 1)
+    assert not check_first_groups(queue)
+    kill(harness, 1)
+    reason = r"first 3 prompts died.*3× \(for example a/0/.\): KeyError: 'answer'"
+    with pytest.raises(HopelessError, match=reason) as told:
+        check_first_groups(queue)
+    assert told.value.exit_code == HOPELESS
+    assert queue.revive([task.id for task in queue.dead()]) == FIRST_DEAD
+    assert not check_first_groups(queue), "it goes on with the dead"
+
+
+def test_once_a_group_is_completed_no_dead_prompt_ends_the_run(queue: Clients) -> None:
+    harness = QueueHarness(queue)
+    harness.complete(harness.lease(1))
+    kill(harness, FIRST_DEAD)
+    assert check_first_groups(queue)
+
+
+def test_prompts_that_a_person_buries_do_not_end_the_run(queue: Clients) -> None:
+    harness = QueueHarness(queue)
+    for task in harness.lease(FIRST_DEAD):
+        queue.bury(task.id, "by hand")
+    assert not check_first_groups(queue)
