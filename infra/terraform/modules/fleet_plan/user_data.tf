@@ -7,6 +7,7 @@ locals {
   run_env = merge(
     {
       HOME                       = "/var/lib/echo-queue/cache"
+      LOGNAME                    = "echo-queue"
       ECHO_QUEUE_RUN__DIR        = "/var/lib/echo-queue/run"
       ECHO_QUEUE_REDIS__URL      = "rediss://${var.redis_host}:${local.redis_port}/0"
       ECHO_QUEUE_REDIS__USERNAME = "{role}"

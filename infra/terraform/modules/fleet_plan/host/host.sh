@@ -136,6 +136,7 @@ boot() {
 # Containers -----------------------------------------------------------------------------------------------------------
 
 # Runs a command of the product in the foreground: contain NAME ROLE [OPTION...] -- PROGRAM ARGUMENT...
+# Torch and Triton load what they compile from /tmp, and ask for the name of the user, which the image need not know.
 contain() {
   require_boot
   local name=$1 role=$2 options=()
@@ -155,7 +156,7 @@ contain() {
   local program=$1
   shift
   docker rm --force "$name" > /dev/null 2>&1 || true
-  exec docker run --rm --name "$name" --user "$CONTAINER_USER" --read-only --tmpfs /tmp --cap-drop ALL \
+  exec docker run --rm --name "$name" --user "$CONTAINER_USER" --read-only --tmpfs /tmp:exec --cap-drop ALL \
     --security-opt no-new-privileges --shm-size 8g --stop-timeout "$STOP_S" --env-file "$etc/run.env" \
     --volume "$etc:$etc:ro" --volume "$shared:$shared:ro" --volume "$state/run:$state/run" \
     --volume "$state/inputs:$state/inputs:ro" --volume "$state/cache:$state/cache" --workdir "$state/inputs" \
