@@ -73,7 +73,7 @@ class BatchCollector:
         be made up for. While `owed` answers None, it will before long.
         """
         groups = self._in_hand(version)
-        last_group_s, ready = time.monotonic(), 0
+        last_group_s, ready, outside = time.monotonic(), 0, 0
         while len(groups) < self._size and not stop.is_set():
             self._check()
             self._validator.complain()
@@ -86,7 +86,10 @@ class BatchCollector:
             if (waits := owed()) is True:
                 self.pending.extendleft(reversed(groups))
                 return None
-            last_group_s = now if drained.groups else last_group_s
+            # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
+            if drained.groups or drained.outside < outside:
+                last_group_s = now
+            outside = drained.outside
             if now - last_group_s > self._deadline_s:
                 self._give_up(len(groups))
             self._cursor = self._queue.wait_for_groups(self._cursor, LISTEN_S if waits is False else OWED_S)
