@@ -183,10 +183,9 @@ MISTAKES = (
         "test", "gives_redis_tls_alone",
     ),
     Mistake(
-        "a pool without limit", PLAN, "variables.tf",
-        "pool.max_machines <= 500 && floor(pool.max_machines) == pool.max_machines, false)",
-        "pool.max_machines <= 500 && floor(pool.max_machines) == pool.max_machines, true)",
-        "test", "refuses_a_pool_without_a_limit",
+        "a pool without limit", POOL, "main.tf",
+        "max_size                  = var.pool.max_machines", "max_size                  = 1000",
+        "test", "has_a_limit",
     ),
     Mistake(
         "a schema without the limit", PLAN, "pools.schema.json",
