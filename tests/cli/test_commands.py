@@ -53,6 +53,8 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "submit",
         "worker",
         "learner",
+        "notices",
+        "redis-users",
         "status",
         "audit",
         "bury",

@@ -31,7 +31,6 @@ resource "aws_secretsmanager_secret" "redis" {
 
 resource "aws_ebs_volume" "data" {
   #checkov:skip=CKV_AWS_189:The account's own key encrypts it
-  #checkov:skip=CKV2_AWS_9:Checkpoints in the bucket restore what the volumes held
   for_each          = { redis = var.redis.data_gb, learner = var.learner.data_gb }
   availability_zone = local.zone
   size              = each.value
@@ -82,6 +81,12 @@ module "object_store" {
   bucket       = var.bucket
   keep_objects = var.keep_objects
   partition    = data.aws_partition.account.partition
+}
+
+resource "aws_s3_object" "groups" {
+  bucket  = module.object_store.bucket
+  key     = "${var.run_name}/groups"
+  content = module.plan.groups_file
 }
 
 module "redis" {

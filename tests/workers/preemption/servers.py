@@ -81,6 +81,9 @@ class Ec2(MetadataServer):
         self.longest_s = longest_s
         self.action: bytes | None = None
         self.rebalance: bytes | None = None
+        self.credentials = orjson.dumps(
+            {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "token", "Expiration": "2100-01-01T00:00:00Z"}
+        )
         self._tokens: dict[str, float] = {}
 
     def interrupts(self, action: str, in_s: float) -> None:
@@ -98,6 +101,10 @@ class Ec2(MetadataServer):
                 found = self.action
             case "/latest/meta-data/events/recommendations/rebalance":
                 found = self.rebalance
+            case "/latest/meta-data/iam/security-credentials/":
+                found = b"worker-role"
+            case "/latest/meta-data/iam/security-credentials/worker-role":
+                found = self.credentials
             case _:
                 found = None
         return Reply(404) if found is None else Reply(200, found)

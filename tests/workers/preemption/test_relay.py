@@ -12,7 +12,7 @@ from tests.workers.preemption.servers import ComputeEngine, Ec2, MetadataServer,
 from workers.preemption import source
 from workers.preemption.file import NoticeFile
 from workers.preemption.notice_source import Notice, Recommendation
-from workers.preemption.relay import relay
+from workers.preemption.relay import main, relay
 
 Begin = Callable[[str, MetadataServer], NoticeFile]
 
@@ -57,3 +57,12 @@ def test_a_server_that_fails_after_a_notice_takes_nothing_back(relayed: Begin) -
         server.broken = Reply(503)
         server.until_asked(len(server.asked) + 4)
         assert isinstance(heard.poll(), Notice)
+
+
+def test_a_configuration_that_names_no_cloud_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], signal_handlers: None
+) -> None:
+    (tmp_path / "run.toml").write_text('[run]\nname = "r"\ndir = "r"\n')
+    monkeypatch.setattr("sys.argv", ["relay", str(tmp_path / "run.toml"), str(tmp_path / "notice")])
+    assert main() == 2
+    assert "rollout.preemption.watch" in capsys.readouterr().err

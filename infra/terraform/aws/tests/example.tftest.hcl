@@ -16,6 +16,18 @@ mock_provider "aws" {
   mock_resource "aws_eip" {
     defaults = { public_ip = "198.51.100.4" }
   }
+
+  mock_resource "aws_subnet" {
+    defaults = { id = "subnet-0aaaaaaaaaaaaaaaa" }
+  }
+
+  mock_resource "aws_security_group" {
+    defaults = { id = "sg-0aaaaaaaaaaaaaaaa" }
+  }
+
+  mock_resource "aws_ebs_volume" {
+    defaults = { id = "vol-0aaaaaaaaaaaaaaaa" }
+  }
 }
 
 variables {

@@ -1,6 +1,10 @@
 # The whole example, with a provider that makes things up: every reference between modules holds.
 
 mock_provider "google" {
+  mock_resource "google_compute_subnetwork" {
+    defaults = { id = "projects/my-project/regions/us-central1/subnetworks/eq-workers" }
+  }
+
   mock_resource "google_service_account" {
     defaults = { email = "eq-w@my-project.iam.gserviceaccount.com" }
   }

@@ -35,6 +35,11 @@ output "machine_policies" {
   value       = { for machine, statements in local.machine_policies : machine => jsonencode({ Version = "2012-10-17", Statement = statements }) }
 }
 
+output "groups_file" {
+  description = "Region and name of each Auto Scaling group of the file, one a line. The learner's machine reads it from the bucket at the end, so that a new pool does not replace that machine."
+  value       = join("", [for group, region in local.aws_groups : "${region} ${group}\n"])
+}
+
 output "cost" {
   description = "Expected price of the file's pools in USD an hour: as they begin, and with every pool at its limit."
   value       = { begins_at_usd_per_hour = local.begins_at_usd, at_most_usd_per_hour = local.most_usd }

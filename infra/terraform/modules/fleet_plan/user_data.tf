@@ -7,6 +7,7 @@ locals {
   run_env = merge(
     {
       HOME                       = "/var/lib/echo-queue/cache"
+      LOGNAME                    = "echo-queue"
       ECHO_QUEUE_RUN__DIR        = "/var/lib/echo-queue/run"
       ECHO_QUEUE_REDIS__URL      = "rediss://${var.redis_host}:${local.redis_port}/0"
       ECHO_QUEUE_REDIS__USERNAME = "{role}"
@@ -79,7 +80,11 @@ locals {
   files = { for name, machine in local.machines : name => merge(
     local.programs,
     {
-      "/etc/echo-queue/run.toml" = { text = var.config, mode = "0644" }
+      # Redis needs the run's name alone: no other change of the configuration is to replace its machine.
+      "/etc/echo-queue/run.toml" = {
+        text = machine.role == "redis" ? "[run]\nname = \"${var.run_name}\"\ndir = \"run\"\n" : var.config
+        mode = "0644"
+      }
       "/etc/echo-queue/run.env" = {
         text = join("", [for key, value in merge(local.run_env, machine.env) : "${key}=${value}\n"])
         mode = "0644"
@@ -88,7 +93,6 @@ locals {
         text = templatefile("${path.module}/host/host.env.tftpl", {
           values  = merge(local.host_env, machine.host, { ROLE = machine.role })
           secrets = { for role in local.roles[machine.role] : role => var.secrets[role] if contains(keys(var.secrets), role) }
-          groups  = machine.role == "learner" ? local.aws_groups : {}
         })
         mode = "0644"
       }

@@ -226,6 +226,11 @@ variable "redis_public_host" {
   description = "A second IPv4 address of Redis, for machines outside the network. Its certificate is made for it as well."
   type        = string
   default     = null
+
+  validation {
+    condition     = var.redis_public_host == null || can(cidrnetmask("${var.redis_public_host}/32"))
+    error_message = "redis_public_host must be an IPv4 address."
+  }
 }
 
 variable "redis_memory_gb" {
@@ -263,6 +268,11 @@ variable "store_secrets" {
     secret_key = string
   })
   default = null
+
+  validation {
+    condition     = var.cloud == "aws" || var.store_secrets != null
+    error_message = "store_secrets must be given where a machine has no role in AWS."
+  }
 }
 
 variable "learner_gpus" {

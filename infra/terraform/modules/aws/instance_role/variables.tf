@@ -35,7 +35,8 @@ variable "policies" {
       for policy in values(var.policies) : [
         for statement in try(jsondecode(policy).Statement, []) : [
           for action in flatten([statement.Action]) :
-          !contains(flatten([statement.Resource]), "*") || startswith(action, "ssm") || action == "ecr:GetAuthorizationToken"
+          !contains(flatten([statement.Resource]), "*") || startswith(action, "ssmmessages:") ||
+          contains(["ssm:UpdateInstanceInformation", "ecr:GetAuthorizationToken"], action)
         ]
       ]
     ]))

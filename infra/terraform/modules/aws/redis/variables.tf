@@ -24,6 +24,11 @@ variable "subnet" {
   description = "Id of the subnet. The public one of the network if `public` is true."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^subnet-[0-9a-f]+$", var.subnet))
+    error_message = "subnet must be the id of a subnet."
+  }
 }
 
 variable "address" {
@@ -59,6 +64,11 @@ variable "security_group" {
   description = "Id of the security group of Redis."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^sg-[0-9a-f]+$", var.security_group))
+    error_message = "security_group must be the id of a security group."
+  }
 }
 
 variable "instance_type" {
@@ -89,16 +99,31 @@ variable "data_volume" {
   description = "Id of the volume with the append-only file."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^vol-[0-9a-f]+$", var.data_volume))
+    error_message = "data_volume must be the id of an EBS volume."
+  }
 }
 
 variable "user_data_gzip" {
   description = "User data, compressed, in base64 (fleet_plan's output)."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9+/]+=*$", var.user_data_gzip))
+    error_message = "user_data_gzip must be in base64."
+  }
 }
 
 variable "policies" {
   description = "Name → policy of the machine's role, as JSON (fleet_plan's output)."
   type        = map(string)
   nullable    = false
+
+  validation {
+    condition     = alltrue([for policy in values(var.policies) : can(jsondecode(policy).Statement)])
+    error_message = "Each policy must be JSON with statements."
+  }
 }

@@ -42,12 +42,22 @@ variable "security_group" {
   description = "Id of the workers' security group."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^sg-[0-9a-f]+$", var.security_group))
+    error_message = "security_group must be the id of a security group."
+  }
 }
 
 variable "profile" {
   description = "Name of the workers' instance profile."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{1,60}$", var.profile))
+    error_message = "profile must be the name of an instance profile."
+  }
 }
 
 variable "machine_image" {
@@ -66,6 +76,11 @@ variable "user_data_gzip" {
   description = "User data, compressed, in base64 (fleet_plan's output)."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9+/]+=*$", var.user_data_gzip))
+    error_message = "user_data_gzip must be in base64."
+  }
 }
 
 variable "tags" {
@@ -73,4 +88,9 @@ variable "tags" {
   type        = map(string)
   default     = {}
   nullable    = false
+
+  validation {
+    condition     = alltrue([for tag in keys(var.tags) : !startswith(tag, "aws:")])
+    error_message = "Tags that begin with aws: belong to AWS."
+  }
 }

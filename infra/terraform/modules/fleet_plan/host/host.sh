@@ -98,7 +98,9 @@ fetch_key() {
 
 # The machine's role, for containers that reach no metadata server. botocore asks for them again before they expire.
 credentials() {
-  aws configure export-credentials --format process | put "$shared/credentials.json"
+  local text
+  text=$(aws configure export-credentials --format process) || return 1 # what containers have is good for hours
+  put "$shared/credentials.json" <<< "$text"
 }
 
 # Compute Engine has no hop limit: a container must not ask its metadata server for the machine's own token. Port 53 of
@@ -106,6 +108,11 @@ credentials() {
 close_metadata() {
   local rule=(DOCKER-USER -d 169.254.169.254 -p tcp --dport 80 -j DROP)
   iptables -C "${rule[@]}" 2> /dev/null || iptables -I "${rule[@]}"
+}
+
+# systemd starts a step also after a boot that failed and is tried again: until it has succeeded, files are missing.
+require_boot() {
+  [[ -e $run/booted ]] || fail "this machine has not booted yet (journalctl -u echo-queue-boot)"
 }
 
 boot() {
@@ -116,22 +123,22 @@ boot() {
     aws) within 120 "the credentials of the machine's role" credentials ;;
     gcp) close_metadata ;;
   esac
+  # shellcheck disable=SC2153 # it comes from host.env
   if [[ $ROLE == redis ]]; then
     within 900 "the image $REDIS_IMAGE" login_and_pull "$REDIS_IMAGE"
     make_redis
   else
     fetch_secrets
   fi
-  if [[ $ROLE == learner ]]; then
-    within 300 "the run's inputs in the bucket" aws s3 sync --only-show-errors "s3://$BUCKET/$RUN/inputs" "$state/inputs"
-    chown -R "$CONTAINER_USER" "$state/inputs"
-  fi
+  touch "$run/booted"
 }
 
 # Containers -----------------------------------------------------------------------------------------------------------
 
 # Runs a command of the product in the foreground: contain NAME ROLE [OPTION...] -- PROGRAM ARGUMENT...
+# Torch and Triton load what they compile from /tmp, and ask for the name of the user, which the image need not know.
 contain() {
+  require_boot
   local name=$1 role=$2 options=()
   shift 2
   while [[ $1 != -- ]]; do
@@ -149,7 +156,7 @@ contain() {
   local program=$1
   shift
   docker rm --force "$name" > /dev/null 2>&1 || true
-  exec docker run --rm --name "$name" --user "$CONTAINER_USER" --read-only --tmpfs /tmp --cap-drop ALL \
+  exec docker run --rm --name "$name" --user "$CONTAINER_USER" --read-only --tmpfs /tmp:exec --cap-drop ALL \
     --security-opt no-new-privileges --shm-size 8g --stop-timeout "$STOP_S" --env-file "$etc/run.env" \
     --volume "$etc:$etc:ro" --volume "$shared:$shared:ro" --volume "$state/run:$state/run" \
     --volume "$state/inputs:$state/inputs:ro" --volume "$state/cache:$state/cache" --workdir "$state/inputs" \
@@ -168,6 +175,7 @@ worker() {
 
 # The only container that reaches the metadata server: it shares the machine's network, so that one hop is enough.
 watch_notices() {
+  require_boot
   docker rm --force notices > /dev/null 2>&1 || true
   exec docker run --rm --name notices --user "$CONTAINER_USER" --read-only --tmpfs /tmp --cap-drop ALL \
     --security-opt no-new-privileges --network host --volume "$etc:$etc:ro" --volume "$shared:$shared" \
@@ -187,7 +195,10 @@ submission() {
     -- celery -A echo_queue.submission worker
 }
 
+# Prompts that are files come from the bucket. They may arrive after the machine: systemd starts this step again.
 submit() {
+  aws s3 sync --only-show-errors "s3://$BUCKET/$RUN/inputs" "$state/inputs"
+  chown -R "$CONTAINER_USER" "$state/inputs"
   contain submit submitter --volume "$run/secrets/celery:$run/secrets/celery:ro" \
     --env "ECHO_QUEUE_CELERY_REDIS_PASSWORD_FILE=$run/secrets/celery" -- echo-queue submit "$etc/run.toml"
 }
@@ -195,7 +206,7 @@ submit() {
 learner() {
   local options=()
   ((GPUS == 0)) || options+=(--gpus all)
-  if grep -Eq '^base *= *"init"' "$etc/run.toml"; then
+  if [[ $(sed -n 's/^base *= *"\([^"]*\)".*/\1/p' "$etc/run.toml") =~ ^(init)?$ ]]; then # model.base, "init" by default
     (contain init-model learner "${options[@]}" -- echo-queue init-model "$etc/run.toml")
   fi
   contain learner learner "${options[@]}" -- echo-queue learner "$etc/run.toml"
@@ -205,10 +216,10 @@ learner() {
 finish() {
   [[ -d $state/run/model ]] || return 0
   aws s3 cp --only-show-errors --recursive "$state/run/model" "s3://$BUCKET/$RUN/model"
-  local group
-  for group in "${!GROUPS_BY_REGION[@]}"; do
-    aws autoscaling set-desired-capacity --region "${GROUPS_BY_REGION[$group]}" --auto-scaling-group-name "$group" \
-      --desired-capacity 0 || echo "echo-queue host: the pool $group keeps its machines" >&2
+  local region group
+  aws s3 cp --only-show-errors "s3://$BUCKET/$RUN/groups" - | while read -r region group; do
+    aws autoscaling set-desired-capacity --region "$region" --auto-scaling-group-name "$group" --desired-capacity 0 ||
+      echo "echo-queue host: the pool $group keeps its machines" >&2
   done
 }
 
@@ -260,13 +271,14 @@ make_redis() {
     within 300 "the right to write the secret of $role" make_secret "$role" "${SECRETS[$role]}"
     options+=(--env "ECHO_QUEUE_${role^^}_REDIS_PASSWORD_FILE=$run/secrets/$role" --volume "$run/secrets/$role:$run/secrets/$role:ro")
   done
-  docker run --rm --user "$CONTAINER_USER" --read-only --network none --env-file "$etc/run.env" --volume "$etc:$etc:ro" \
-    "${options[@]}" --entrypoint echo-queue "$IMAGE" redis-users "$etc/run.toml" | put "$run/users.acl"
+  docker run --rm --user "$CONTAINER_USER" --read-only --network none --volume "$etc:$etc:ro" \
+    --env "ECHO_QUEUE_REDIS__USERNAME={role}" "${options[@]}" --entrypoint echo-queue "$IMAGE" redis-users "$etc/run.toml" | put "$run/users.acl"
   mkdir -p "$state/redis"
   chown "$CONTAINER_USER" "$state/redis"
 }
 
 redis() {
+  require_boot
   docker rm --force redis > /dev/null 2>&1 || true
   exec docker run --rm --name redis --user "$CONTAINER_USER" --read-only --cap-drop ALL \
     --security-opt no-new-privileges --stop-timeout "$STOP_S" --publish "$REDIS_PORT:$REDIS_PORT" \

@@ -177,8 +177,13 @@ run "lets_the_learner_end_the_pools_of_this_run_and_nothing_else" {
   }
 
   assert {
-    condition     = strcontains(output.user_data["learner"], "GROUPS_BY_REGION=(['eq-demo-four']='us-east-1' ['eq-demo-l4']='us-east-1' ['eq-demo-west']='us-west-2' )")
-    error_message = "Its host knows them as well."
+    condition     = output.groups_file == "us-east-1 eq-demo-four\nus-east-1 eq-demo-l4\nus-west-2 eq-demo-west\n"
+    error_message = "Its host reads their names from the bucket."
+  }
+
+  assert {
+    condition     = !strcontains(output.user_data["learner"], "eq-demo-four") && !strcontains(output.user_data["redis"], "runs/demo")
+    error_message = "A new pool replaces no learner, and a new configuration no Redis."
   }
 }
 

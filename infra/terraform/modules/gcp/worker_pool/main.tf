@@ -1,7 +1,6 @@
 # One managed instance group for each pool: spot machines alone, of whichever type and zone has capacity.
 
 resource "google_compute_region_instance_template" "worker" {
-  #checkov:skip=CKV_GCP_39:Secure boot would refuse the driver of the GPU
   name_prefix    = "${var.pool.group_name}-"
   region         = var.region
   machine_type   = var.pool.instance_types[0]

@@ -37,6 +37,11 @@ variable "subnetwork" {
   description = "Id of the subnetwork of the machines, which get no address outside it."
   type        = string
   nullable    = false
+
+  validation {
+    condition     = can(regex("/subnetworks/[a-z][a-z0-9-]*$", var.subnetwork))
+    error_message = "subnetwork must be the id of a subnetwork, which ends in /subnetworks/NAME."
+  }
 }
 
 variable "service_account" {

@@ -34,6 +34,16 @@ run "refuses_an_action_on_every_resource" {
   expect_failures = [var.policies]
 }
 
+run "refuses_every_parameter_of_the_account" {
+  command = plan
+
+  variables {
+    policies = { store = "{\"Statement\": [{\"Effect\": \"Allow\", \"Action\": [\"ssm:GetParameter\"], \"Resource\": \"*\"}]}" }
+  }
+
+  expect_failures = [var.policies]
+}
+
 run "refuses_what_is_no_policy" {
   command = plan
 
