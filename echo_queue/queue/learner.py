@@ -170,6 +170,7 @@ class LearnerQueue(Arrivals):
         """Returns the digest of each set's prompts, and behind it those of earlier declarations; empty: not known."""
         digests = self._caller.call("set_digests", self._lineage, *names) if names else []
         return dict(zip(names, map(replies.text, digests), strict=True))
+
     def has_room(self, size: int) -> bool:
         """Returns whether the server would take a completion of `size` bytes now; False if it is at `maxmemory`."""
         answer = self._caller.move("probe_room", [("probe_room", bytes(size))], size, optional=True)[0]
