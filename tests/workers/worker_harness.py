@@ -63,14 +63,14 @@ class WorkerHarness:
             self.publish(0, tensors)
 
     def configure(self) -> None:
-        rules = RunRules(
+        self.rules = RunRules(
             s=self.config.staleness.s,
             batch=self.config.learner.batch_groups,
             lease_ms=round(1000 * self.config.queue.lease_s),
             max_attempts=self.config.queue.max_attempts,
             pace=False,
         )
-        Clients.connected_as(self.config, "admin", self.store).configure(rules)
+        Clients.connected_as(self.config, "admin", self.store).configure(self.rules)
 
     def submit(self, prompts: Sequence[str | list[Message]], **columns: Any) -> None:
         submitter = Clients.connected_as(self.config, "submitter", self.store)
@@ -80,7 +80,7 @@ class WorkerHarness:
 
     def learner_begins(self) -> None:
         """Begins a new lineage."""
-        self.lineage = self.queue.resume().lineage
+        self.lineage = self.queue.resume(rules=self.rules).lineage
         trust = signing_key.run_keys(self.signer)
         self.queue.publish_keys(self.lineage, trust)
         chunk_key = trust.chunk_key if self.config.weights.encrypt else None
