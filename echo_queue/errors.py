@@ -44,7 +44,11 @@ class ServiceError(EchoQueueError):
 
 
 class PromptError(EchoQueueError):
-    """A prompt set cannot be read; `where` is the file and its line."""
+    """A prompt set cannot be read, or is not the one of its name; `where` is the file and its line, or the queue."""
+
+
+class UnfitPromptError(PromptError):
+    """A prompt is one that the model cannot take."""
 
 
 class FencedError(EchoQueueError):

@@ -93,7 +93,7 @@ class BatchCollector:
         answers None, it will before long. So it does once Redis is full, if any trained groups are `uncommitted`.
         """
         groups = self._in_hand(version)
-        last_group_s, ready = time.monotonic(), 0
+        last_group_s, ready, outside = time.monotonic(), 0, 0
         look_s = last_group_s + FULL_AFTER_S
         while len(groups) < self._size and not stop.is_set():
             self._check()
@@ -111,7 +111,10 @@ class BatchCollector:
                 if uncommitted() and not self._queue.has_room(min(self._largest_bytes, self._inline_max_bytes)):
                     return self._pause(Pause.full, groups)
                 look_s = time.monotonic() + FULL_AFTER_S
-            last_group_s = now if drained.groups else last_group_s
+            # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
+            if drained.groups or drained.outside < outside:
+                last_group_s = now
+            outside = drained.outside
             if now - last_group_s > self._deadline_s:
                 self._give_up(len(groups))
             self._cursor = self._queue.wait_for_groups(self._cursor, LISTEN_S if waits is False else OWED_S)

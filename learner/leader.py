@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 
 from echo_queue import failpoints
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.errors import EchoQueueError, Problem, SetBackError
 from echo_queue.queue import LearnerQueue, Monitor, staleness_rules
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import MetricsLog
@@ -58,8 +58,7 @@ class Clock(NamedTuple):
 class Leader:
     """Decides and reports. The main thread calls every method.
 
-    `newest`: the checkpoint at which the queue's lineage begins; None: the base model. `window`: w at the start, in
-    batches.
+    `newest`: the checkpoint at which the queue's lineage begins.
     """
 
     def __init__(
@@ -70,19 +69,18 @@ class Leader:
         monitor: Monitor,
         *,
         saver: BackgroundSaver,
-        newest: CheckpointManifest | None,
-        window: float,
+        newest: CheckpointManifest,
         broadcast: WeightBroadcast,
         collector: BatchCollector,
         housekeeper: Housekeeper,
         write_model: WriteModel,
     ) -> None:
         self._config, self._team, self._queue, self._monitor = config, team, queue, monitor
-        self._saver, self._newest, self._window = saver, newest, window
+        self._saver, self._newest, self._window = saver, newest, newest.window
         self.broadcast, self.collector, self._housekeeper = broadcast, collector, housekeeper
         self._write_model = write_model
         self._metrics, self._trained_groups = MetricsLog(config.run.dir / "metrics.jsonl"), TrainedGroups(config)
-        self._version = Version(queue.lineage, newest.version if newest else 0)
+        self._version = Version(newest.lineage, newest.version)
         self._handed_over = -1
         """The number of the version handed over for publication last."""
         self._saved, self._saved_s = self._version.number, time.monotonic()
@@ -251,11 +249,22 @@ class Leader:
         self._trained_groups.keep(order.version, order.groups)
 
     def history(self) -> History:
-        """Returns the history of the checkpoint that begins now."""
-        history = History(tuple(self._trained), self._newest.name if self._newest else None, self._window)
+        """Returns the history of the checkpoint that begins now.
+
+        Raises `SetBackError` if Redis no longer knows whose prompts were trained.
+        """
+        history = History(tuple(self._trained), self._newest.name, self._window, self._sets())
         self._saved, self._saved_s = self._version.number, time.monotonic()
         self._trained.clear()
         return history
+
+    def _sets(self) -> Mapping[str, str]:
+        """Returns the digests of all sets of which this checkpoint or an ancestor holds ids."""
+        digests = self._queue.set_digests(sorted({task.rsplit("/", 2)[0] for task in self._trained}))
+        if unknown := [name for name, digest in digests.items() if not digest]:
+            what = f"Redis has forgotten the set {unknown[0]}, of which groups were trained"
+            raise SetBackError(Problem("learner", what, "start the learner again: it goes on from its checkpoint"))
+        return {**self._newest.sets, **digests}
 
     def commit(self, saved: CheckpointManifest | None) -> None:
         """Commits a durable checkpoint's groups, if there is one: the next learner's `resume` fixes a crash before it.

@@ -23,6 +23,7 @@ from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
+from echo_queue.queue.run_rules import differences
 from echo_queue.records import BASE, Version
 from echo_queue.records.validation import PATIENCE, GroupLimits, GroupValidator
 from echo_queue.storage.object_store import INDEX, ObjectStore
@@ -179,17 +180,20 @@ def _open_leader(
     """Begins a lineage at the restored checkpoint (None: at the base model) and brings the queue to it."""
     caller = _connect(config)
     monitor = Monitor(caller)
-    window = restored.window if restored else monitor.status().window
     signer = signing_key.signer(config)
     patience = max(config.learner.batch_groups, PATIENCE)
     validator = GroupValidator(GroupLimits.of(config, policy.vocabulary), BASE, patience)
     queue = LearnerQueue(caller, Payloads.of(config, store, validator=validator))
-    lineage, newest = resume(queue, store, restored)
+    before = monitor.status()
+    rules = RunRules.of(config)
+    newest = resume(queue, store, rules, restored, before.window)
+    for change in differences(rules, before.rules):
+        log.info("%s %s; from now on the run has the value of here", change.where, change.what)
     queue.publish_keys(signing_key.run_keys(signer))
-    announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=lineage)
+    announcements = LearnerQueue(caller.within(announcer.DEADLINE_S), lineage=newest.lineage)
     broadcast = open_broadcast(config, store, team, queue, announcements=announcements, signer=signer)
     housekeeper = Housekeeper(_connect(config), store, config.queue.lease_s, broadcast.observe)
-    version = Version(lineage, newest.version if newest else 0)
+    version = Version(newest.lineage, newest.version)
     first_groups = FirstGroups(monitor)
 
     def check() -> None:
@@ -205,7 +209,6 @@ def _open_leader(
         monitor,
         saver=saver,
         newest=newest,
-        window=window,
         broadcast=broadcast,
         collector=BatchCollector(config, queue, monitor, validator, version=version, check=check),
         housekeeper=housekeeper,
@@ -214,8 +217,7 @@ def _open_leader(
 
 
 def _begin(config: Config, store: ObjectStore) -> bytes:
-    """Rank 0: checks the store, writes the run rules into the queue and shares the base model, unless the run is
-    finished."""
+    """Rank 0: checks the store, creates the run if need be and shares the base model, unless the run is finished."""
     if config.store.url != EMBEDDED:
         store_check.check(store)
     operator = Operator(_connect(config))

@@ -27,6 +27,8 @@ PROCESSES = {"multiprocessing", "concurrent.futures.process"}
 """Their pipes and queues unpickle what the other side sends."""
 ALONE = {"benchmarks/fleet/fleet.py", "benchmarks/fleet/machine.py"}
 """A benchmark's own processes, forked on its machine: no other process speaks to them."""
+BASELINE = {"benchmarks/pipeline_rl.py"}
+"""Another project's encoding, which a benchmark measures on groups that it made itself."""
 SAFE_LOADS = {"safetensors.torch", "orjson", "json", "tomllib", "configuration", "library", "self.engine"}
 """The owners of a `load` or `loads` that gives plain values or tensors, or takes them."""
 CODE = {"eval", "exec", "compile", "__import__"}
@@ -39,7 +41,8 @@ def test_there_is_something_to_look_at() -> None:
 @pytest.mark.parametrize("file", SOURCES)
 def test_a_module_of_ours_cannot_unpickle(file: str) -> None:
     found = wrongs(tree_of(file))
-    assert [wrong for wrong in found if not (file in ALONE and "multiprocessing" in wrong)] == []
+    allowed = "multiprocessing" if file in ALONE else "pickle" if file in BASELINE else None
+    assert [wrong for wrong in found if allowed is None or allowed not in wrong] == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from echo_queue.config import Config
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.queue.keys import Keys
+from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptRow, PromptShard, Version
 from echo_queue.reporting.metrics import MetricsLog, UpdateMetrics
 from echo_queue.storage.object_store import MANIFEST, ObjectStore
@@ -25,7 +26,7 @@ SET, CHUNK, LEFT = "set", 10_000, 20_000
 """The prompt set, the prompts of a chunk, and those that are left to train."""
 SAVE_S = 60.0
 PUTS = 8
-KEPT = 2
+KEPT, WINDOW = 2, 2.0
 BYTE = 96
 """The length of a group, as `lengths` has it."""
 
@@ -58,7 +59,7 @@ def store_history(config: Config, store: ObjectStore, age: Age) -> CheckpointMan
     newest = manifests[-1]
     for number in range(whole, age.checkpoints):
         checkpoint.write(store, team, age.version(number), policy.pieces())
-        history = History(age.ids(number), newest.name, 2.0)
+        history = History(age.ids(number), newest.name, WINDOW, _sets(age))
         newest = checkpoint.complete(store, team, age.version(number), history, SAVE_S)
     checkpoint.prune(store, newest, KEPT)
     return newest
@@ -67,7 +68,12 @@ def store_history(config: Config, store: ObjectStore, age: Age) -> CheckpointMan
 def _manifest(age: Age, number: int) -> CheckpointManifest:
     version = age.version(number)
     parent = name_of(age.version(number - 1)) if number else None
-    return CheckpointManifest(*version, parent, 2.0, age.ids(number), name_of(version), ())
+    return CheckpointManifest(*version, parent, WINDOW, age.ids(number), _sets(age), name_of(version), ())
+
+
+def _sets(age: Age) -> dict[str, str]:
+    """Returns the digest of the set's prompts, as checkpoints carry it."""
+    return {SET: digest_of(_chunks(age.prompts + LEFT))}
 
 
 def store_prompts(store: ObjectStore, age: Age) -> list[PromptShard]:

@@ -18,7 +18,7 @@ import torch
 from benchmarks.laboratory.events import dump_stacks_on_signal, report
 from benchmarks.laboratory.origin import client, endpoint
 from echo_queue.config import Weights
-from echo_queue.queue import Caller, LearnerQueue
+from echo_queue.queue import Caller, LearnerQueue, RunRules
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights.publisher import WeightPublisher
@@ -60,7 +60,7 @@ def main() -> None:
         Weights(part_bytes=spec.part_bytes),
         announce=announcer.announce if announcer is not None else lambda announcement, document: None,
     )
-    lineage = queue.resume().lineage if queue is not None else 1
+    lineage = queue.resume(RunRules(s=1, batch=1)).lineage if queue is not None else 1
     versions = enumerate(model(spec.elements, all_move=queue is not None))
     report("ready", public_key=signer.public_key)
     for line in sys.stdin:

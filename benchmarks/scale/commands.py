@@ -73,14 +73,14 @@ class Measurement:
         drained = self._drain(CHECKPOINT_GROUPS)
         yield f"commit of {len(drained)}", spent(lambda: crowd.learner.commit("first", drained))
         self._drain(BATCH)
-        yield "resume, nothing to cancel", spent(lambda: crowd.learner.resume(Version(crowd.lineage, 0)))
+        yield "resume, nothing to cancel", spent(lambda: crowd.learner.resume(crowd.rules, Version(crowd.lineage, 0)))
         yield "pending", spent(crowd.learner.pending)
         crowd.lineage = crowd.learner.lineage
         late = crowd.operator.status().rules.s + 1
         yield "advance that cancels all", spent(lambda: self._cancel(lambda: crowd.learner.advance(late, 0, 1.0)))
         crowd.publish(late)
         crowd.lease(self._workers, self._each, late)
-        yield "resume that cancels all", spent(lambda: self._cancel(lambda: crowd.learner.resume(BASE)))
+        yield "resume that cancels all", spent(lambda: self._cancel(lambda: crowd.learner.resume(crowd.rules, BASE)))
 
     def _release(self, names: Iterable[str]) -> None:
         for name in names:

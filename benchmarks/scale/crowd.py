@@ -1,5 +1,7 @@
 """A run with many tasks in flight at many workers, made by the real moves."""
 
+from collections.abc import Iterable
+
 import redis
 
 from benchmarks.scale.load import RUN, SET
@@ -29,12 +31,17 @@ class Crowd:
         self.operator, self.monitor = Operator(caller), Monitor(caller)
         self.caller = caller
         s = tasks // batch + 2 if staleness is None else staleness
-        self.operator.configure(RunRules(s=s, batch=batch, pace=False, lease_ms=HOUR_MS, longest_first=False))
-        self.lineage = self.learner.resume().lineage
+        self.rules = RunRules(s=s, batch=batch, pace=False, lease_ms=HOUR_MS, longest_first=False)
+        self.operator.configure(self.rules)
+        self.lineage = self.learner.resume(self.rules).lineage
         self.publish(0)
-        submitter = SubmitterQueue(caller)
-        submitter.declare(PromptSet(SET, "benchmark"), [Chunk(0, 0, tasks)])
-        submitter.submit(SET, 0, PromptShard("shard", 0, tasks))
+        self.submit(SET, tasks)
+
+    def submit(self, name: str, prompts: int) -> None:
+        """Submits a set of prompts, and admits them."""
+        submitter = SubmitterQueue(self.caller)
+        submitter.declare(PromptSet(name, "benchmark"), [Chunk(0, 0, prompts)])
+        submitter.submit(name, 0, PromptShard("shard", 0, prompts))
         while self.operator.admit():
             pass
 
@@ -42,10 +49,12 @@ class Crowd:
         self.learner.publish(Published(Version(self.lineage, number), f"manifest-{number}", "digest"))
 
     def lease(self, workers: int, each: int, version: int = 0) -> dict[str, list[Task]]:
-        """Lets each of `workers` workers lease `each` tasks and send a heartbeat; returns the tasks by worker."""
-        held = {}
-        for number in range(workers):
-            name = f"worker-{number}"
-            held[name] = list(self.worker.lease(name, Version(self.lineage, version), each).tasks)
+        """Lets each of `workers` workers send a heartbeat and lease `each` tasks; returns the tasks by worker."""
+        names = [f"worker-{number}" for number in range(workers)]
+        for name in names:
             self.worker.heartbeat(name, Heartbeat("engine", Version(self.lineage, version), "generating"), 60.0)
-        return held
+        return self.lease_all(names, each, version)
+
+    def lease_all(self, names: Iterable[str], each: int, version: int = 0) -> dict[str, list[Task]]:
+        """Lets each of these workers lease `each` tasks; returns them by worker."""
+        return {name: list(self.worker.lease(name, Version(self.lineage, version), each).tasks) for name in names}

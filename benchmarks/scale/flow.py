@@ -62,7 +62,7 @@ class Learner(threading.Thread):
         rules = RunRules.of(config)
         operator = Operator(caller(load))
         operator.configure(rules)
-        self._lineage = self._queue.resume().lineage
+        self._lineage = self._queue.resume(rules).lineage
         self._housekeeper = Housekeeper(caller(load), cast(Any, None), rules.lease_ms / 1000, lambda status: None)
         self._collector = BatchCollector(
             config,

@@ -106,9 +106,11 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("--workers", type=int, default=2000)
     options.add_argument("--rate", type=float, default=100.0, help="groups per second")
-    options.add_argument("--batch", type=int, default=256, help="groups per update; each publishes")
+    options.add_argument(
+        "--update", type=float, default=2.5, help="seconds from one update, and publication, to the next"
+    )
     options.add_argument("--groups", type=int, default=8, help="groups that a worker generates at most at once")
-    options.add_argument("--generation", type=float, default=4.0, help="seconds that a group takes at most on average")
+    options.add_argument("--generation", type=float, default=2.0, help="seconds that a group takes at most on average")
     options.add_argument("--seconds", type=float, default=10.0)
     options.add_argument("--quiet", action="store_true", help="no heartbeats, renewals and joins: workers only wait")
     options.add_argument("--fsync", default="everysec", choices=("always", "everysec", "no"))
@@ -125,7 +127,7 @@ def main() -> None:
             server.port,
             args.workers,
             args.rate,
-            args.batch,
+            max(1, round(args.rate * args.update)),
             groups,
             generation_s=min(args.generation, half / args.rate),
             beats=not args.quiet and args.workers > 0,

@@ -1,6 +1,5 @@
 """A client that asks after each round trip how long the server's main thread has worked for it."""
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -11,13 +10,15 @@ from benchmarks.scale.server import busy_s
 from echo_queue.launch.server_process import HOST
 from echo_queue.services.redis_server import RedisServer
 
-FUNCTION = re.compile(rb"\r\neq1_(\w+)\r\n")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Spent:
-    """The server's time in the round trips of a move. A move that goes in steps has one for each."""
+    """The server's time in the round trips of a move, in each of which it serves nobody else.
+
+    A move that goes in steps has one for each. Commands that are sent together count as one.
+    """
 
     calls: int
     total_ms: float
@@ -31,7 +32,7 @@ class Spent:
 
 
 class TimedConnection(redis.Connection):
-    """Notes the server's time of each round trip with a call of the queue's functions."""
+    """Notes the server's time of each round trip."""
 
     def __init__(self, server: RedisServer, noted: list[float], **settings: Any) -> None:
         super().__init__(**settings)  # type: ignore[no-untyped-call]
@@ -39,8 +40,7 @@ class TimedConnection(redis.Connection):
         self._begun_s: float | None = None
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        words = command if isinstance(command, bytes) else b"".join(command)
-        self._begun_s = busy_s(self._server.pid) if FUNCTION.search(words) else None
+        self._begun_s = busy_s(self._server.pid)
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
     def read_response(self, *args: Any, **options: Any) -> Any:
@@ -63,7 +63,7 @@ class TimedClient(redis.Redis):
         super().__init__(connection_pool=pool)
 
     def spent(self, work: Callable[[], object]) -> Spent:
-        """Returns the server's time in the functions that `work` calls by this client."""
+        """Returns the server's time in the round trips that `work` makes by this client."""
         self._noted.clear()
         work()
         return Spent.of(self._noted)

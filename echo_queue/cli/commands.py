@@ -78,11 +78,14 @@ def submit(
         typer.Argument(help="A .jsonl or .parquet file, reasoning-gym:DATASET or poker:GAME; default: prompts.source."),
     ] = "",
     name: Annotated[str, typer.Option("--set", help="Name of the set; default: prompts.set.")] = "",
+    within_run: Annotated[
+        bool, typer.Option("--within-run", help="Wait for the learner; leave a set that has arrived whole as it is.")
+    ] = False,
 ) -> None:
     """Send a prompt set to the Celery workers, and wait until it is in the backlog. Sending it again adds nothing."""
     from echo_queue.cli.submit import submit_set
 
-    submit_set(load(config), source or None, name or None)
+    submit_set(load(config), source or None, name or None, within_run=within_run)
 
 
 @app.command(rich_help_panel=ROLES)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from echo_queue.config import Config
 from echo_queue.config.checks import NAMED
-from echo_queue.errors import EchoQueueError, Problem
+from echo_queue.errors import EchoQueueError, Problem, UnfitPromptError
 
 if TYPE_CHECKING:
     from echo_queue.records import PromptRow
@@ -59,13 +59,19 @@ def problems(config: Config, role: For = For.run) -> Iterator[Problem]:
 
 
 def _prompts(config: Config, function: ast.AST | None) -> Iterator[Problem]:
-    """Checks the first prompts; the others are checked when they are submitted."""
+    """Checks the first prompts; the others are checked when they are submitted.
+
+    A run that has made updates may need its source no more; whether it does is seen when it submits.
+    """
     from echo_queue.submission.declaration import check_first_rows
 
     try:
         rows = check_first_rows(config)
-    except EchoQueueError as error:
+    except UnfitPromptError as error:
         yield from error.problems
+        return
+    except EchoQueueError as error:
+        yield from () if (config.run.dir / "metrics.jsonl").exists() else error.problems
         return
     if rows:
         yield from _columns(config, function, _shared(rows))

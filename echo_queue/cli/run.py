@@ -168,7 +168,7 @@ def celery(config: Config) -> Role:
 
 def submission(config: Config, path: Path) -> Role:
     """Returns the role that submits the configured prompts, and ends."""
-    return Role("submit", (*_ECHO_QUEUE, "submit", str(path)), ends=True)
+    return Role("submit", (*_ECHO_QUEUE, "submit", str(path), "--within-run"), ends=True)
 
 
 def workers(config: Config, path: Path) -> Iterator[Role]:
@@ -260,7 +260,8 @@ def _print_finished(config: Config, end: outcome.Outcome) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]{config.run.name}[/] is finished: {end.updates:,} updates, {end.ended:%Y-%m-%d %H:%M} UTC")
     _print_paths(console, config, config.run.dir / "report.html")
-    console.print(f"  To run it again from scratch, remove {config.run.dir} or name another run.dir.")
+    fix = f"remove {config.run.dir}" if EMBEDDED == config.redis.url == config.store.url else "name another run.name"
+    console.print(f"  To run it again from scratch, {fix}.")
 
 
 def _print_stopped(path: Path) -> None:

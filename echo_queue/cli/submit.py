@@ -12,8 +12,11 @@ from echo_queue.submission.declaration import choose
 LINE_EVERY_S = 2.0
 
 
-def submit_set(config: Config, source: str | None, name: str | None) -> None:
-    """Submits the configured set, or `source` as the set `name`, and waits for it."""
+def submit_set(config: Config, source: str | None, name: str | None, *, within_run: bool) -> None:
+    """Submits the configured set, or `source` as the set `name`, and waits for it.
+
+    `within_run`: a set that has arrived whole is left as it is, whatever has become of its source.
+    """
     console = Console(highlight=False, soft_wrap=True)
     chosen = config.model_copy(update={"prompts": choose(config, source, name)})
     began = said = time.monotonic()
@@ -26,9 +29,12 @@ def submit_set(config: Config, source: str | None, name: str | None) -> None:
             console.print(f"{progress.set}: {progress.scanned:,} checked, {progress.arrived:,} in the backlog{failed}")
 
     outcome.forget(config)
-    sent = submit(chosen, progress=report)
+    sent = submit(chosen, progress=report, within_run=within_run)
     seconds = time.monotonic() - began
     if sent.new:
         console.print(f"{sent.set}: {sent.prompts:,} prompts in {sent.chunks:,} chunks submitted in {seconds:.1f} s")
     else:
+        for problem in sent.ignored:
+            console.print(f"{sent.set} has arrived whole and stays as it is; its source as it is now is not submitted:")
+            console.print(str(problem))
         console.print(f"{sent.set}: its {sent.prompts:,} prompts were submitted before; nothing was added")

@@ -105,8 +105,10 @@ def judge(facts: RedisFacts, settings: RedisSettings) -> Verdict:
 
 def unread(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
     """Yields one warning about everything that matters and could not be read, if there is anything."""
-    of_the_file = ("appendonly", *CONFIGURATION) if _kept_elsewhere(settings) else ()
-    if names := [name for name in facts.unread if name not in of_the_file]:
+    known = CONFIGURATION if _kept_elsewhere(settings) else ()
+    if names := [
+        name for name in facts.unread if name not in known and not (name == "appendonly" and settings.durable)
+    ]:
         what = f"{', '.join(names)} cannot be read by this user, so nobody here knows whether writes are kept"
         fix = "allow it `+info` and, where it may know passwords, `+config|get`; or compare with docs/reliability.md"
         yield Problem(WHERE, what, fix)
@@ -124,14 +126,13 @@ def _refusals(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
     if (facts.eviction or "").startswith(EVERYTHING_EVICTED):
         what = f"maxmemory-policy is {facts.eviction}: a full server would remove prompts and the run's rules"
         yield Problem(WHERE, what, _line("maxmemory-policy", "noeviction"))
-    if _kept_elsewhere(settings):
-        return
-    if facts.append_only is False:
+    if facts.append_only is False and not settings.durable:
+        # Replicas do not help: a primary that starts again empty makes them empty as well.
         what = "appendonly is no: a restart of this server forgets what was submitted"
-        yield Problem(WHERE, what, f"{_line('appendonly', 'yes')}; {ELSEWHERE}")
-    elif facts.settings.get("appendfsync") == "no":
+        yield Problem(WHERE, what, f"{_line('appendonly', 'yes')}; {DURABLE}")
+    elif facts.settings.get("appendfsync") == "no" and not _kept_elsewhere(settings):
         what = "appendfsync is no: a loss of power forgets whatever the system had not written yet"
-        yield Problem(WHERE, what, f"{_line('appendfsync', 'always')}; {ELSEWHERE}")
+        yield Problem(WHERE, what, f"{_line('appendfsync', 'always')}; or set redis.wait_replicas to 1; {DURABLE}")
 
 
 def _warnings(facts: RedisFacts, settings: RedisSettings) -> Iterator[Problem]:
@@ -161,11 +162,11 @@ def _weak_file(settings: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem(WHERE, what, f"{_line('aof-load-truncated', 'no')}; redis-check-aof --fix mends a torn file")
 
 
-ELSEWHERE = "or set redis.wait_replicas to 1 or more; or redis.durable, where the service itself keeps every write"
+DURABLE = "or set redis.durable, where the service itself keeps every write that it acknowledges"
 
 
 def _kept_elsewhere(settings: RedisSettings) -> bool:
-    """Says whether something other than this server's file keeps what it acknowledges."""
+    """Says whether something other than this server's file keeps, at a loss of its power, what it acknowledged last."""
     return settings.durable or settings.wait_replicas > 0
 
 

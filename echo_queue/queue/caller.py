@@ -6,7 +6,8 @@
 - Only failures that a later try may cure are retried: a lost connection, and a server that is loading, failing over,
   full or not writable for now. This is safe because every move may be sent again after a lost reply.
 - Every other failure is one clear error: `FencedError` for a learner that was taken over, `SetBackError` for a learner
-  whose moves the server has forgotten, and `ServiceError` otherwise. No error of Redis's own leaves this module.
+  whose moves the server has forgotten, `PromptError` for a set that is not the one of its name, and `ServiceError`
+  otherwise. No error of Redis's own leaves this module.
 """
 
 import random
@@ -25,7 +26,7 @@ from redis.exceptions import (
 )
 
 from echo_queue import failpoints
-from echo_queue.errors import FencedError, Problem, ServiceError, SetBackError
+from echo_queue.errors import FencedError, Problem, PromptError, ServiceError, SetBackError
 from echo_queue.queue import library
 from echo_queue.queue.keys import Keys
 
@@ -72,7 +73,10 @@ FIXES = {
     "MISCONF": "Redis cannot write to its disk: free space there",
     "EQNORUN": "start `echo-queue services` or the learner first: they write the run rules",
     "EQREFUSED": "this worker is broken, or of another release; restart it with the release of the services",
-    "EQSET": "submit the set under another name, or exactly as it was declared",
+    "EQSET": "submit other prompts under another name (prompts.set), or this set exactly as it was declared, in chunks "
+    "of the same size (prompts.chunk)",
+    "EQNAME": "delete this run's keys in Redis, which the checkpoints replace, and submit these prompts under another "
+    "name (prompts.set); or give the run another name (run.name)",
 }
 REFUSED = "this role's Redis user may not do that; docs/rights.md lists the rights of each"
 PASSWORD = "check the user's name and its password"
@@ -200,6 +204,8 @@ class Caller:
             what = f"Redis has forgotten what it had acknowledged: {rest}"
             raise SetBackError(Problem(self.where, what, "start the learner again: it goes on from its checkpoint"))
         fix = FIXES.get(code) or _fix(error)
+        if code in ("EQSET", "EQNAME"):
+            raise PromptError(Problem(self.where, rest, fix)) from None
         what = f"no answer within {self.deadline_s:.0f} s: {text}" if _passing(error) else text
         raise ServiceError(Problem(self.where, what, fix)) from None
 

@@ -19,6 +19,7 @@ class Keys:
         self.coming = self.prefix + "coming"
         self.forks = self.prefix + "forks"
         self.stats = self.prefix + "stats"
+        self.digests = self.prefix + "digests"
         self.tallies = self.prefix + "tallies"
         self.backlog = self.prefix + "backlog"
         self.redo = self.prefix + "redo"

@@ -6,7 +6,7 @@
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
@@ -16,12 +16,15 @@ from echo_queue.queue import replies
 from echo_queue.queue.caller import Caller, answers
 from echo_queue.queue.events import Arrivals
 from echo_queue.queue.payloads import Payloads
-from echo_queue.queue.types import Drained, Resumed, RunKeys
+from echo_queue.queue.types import Drained, Resumed, RunKeys, RunRules
 from echo_queue.records import BASE, Group, Published, Version
 from echo_queue.records.group_codec import CodecError
+from echo_queue.records.validation import UnfitGroup
 
 if TYPE_CHECKING:
     from echo_queue.connections.secrets import Role
+
+NO_SETS: Mapping[str, str] = {}
 
 
 class LearnerQueue(Arrivals):
@@ -43,15 +46,22 @@ class LearnerQueue(Arrivals):
         """Returns the client's lineage, the learner's fencing token."""
         return self._lineage
 
-    def resume(self, begin: Version = BASE, floor: int = 0) -> Resumed:
+    def resume(
+        self, rules: RunRules, begin: Version = BASE, floor: int = 0, sets: Mapping[str, str] = NO_SETS
+    ) -> Resumed:
         """Begins a new lineage, above `floor`, at the checkpoint of `begin`; every earlier learner is fenced.
 
-        Tasks in flight by versions above it go back (`cancel`).
+        Tasks in flight by versions above it go back (`cancel`). `rules` are the run's from now on. `sets`: the digests
+        of the sets that this checkpoint or an ancestor holds ids of (`set_digests`); other prompts are refused under
+        their names.
 
         The caller then makes the queue follow its checkpoints (`commit`, `uncommit`) before it drains. If no weights
-        are published afterwards, the caller publishes these first.
+        are published afterwards, the caller publishes these first. Raises `PromptError`, and changes nothing, if other
+        prompts were declared under such a name before anybody could refuse them.
         """
-        lineage, committed = self._caller.call("resume", *begin, floor, uuid.uuid4().hex)
+        words = replies.rules_words(rules)
+        known = [word for pair in sets.items() for word in pair]
+        lineage, committed = self._caller.call("resume", *begin, floor, uuid.uuid4().hex, len(words), *words, *known)
         self._lineage, self._turn = int(lineage), 0
         while self.cancel():
             pass
@@ -152,6 +162,20 @@ class LearnerQueue(Arrivals):
         answer = self._caller.move("probe_room", [("probe_room", bytes(size))], size, optional=True)[0]
         return not isinstance(answer, redis.OutOfMemoryError)
 
+    def return_unfit(self, task_id: bytes, entry: bytes) -> bool:
+        """Sends back the group at `entry` of replay, which limits that have changed since exclude.
+
+        Returns False if it is not there.
+        """
+        moved, *refs = self._caller.call("return_unfit", self._lineage, task_id, entry)
+        self._payloads.discard(filter(None, refs))
+        return bool(moved)
+
+    def set_digests(self, names: Sequence[str]) -> dict[str, str]:
+        """Returns the digest of each set's prompts, and behind it those of earlier declarations; empty: not known."""
+        digests = self._caller.call("set_digests", self._lineage, *names) if names else []
+        return dict(zip(names, map(replies.text, digests), strict=True))
+
     def finish(self, force: bool = False) -> bool:
         """Marks the run finished until new work arrives; workers learn it from `Lease.finished`.
 
@@ -193,6 +217,8 @@ class LearnerQueue(Arrivals):
                 continue
             try:
                 groups.append(self._payloads.group(rows[0][1]))
+            except UnfitGroup:
+                self.return_unfit(task, entry)
             except CodecError as error:
                 malformed += self.bury_bad_group(task, entry, error)
         return tuple(groups), malformed

@@ -12,12 +12,14 @@ from echo_queue.queue import library, replies
 from echo_queue.queue.caller import DEADLINE_S, Caller
 from echo_queue.queue.monitor import RunState
 from echo_queue.queue.payloads import Payloads, PayloadStore
+from echo_queue.queue.run_rules import differences
 from echo_queue.queue.submitter import Admission
 from echo_queue.queue.types import Reclaimed, RunRules
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
     from echo_queue.connections.secrets import Role
+    from echo_queue.errors import Problem
 
 SWEEP_MAX = 64
 
@@ -42,9 +44,13 @@ class Operator(RunState, Admission):
         """
         return cls(Caller.connect(config, cls.ROLE, deadline_s), Payloads.of(config, store))
 
-    def configure(self, rules: RunRules) -> None:
-        """Creates the run, or changes its run rules."""
-        self._caller.call("configure", *replies.rules_words(rules))
+    def configure(self, rules: RunRules) -> "tuple[Problem, ...]":
+        """Creates the run with these rules. A run that exists keeps its own, which only its next learner may change.
+
+        Returns a problem for each rule that is another one in the run.
+        """
+        kept = self._caller.call("configure", *replies.rules_words(rules))
+        return differences(rules, replies.rules_of(replies.fields(kept)))
 
     def reclaim(self, limit: int = SWEEP_MAX) -> Reclaimed:
         """Ends at most `limit` expired leases: their tasks go to retry, or to dead after too many attempts.

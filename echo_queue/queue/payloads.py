@@ -24,7 +24,7 @@ from echo_queue.queue.types import StoredPartial
 from echo_queue.records import Group, PartialGroup, PartialSegment, group_codec, partial_codec
 from echo_queue.records.group_codec import GROUP_MAX_BYTES, CodecError
 from echo_queue.records.segments import join
-from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator, check_partials
+from echo_queue.records.validation import BadGroup, GroupLimits, GroupValidator, UnfitGroup, check_partials
 
 if TYPE_CHECKING:
     from echo_queue.config import Config
@@ -130,10 +130,15 @@ class Payloads:
                 log.info("%d stored groups are left to the learner's sweep: %s", len(keys), error.problems[0].what)
 
     def group(self, words: Mapping[bytes, bytes]) -> Group:
-        """Returns the group of a replay entry. Raises `CodecError` if its bytes are not that group, or if it is bad."""
+        """Returns the group of a replay entry. Raises `CodecError` if its bytes are not that group, or if it is bad.
+
+        Raises `UnfitGroup`, and blames nobody, if limits that have changed since it was made exclude it.
+        """
         sender = words.get(b"worker", b"").decode("utf-8", "replace")
         try:
             group = self._checked_group(words)
+        except UnfitGroup:
+            raise
         except CodecError as error:
             if self._validator:
                 self._validator.bad(sender, error.problems[0].what)

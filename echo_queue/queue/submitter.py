@@ -1,9 +1,13 @@
 """The queue client of submitters and Celery workers: the moves of `library/backlog.lua`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from blake3 import blake3
+
+from echo_queue.errors import Problem, PromptError
 from echo_queue.queue import replies
 from echo_queue.queue.caller import DEADLINE_S, Caller, Client
 from echo_queue.queue.types import Chunk, PromptSet, SubmissionCounts, SubmissionStatus, WaitingChunk
@@ -12,6 +16,9 @@ from echo_queue.records import PromptShard
 if TYPE_CHECKING:
     from echo_queue.config import Config
     from echo_queue.connections.secrets import Role
+
+SET_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+"""A set's name is part of task ids and of object names. The server checks it, too (`library/backlog.lua`)."""
 
 
 class Submissions(Client):
@@ -44,8 +51,15 @@ class Admission(Client):
     """The move `admit` from the backlog to the tasks (`library/backlog.lua`), which other moves make as well."""
 
     def admit(self) -> int:
-        """Moves prompts from the backlog to tasks while bound and pace allow. Returns how many were admitted."""
-        return int(self._caller.call("admit"))
+        """Moves prompts from the backlog to tasks while bound and pace allow. Returns how many were admitted.
+
+        Each call of the server moves or passes a bounded number of prompts, so that others are served in between.
+        """
+        admitted, more = 0, True
+        while more:
+            moved, more = self._caller.call("admit")
+            admitted += moved
+        return admitted
 
 
 class SubmitterQueue(Submissions, Admission):
@@ -64,14 +78,19 @@ class SubmitterQueue(Submissions, Admission):
     def declare(self, prompt_set: PromptSet, chunks: Sequence[Chunk]) -> bool:
         """Registers a set and its chunks, numbered 0, 1, … without gaps. Returns False if it was declared before.
 
-        Chunks that failed wait again, with the content given now. Raises `ServiceError` if a set of this name has other
-        prompts.
+        Of a set that was declared before, chunks that failed wait again, with the content given now, and the priority
+        becomes the one given now. Without chunks it keeps its prompts. Raises `PromptError` for a name that no set may
+        have, and if a set of this name has other prompts, here or in checkpoints of the run.
         """
-        if [chunk.number for chunk in chunks] != list(range(len(chunks))) or not chunks:
-            raise ValueError(f"chunks of {prompt_set.name} must be numbered 0, 1, …, and there must be at least one")
+        if not SET_NAME.fullmatch(prompt_set.name):
+            what = f"{prompt_set.name[:100]!r} is no name of a set"
+            raise PromptError(Problem("prompts.set", what, 'choose at most 64 of a-z, 0-9, "_", "." and "-"'))
+        if [chunk.number for chunk in chunks] != list(range(len(chunks))):
+            raise ValueError(f"chunks of {prompt_set.name} must be numbered 0, 1, …")
         ranges = [part for chunk in chunks for part in (chunk.first, chunk.count, chunk.digest, chunk.ticket)]
         rules = (prompt_set.epochs, prompt_set.priority, prompt_set.order, prompt_set.seed, prompt_set.length_feature)
-        return bool(self._caller.call("declare", prompt_set.name, prompt_set.source, *rules, *ranges))
+        words = prompt_set.name, prompt_set.source, *rules, digest_of(chunks)
+        return bool(self._caller.call("declare", *words, *ranges))
 
     def submit(self, name: str, chunk: int, shard: PromptShard, buckets: bytes = b"") -> bool:
         """Adds the prompts of chunk `chunk` of set `name`, stored as `shard`, to the backlog.
@@ -87,6 +106,12 @@ class SubmitterQueue(Submissions, Admission):
         Returns False if it is settled or has other content by now.
         """
         return bool(self._caller.call("reject", name, chunk.number, chunk.digest, reason))
+
+    def learner_has_begun(self) -> bool:
+        """Returns whether a learner has begun on this server, and told it whose prompts checkpoints hold as trained."""
+        client, key = self._caller.client, self._caller.keys.state
+        lineage = self._caller.persist("learner_has_begun", lambda: client.hget(key, "lineage"))
+        return int(lineage or 0) > 0
 
     def submission_counts(self, name: str) -> SubmissionCounts | None:
         """Returns the progress of a set's submission in numbers; None if no such set was declared."""
@@ -107,3 +132,9 @@ class SubmitterQueue(Submissions, Admission):
         (source, feature), mark = self._caller.persist("waiting_chunk", read)
         chunk = replies.waiting_chunk_of(number, mark) if mark else None
         return None if chunk is None else WaitingChunk(replies.text(source), replies.text(feature or b""), chunk)
+
+
+def digest_of(chunks: Sequence[Chunk]) -> str:
+    """Returns the BLAKE3 digest of a set's prompts (hexadecimal), by the ranges and digests of its chunks."""
+    lines = (f"{chunk.first} {chunk.count} {chunk.digest}\n" for chunk in chunks)
+    return blake3("".join(lines).encode()).hexdigest()

@@ -20,7 +20,7 @@ Order = Literal["sequential", "shuffled"]
 
 @dataclass(frozen=True)
 class RunRules:
-    """The run rules, kept in Redis so that every role obeys the same ones.
+    """The run rules, kept in Redis so that every role obeys the same ones: those of the learner that began last.
 
     `s`: staleness bound in updates. `batch`: B, groups per update. `kappa`: updates per publication (shown, not used
     by the queue). `pace`: keep n ≤ w·B; if off, only the bound holds. `longest_first`: of the prompts admitted at once,
@@ -61,9 +61,10 @@ class RunRules:
 class PromptSet:
     """A set of prompts as submitted: its source, and the order in which the backlog serves it.
 
-    `source`: the origin of its prompts. A second declaration under the same name must be equal in its prompts (the
-    chunks' digests), epochs, order and seed. `seed` keys the shuffled order. `length_feature`: the column that predicts
-    the length of answers; if empty, the lengths of the prompts predict it.
+    `name`: at most 64 of a-z, 0-9, "_", "." and "-". `source`: the origin of its prompts. A second declaration under
+    the same name must be equal in its prompts (the chunks' digests), epochs and order, and in its seed if that order is
+    shuffled. `seed` keys the shuffled order. `length_feature`: the column that predicts the length of answers; if
+    empty, the lengths of the prompts predict it.
     """
 
     name: str
@@ -139,6 +140,11 @@ class SubmissionCounts:
     failed: int
 
     @property
+    def whole(self) -> bool:
+        """True if all of it has arrived, so that its source is not needed any more."""
+        return self.arrived == self.chunks
+
+    @property
     def settled(self) -> bool:
         return self.arrived + self.failed == self.chunks
 
@@ -193,6 +199,8 @@ class Outcome(StrEnum):
     """Another completion of the task came first."""
     late = "late"
     """The group is older than the learner can still train, or made with abandoned weights; the task goes back."""
+    dead = "dead"
+    """An operator has given the task up meanwhile; only `revive` brings it back."""
     unknown = "unknown"
     """No such task is open: it has been trained, or never was admitted."""
 

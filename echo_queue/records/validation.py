@@ -23,6 +23,8 @@ from echo_queue.records.group_codec import CodecError, refuse
 Cause = Literal["bytes", "entry", "shape", "tokens", "logprobs", "observed", "versions", "reward", "finish"]
 """`bytes`: the bytes are not a group; `entry`: the group is not the one that its entry in the stream names."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+LIMITED: frozenset[Cause] = frozenset({"shape", "observed", "reward", "finish"})
+"""The causes that a change of the configuration explains: group size, lengths, turns, and the range of rewards."""
 
 LOGPROB_MAX = 1e-3
 """A probability is at most 1, but rounding in an engine may put its logarithm a little above 0."""
@@ -38,6 +40,13 @@ class BadGroup(CodecError):
     def __init__(self, cause: Cause, rule: str) -> None:
         super().__init__(Problem("replay record", rule, "check the worker that made it"))
         self.cause = cause
+
+
+class UnfitGroup(BadGroup):
+    """A group of an earlier lineage that may not be trained under the limits of today's configuration.
+
+    Nobody is to blame: the limits have changed since it was made, and its task is generated again.
+    """
 
 
 @dataclass(frozen=True)
@@ -119,8 +128,16 @@ class GroupValidator:
         self._last = ("", "")
 
     def check(self, group: Group) -> None:
-        """Raises `BadGroup` for a group that may not be trained."""
-        check(group, self._limits)
+        """Raises `BadGroup` for a group that may not be trained.
+
+        Raises `UnfitGroup` if it was made before this learner began, and its limits explain why.
+        """
+        try:
+            check(group, self._limits)
+        except BadGroup as error:
+            if group.lineage < self.newest.lineage and error.cause in LIMITED:
+                raise UnfitGroup(error.cause, error.problems[0].what) from None
+            raise
         check_versions(group, self.newest)
 
     def good(self, worker: str) -> None:

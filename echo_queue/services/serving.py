@@ -91,7 +91,8 @@ class Services:
         with client:
             admin = Admin(Caller(client, self.config.run.name, READY_S))
             admin.install()
-            admin.configure(RunRules.of(self.config))
+            for difference in admin.configure(RunRules.of(self.config)):
+                log.warning("%s", difference)
 
     def _ready_store(self, server: S3Server) -> None:
         store = ObjectStore(server.endpoint(self.config.store.bucket), self.config.run.name, READY_S)

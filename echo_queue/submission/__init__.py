@@ -20,21 +20,28 @@ __all__ = ["Progress", "Submitted", "submit", "submit_prompt_set"]
 
 
 def submit(
-    config: Config, source: str | None = None, *, wait: bool = True, progress: Report | None = None
+    config: Config,
+    source: str | None = None,
+    *,
+    wait: bool = True,
+    progress: Report | None = None,
+    within_run: bool = False,
 ) -> Submitted:
     """Submits the configured prompt set, or `source` under its name. With `wait`, returns once all of it has arrived.
 
-    Raises `PromptError` for prompts that cannot be read or are too long, `ServiceError`, and `DeadlineError` when
-    nothing arrives in the backlog for `submission.deadline_s`.
+    `within_run`: as `echo-queue run` does it, which a changed source of a set that has arrived does not stop
+    (`declaration.declare_within_run`). Raises `PromptError` for prompts that cannot be read or are too long,
+    `ServiceError`, and `DeadlineError` when nothing arrives in the backlog for `submission.deadline_s`.
     """
     from echo_queue.queue import SubmitterQueue
     from echo_queue.submission.arrival import arrive
     from echo_queue.submission.celery.app import build
-    from echo_queue.submission.declaration import choose, declare_and_send
+    from echo_queue.submission.declaration import choose, declare_and_send, declare_within_run
 
     app, queue = build(config), SubmitterQueue.connect(config)
     report = progress or (lambda _: None)
-    sent = declare_and_send(config, queue, app, choose(config, source), report)
+    declare = declare_within_run if within_run else declare_and_send
+    sent = declare(config, queue, app, choose(config, source), report)
     if wait:
         arrive(config, queue, app, sent.set, report)
     return sent

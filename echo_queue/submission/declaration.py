@@ -1,10 +1,13 @@
 """Brings a prompt source to the queue: scans it, declares the set, and sends one message per chunk.
 
-A set is declared only after every row was checked, and sent only after it was declared. From then on Redis knows which
-chunks are missing, and any Celery worker can finish the submission that this process began.
+- A set is declared only after every row was checked, and sent only after it was declared. From then on Redis knows
+  which chunks are missing, and any Celery worker can finish the submission that this process began.
+- A set that has arrived whole needs its source no more (`declare_within_run`): a run goes on whatever has become of it.
 """
 
 import gc
+import random
+import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,7 +17,7 @@ from celery import Celery
 from pydantic import ValidationError
 
 from echo_queue.config import Config, Prompts
-from echo_queue.errors import ConfigError, Problem
+from echo_queue.errors import ConfigError, DeadlineError, Problem, PromptError
 from echo_queue.queue import Chunk, PromptSet, SubmitterQueue
 from echo_queue.records import PromptRow
 from echo_queue.submission.celery.messages import send
@@ -22,9 +25,10 @@ from echo_queue.submission.length_features import refuse_featureless
 from echo_queue.submission.length_limits import limits_of, refuse_unfit
 from echo_queue.submission.progress import Progress, Report, Submitted
 from echo_queue.submission.sources.registry import open_source
-from echo_queue.submission.sources.source import spell
+from echo_queue.submission.sources.source import PromptSource, spell
 
 SAMPLE_ROWS = 1_000
+LEARNER_POLL_S = 0.2
 
 
 def choose(config: Config, source: str | None = None, set: str | None = None, **changes: Any) -> Prompts:
@@ -65,6 +69,42 @@ def declare_and_send(
 
     Raises `PromptError`, always before the set is declared, and `ServiceError`.
     """
+    source, chunks = scan(config, prompts, report)
+    return _declare_and_send(queue, app, _declared(config, prompts, source.name), chunks)
+
+
+def declare_within_run(
+    config: Config, queue: SubmitterQueue, app: Celery, prompts: Prompts, report: Report = lambda _: None
+) -> Submitted:
+    """Does the same as a part of `echo-queue run`, which may be the continuation of an earlier one.
+
+    A set that has arrived whole stays as it is if its source is gone or has other prompts by now; the answer says so.
+    Any other set is declared once a learner has told Redis whose prompts checkpoints hold. Raises `DeadlineError` if
+    none does within `queue.stall_deadline_s`, and what `declare_and_send` raises.
+    """
+    counts = queue.submission_counts(prompts.set)
+    if counts is not None and counts.whole:
+        try:
+            return declare_and_send(config, queue, app, prompts, report)
+        except PromptError as error:
+            return Submitted(prompts.set, counts.prompts, counts.chunks, False, _keep(config, queue, prompts, error))
+    source, chunks = scan(config, prompts, report)
+    await_learner(config, queue)
+    return _declare_and_send(queue, app, _declared(config, prompts, source.name), chunks)
+
+
+def await_learner(config: Config, queue: SubmitterQueue) -> None:
+    """Returns once a learner has begun. Raises `DeadlineError` if none does within `queue.stall_deadline_s`."""
+    give_up = time.monotonic() + config.queue.stall_deadline_s
+    while not queue.learner_has_begun():
+        if time.monotonic() > give_up:
+            what = f"no learner has begun within {config.queue.stall_deadline_s:.0f} s"
+            raise DeadlineError(Problem("learner", what, "read logs/learner.log"))
+        time.sleep(LEARNER_POLL_S * random.uniform(0.5, 1.0))
+
+
+def scan(config: Config, prompts: Prompts, report: Report) -> tuple[PromptSource, list[Chunk]]:
+    """Returns the source and its chunks, once every row was checked. Raises `PromptError`."""
     source = open_source(spell(prompts.source, prompts.options))
     limits = limits_of(Path(config.base_model), config.model.max_prompt_tokens)
     chunks: list[Chunk] = []
@@ -77,17 +117,26 @@ def declare_and_send(
             report(Progress(prompts.set, scanned=chunk.first + chunk.count))
     finally:
         gc.unfreeze()
-    declared = PromptSet(
-        prompts.set,
-        source.name,
-        prompts.epochs,
-        prompts.priority,
-        prompts.order,
-        config.run.seed,
-        prompts.length_feature,
-    )
+    return source, chunks
+
+
+def _declared(config: Config, prompts: Prompts, source: str) -> PromptSet:
+    order, seed = prompts.order, config.run.seed
+    return PromptSet(prompts.set, source, prompts.epochs, prompts.priority, order, seed, prompts.length_feature)
+
+
+def _declare_and_send(queue: SubmitterQueue, app: Celery, declared: PromptSet, chunks: Sequence[Chunk]) -> Submitted:
     new = queue.declare(declared, chunks)
     total = chunks[-1].first + chunks[-1].count
-    status = None if new else queue.submission_status(prompts.set)
+    status = None if new else queue.submission_status(declared.name)
     send(app, declared.name, declared.source, status.waiting if status else chunks)
-    return Submitted(prompts.set, total, len(chunks), new)
+    return Submitted(declared.name, total, len(chunks), new)
+
+
+def _keep(config: Config, queue: SubmitterQueue, prompts: Prompts, error: PromptError) -> tuple[Problem, ...]:
+    """Gives a set that has arrived its present priority. Returns what keeps its source from being submitted."""
+    try:
+        queue.declare(_declared(config, prompts, prompts.source), ())
+    except PromptError as further:
+        return tuple(dict.fromkeys((*error.problems, *further.problems)))
+    return error.problems

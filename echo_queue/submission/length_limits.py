@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from echo_queue.errors import Problem, PromptError, ServiceError
+from echo_queue.errors import Problem, ServiceError, UnfitPromptError
 from echo_queue.queue.types import Chunk
 from echo_queue.records import PromptRow
 from echo_queue.submission.sources.rows import REPORTED_ROWS
@@ -71,7 +71,7 @@ def limits_of(model: Path, tokens: int) -> PromptLimits | None:
 
 
 def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk, rows: Sequence[PromptRow]) -> None:
-    """Raises `PromptError` naming the first rows of a chunk that the model cannot take."""
+    """Raises `UnfitPromptError` naming the first rows of a chunk that the model cannot take."""
     if limits is None:
         return
     problems = [
@@ -88,7 +88,7 @@ def refuse_unfit(limits: PromptLimits | None, source: PromptSource, chunk: Chunk
         what = "its prompt is chat messages, but the model has no chat template"
         problems += [Problem(source.location(chunk.first + position), what, fix) for position in islice(chats, 1)]
     if problems:
-        raise PromptError(*problems)
+        raise UnfitPromptError(*problems)
 
 
 def _is_byte_level(description: dict[str, Any]) -> bool:

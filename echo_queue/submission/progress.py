@@ -3,15 +3,21 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from echo_queue.errors import Problem
+
 
 @dataclass(frozen=True)
 class Submitted:
-    """A set as the queue knows it. `new` is False if it was submitted before."""
+    """A set as the queue knows it. `new` is False if it was submitted before.
+
+    `ignored`: why its source cannot be submitted any more; the set had arrived whole before, and does not need it.
+    """
 
     set: str
     prompts: int
     chunks: int
     new: bool
+    ignored: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)

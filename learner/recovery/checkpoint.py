@@ -6,9 +6,10 @@
   with their digests, and which rows of which tensor each file holds. A torn or damaged checkpoint is passed over with a
   warning, and the one before it counts.
 - The newest checkpoint is found by listing: the highest lineage first, then the highest version.
-- Each manifest holds the task ids trained since its parent; a lineage's first manifest holds none and marks where the
-  lineage began. Pruning removes tensors and keeps manifests, the older ones in archives (`learner.recovery.archive`),
-  so that `trained_ids` can prove from storage alone that nothing was trained twice.
+- Each manifest holds the task ids trained since its parent, and the digests of the sets whose prompts they are; a
+  lineage's first manifest holds no ids and marks where the lineage began. Pruning removes tensors and keeps manifests,
+  the older ones in archives (`learner.recovery.archive`), so that `trained_ids` can prove from storage alone that
+  nothing was trained twice.
 """
 
 import logging
@@ -18,12 +19,21 @@ from dataclasses import replace
 import torch
 
 from echo_queue.errors import FencedError, Problem, ServiceError
-from echo_queue.records import Version
+from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import rank_report, state_reader
 from learner.recovery.archive import ManifestReader, archive, checkpoint_of, keys, read, standing
-from learner.recovery.manifest import MANIFEST, PREFIX, CheckpointManifest, History, decode, folder_of, name_of
+from learner.recovery.manifest import (
+    MANIFEST,
+    NO_SETS,
+    PREFIX,
+    CheckpointManifest,
+    History,
+    decode,
+    folder_of,
+    name_of,
+)
 from learner.recovery.rank_report import RankReport
 from learner.recovery.state_files import DTYPES, FILE_BYTES, SUFFIX, Piece, write_files
 
@@ -71,7 +81,8 @@ def complete(
     reports = rank_report.gather(team, _parts_of(name), deadline_s)
     rank_report.raise_failures(team, reports, f"save its part of checkpoint {name}")
     files = tuple(file for report in reports for file in report.files)
-    manifest = CheckpointManifest(*version, history.parent, history.window, history.trained, name, files)
+    trained, parent, window, sets = history
+    manifest = CheckpointManifest(*version, parent, window, trained, sets, name, files)
     _check_whole(manifest)
     _put_manifest(store, manifest)
     return manifest
@@ -80,13 +91,18 @@ def complete(
 def restore(store: ObjectStore, team: Team, policy_restore: Restore) -> CheckpointManifest | None:
     """Restores the newest checkpoint that every rank can read, and returns it; None if there never was one.
 
-    Every rank calls it, with its own policy's `restore`, and each reads only the files with rows of its own. Raises
-    `ServiceError`, on all ranks, if there are checkpoints and none is whole: only a person may decide to begin again.
-    A rank that fails otherwise raises its error, and the others an `EchoQueueError` that names it.
+    Every rank calls it, with its own policy's `restore`, and each reads only the files with rows of its own; a mark of
+    the base model has none. Raises `ServiceError`, on all ranks, if there are checkpoints of trained weights and none
+    is whole: only a person may decide to begin again. A rank that fails otherwise raises its error, and the others an
+    `EchoQueueError` that names it.
     """
     offers = _manifests(store)
     damaged: list[str] = []
     while (manifest := _offered(team, offers)) is not None:
+        if manifest.at_base:
+            if damaged:
+                break
+            return manifest
         damages = _restore_one(store, team, manifest, policy_restore)
         if not damages:
             if damaged and team.first:
@@ -128,9 +144,16 @@ def lineages(store: ObjectStore) -> set[int]:
     return {int(first) for key in keys(store) if (first := checkpoint_of(key).partition("/")[0]).isdecimal()}
 
 
-def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest) -> CheckpointManifest:
-    """Saves the first checkpoint of `lineage`, which names the state of `begin`: the newest one from now on."""
-    manifest = replace(begin, lineage=lineage, parent=begin.name, trained=())
+def mark(store: ObjectStore, lineage: int, begin: CheckpointManifest | None, window: float = 0.0) -> CheckpointManifest:
+    """Saves the first checkpoint of `lineage`, which names the state of `begin`: the newest one from now on.
+
+    Without `begin` that is the base model, and `window` is w, in batches.
+    """
+    if begin is None:
+        begun_at = Version(lineage, BASE.number)
+        manifest = CheckpointManifest(*begun_at, None, window, (), NO_SETS, name_of(begun_at), ())
+    else:
+        manifest = replace(begin, lineage=lineage, parent=begin.name, trained=())
     _put_manifest(store, manifest)
     return manifest
 
@@ -142,7 +165,8 @@ def prune(store: ObjectStore, newest_manifest: CheckpointManifest, keep: int) ->
     """
     kept: set[str] = set()
     for manifest in chain(store, newest_manifest):
-        kept.add(manifest.holder)
+        if not manifest.at_base:
+            kept.add(manifest.holder)
         if len(kept) == keep:
             break
     listed = keys(store)

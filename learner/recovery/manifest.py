@@ -4,33 +4,38 @@
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import orjson
 
-from echo_queue.records import Version
+from echo_queue.records import BASE, Version
 from learner.recovery.state_files import DTYPES, StateFile, StoredRows, rows_of
 
 PREFIX, MANIFEST = "checkpoints/", "manifest.json"
-FORMAT = 3
+FORMAT = 4
 DIGEST = re.compile("[0-9a-f]{64}")
+NO_SETS: Mapping[str, str] = {}
 
 
 class History(NamedTuple):
-    """The way to a checkpoint, as its manifest says it: `trained`, `parent` and `window` of `CheckpointManifest`."""
+    """The way to a checkpoint, as its manifest says it: those fields of `CheckpointManifest`."""
 
     trained: tuple[str, ...] = ()
     parent: str | None = None
     window: float = 0.0
+    sets: Mapping[str, str] = NO_SETS
 
 
 @dataclass(frozen=True)
 class CheckpointManifest:
     """A checkpoint. `trained`: the task ids of the updates since `parent`, in order. `window`: w, in batches.
 
-    `holder`: the checkpoint that the files were written for: this one, or the ancestor that this one marks.
+    `sets`: for each set of which this checkpoint or an ancestor holds ids, the digest of its prompts; behind it, after
+    spaces, those of earlier declarations in which chunks could not be read. `holder`: the checkpoint that the files
+    were written for: this one, or the ancestor that this one marks. A lineage that begins at the base model marks that
+    with no files.
     """
 
     lineage: int
@@ -38,6 +43,7 @@ class CheckpointManifest:
     parent: str | None
     window: float
     trained: tuple[str, ...]
+    sets: Mapping[str, str]
     holder: str
     files: tuple[StateFile, ...]
     format: int = FORMAT
@@ -45,6 +51,11 @@ class CheckpointManifest:
     @property
     def name(self) -> str:
         return name_of(Version(self.lineage, self.version))
+
+    @property
+    def at_base(self) -> bool:
+        """True if it only marks that a lineage began at the base model, which needs no files."""
+        return self.version == BASE.number
 
     @property
     def folder(self) -> str:
@@ -74,12 +85,14 @@ def decode(data: bytes) -> CheckpointManifest:
             "parent": str() | None as parent,
             "window": float() | int() as window,
             "trained": [*trained],
+            "sets": {**sets},
             "holder": str(holder),
             "files": [*listed],
             "format": int(form),
-        } if form == FORMAT and min(lineage, version) >= 0 and all(isinstance(task, str) for task in trained):
+        } if form == FORMAT and min(lineage, version) >= 0 and _are_texts(trained) and _are_texts(sets.values()):
+            digests = {str(name): str(digest) for name, digest in sets.items()}
             files = files_of(listed)
-            manifest = CheckpointManifest(lineage, version, parent, window, tuple(trained), holder, files)
+            manifest = CheckpointManifest(lineage, version, parent, window, tuple(trained), digests, holder, files)
         case _:
             raise ValueError("its manifest is malformed, or of another format")
     if manifest.encode() != data:
@@ -90,6 +103,10 @@ def decode(data: bytes) -> CheckpointManifest:
 def files_of(listed: Sequence[Any]) -> tuple[StateFile, ...]:
     """Returns the files of a decoded list of them. Raises `ValueError` if one of them cannot be."""
     return tuple(map(_file, listed))
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _file(listed: Any) -> StateFile:

@@ -3,6 +3,8 @@
 - The groups in a checkpoint of the surviving history count as trained, whatever the queue has forgotten.
 - Groups that only an abandoned checkpoint holds (after a rewind, or because its tensors were damaged) go back to the
   backlog: no surviving weights were trained on them.
+- The ids in a checkpoint mean the prompts whose digests it carries. The queue learns these digests in the move that
+  begins the lineage, so that no other prompts can count as trained under an old name.
 - Each checkpoint is one move, which also sets the checkpoint at which the queue stands: a crash in between loses
   nothing.
 """
@@ -11,12 +13,12 @@ import logging
 
 from echo_queue import weights
 from echo_queue.errors import Problem, ServiceError
-from echo_queue.queue import LearnerQueue, Resumed
+from echo_queue.queue import LearnerQueue, Resumed, RunRules
 from echo_queue.records import BASE, Version
 from echo_queue.storage.object_store import MissingObject, ObjectStore
 from learner.recovery import checkpoint
 from learner.recovery.archive import ManifestReader
-from learner.recovery.manifest import CheckpointManifest
+from learner.recovery.manifest import NO_SETS, CheckpointManifest
 
 log = logging.getLogger(__name__)
 
@@ -25,26 +27,28 @@ NO_CHECKPOINT = ""
 
 
 def resume(
-    queue: LearnerQueue, store: ObjectStore, begin: CheckpointManifest | None
-) -> tuple[int, CheckpointManifest | None]:
+    queue: LearnerQueue, store: ObjectStore, rules: RunRules, begin: CheckpointManifest | None, window: float = 0.0
+) -> CheckpointManifest:
     """Begins a new lineage at a checkpoint (None: at the base model) and brings the queue into agreement with it.
 
-    Returns the lineage's number and its first checkpoint, which marks where it began. No checkpoint that an older
-    learner may still save after hanging is then taken for the newest.
+    `rules`: those of the run from now on. `window`: w at the base model, in batches. Returns the lineage's first
+    checkpoint, which marks where it began. No checkpoint that an older learner may still save after hanging is then
+    taken for the newest.
     """
-    resumed = queue.resume(Version(begin.lineage, begin.version) if begin else BASE, newest_lineage(store))
-    newest = checkpoint.mark(store, resumed.lineage, begin) if begin else None
+    begun_at = Version(begin.lineage, begin.version) if begin else BASE
+    resumed = queue.resume(rules, begun_at, newest_lineage(store), begin.sets if begin else NO_SETS)
+    newest = checkpoint.mark(store, resumed.lineage, begin, window)
     to_undo, to_commit = apart(store, resumed, newest)
     for manifest in to_undo:
         undone = queue.uncommit(manifest.name, manifest.parent or NO_CHECKPOINT, manifest.trained)
         log.warning("checkpoint %s was abandoned: %d groups will be trained again", manifest.name, undone)
     for manifest in to_commit:
         queue.commit(manifest.name, manifest.trained)
-    return resumed.lineage, newest
+    return newest
 
 
 def apart(
-    store: ObjectStore, resumed: Resumed, newest: CheckpointManifest | None
+    store: ObjectStore, resumed: Resumed, newest: CheckpointManifest
 ) -> tuple[list[CheckpointManifest], list[CheckpointManifest]]:
     """Returns the path from where the queue stands to `newest`: checkpoints to undo, newest first, then checkpoints to
     commit, oldest first.
@@ -53,7 +57,8 @@ def apart(
     Raises `ServiceError` if the manifest at which the queue stands is gone.
     """
     reader = ManifestReader(store)
-    here, there = _named(reader, resumed.committed), newest
+    here = _named(reader, resumed.committed)
+    there: CheckpointManifest | None = newest
     to_undo: list[CheckpointManifest] = []
     to_commit: list[CheckpointManifest] = []
     while (here and here.name) != (there and there.name):

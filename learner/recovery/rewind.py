@@ -46,7 +46,7 @@ def choices(store: ObjectStore) -> Iterator[Choice]:
 
 
 def rewind(queue: LearnerQueue, monitor: Monitor, store: ObjectStore, name: str) -> int:
-    """Goes back to checkpoint `name`; returns how many groups will be trained again.
+    """Goes back to checkpoint `name`, with the rules that the run has; returns how many groups will be trained again.
 
     Raises `EchoQueueError` if the learner is alive, or if the checkpoint does not exist, was pruned or is damaged.
     """
@@ -59,7 +59,7 @@ def rewind(queue: LearnerQueue, monitor: Monitor, store: ObjectStore, name: str)
         checkpoint.verify(store, chosen.manifest)
     except (MissingObject, ValueError) as error:
         raise EchoQueueError(Problem(name, f"is damaged: {error}", "choose another checkpoint")) from None
-    resume(queue, store, chosen.manifest)
+    resume(queue, store, status.rules, chosen.manifest)
     return chosen.after
 
 

@@ -67,12 +67,12 @@ class LearnerHarness:
     def store(self, config: Config) -> ObjectStore:
         return connect_store(config, "learner")
 
-    def submit(self, config: Config, prompts: int) -> None:
-        """Submits a set of `prompts` prompts, which no worker reads."""
+    def submit(self, config: Config, prompts: int, name: str = "set", digest: str = "") -> None:
+        """Submits a set of `prompts` prompts, which no worker reads; `digest` stands for their content."""
         queue = self.queue(config)
         queue.configure(RunRules.of(config))
-        queue.declare(PromptSet("set", "made up"), [Chunk(0, 0, prompts)])
-        queue.submit("set", 0, PromptShard("nowhere", 0, prompts))
+        queue.declare(PromptSet(name, "made up"), [Chunk(0, 0, prompts, digest)])
+        queue.submit(name, 0, PromptShard("nowhere", 0, prompts))
 
     def work(self, config: Config, **manner: Any) -> "SimulatedWorker":
         worker = SimulatedWorker(config, **manner)

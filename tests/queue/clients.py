@@ -3,7 +3,7 @@
 Moves of the learner take the lineage first, so that one test can hold several learners.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import redis
@@ -20,10 +20,13 @@ from echo_queue.queue import (
     PeerDirectory,
     Resumed,
     RunKeys,
+    RunRules,
     SubmitterQueue,
     WorkerQueue,
+    replies,
 )
 from echo_queue.queue.caller import DEADLINE_S, NO_REPLICAS, Replicas
+from echo_queue.queue.learner import NO_SETS
 from echo_queue.queue.payloads import INLINE_MAX_BYTES, PayloadStore
 from echo_queue.queue.sent_progress import SentProgress
 from echo_queue.records import BASE, Group, Published, Version
@@ -86,9 +89,21 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
     def _of(self, lineage: int) -> LearnerQueue:
         return self._learners.setdefault(lineage, self.learner(lineage))
 
-    def resume(self, begin: Version = BASE, floor: int = 0) -> Resumed:
+    def overrule(self, rules: RunRules) -> None:
+        """Writes the rules by hand, as no role may: they change with a lineage only."""
+        words = [str(word) for word in replies.rules_words(rules)]
+        self.client.hset(self.keys.rules, mapping=dict(zip(words[::2], words[1::2], strict=True)))
+
+    def resume(
+        self,
+        begin: Version = BASE,
+        floor: int = 0,
+        rules: RunRules | None = None,
+        sets: Mapping[str, str] = NO_SETS,
+    ) -> Resumed:
+        """Begins a lineage; its rules are those that the run has, unless others are given."""
         learner = self.learner()
-        resumed = learner.resume(begin, floor)
+        resumed = learner.resume(rules or self.status().rules, begin, floor, sets)
         self._learners[resumed.lineage] = learner
         return resumed
 
@@ -121,6 +136,12 @@ class Clients(WorkerQueue, PeerDirectory, SubmitterQueue, Monitor, Admin):  # ty
 
     def bury_bad_group(self, lineage: int, task_id: bytes, entry: bytes, error: CodecError) -> bool:
         return self._of(lineage).bury_bad_group(task_id, entry, error)
+
+    def return_unfit(self, lineage: int, task_id: bytes, entry: bytes) -> bool:
+        return self._of(lineage).return_unfit(task_id, entry)
+
+    def set_digests(self, lineage: int, names: Sequence[str]) -> dict[str, str]:
+        return self._of(lineage).set_digests(names)
 
     def finish(self, lineage: int, force: bool = False) -> bool:
         return self._of(lineage).finish(force)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echo_queue.errors import ServiceError
-from echo_queue.queue import Chunk, PromptSet, RunRules, staleness_rules
+from echo_queue.errors import PromptError
+from echo_queue.queue import Chunk, Order, PromptSet, RunRules, staleness_rules
 from echo_queue.records import PromptShard, Version
 from tests.queue.admission_rules import within_bound, within_window
 from tests.queue.clients import Clients
@@ -96,13 +96,13 @@ def test_a_submission_repeated_adds_nothing(queue: Clients) -> None:
 
 def test_a_set_declared_differently_is_refused(queue: Clients) -> None:
     QueueHarness(queue, prompts=10)
-    with pytest.raises(ServiceError, match="it holds other prompts, of source of a"):
+    with pytest.raises(PromptError, match="it holds other prompts, of source of a"):
         queue.declare(PromptSet("a", "another"), [Chunk(0, 0, 10, digest="other")])
-    with pytest.raises(ServiceError, match="epochs is 1, not 2"):
+    with pytest.raises(PromptError, match="epochs is 1, not 2"):
         queue.declare(PromptSet("a", "source of a", epochs=2), [Chunk(0, 0, 10)])
-    with pytest.raises(ServiceError, match="chunk 0 is 0 \\+ 10, not 0 \\+ 11"):
+    with pytest.raises(PromptError, match="chunk 0 is 0 \\+ 10, not 0 \\+ 11"):
         queue.submit("a", 0, PromptShard("shard", 0, 11))
-    with pytest.raises(ServiceError, match="chunk 7 was never declared"):
+    with pytest.raises(PromptError, match="chunk 7 was never declared"):
         queue.submit("a", 7, PromptShard("shard", 0, 10))
 
 
@@ -162,7 +162,7 @@ def test_a_shuffled_set_waits_for_all_its_chunks(queue: Clients) -> None:
 
 def test_higher_priority_is_served_first_then_older_sets(queue: Clients) -> None:
     harness = QueueHarness(queue, RunRules(s=1, batch=2, pace=False), prompts=0)
-    queue.configure(replace(RULES, s=0))
+    queue.overrule(replace(RULES, s=0))
     for name, priority in (("plain", 0), ("later", 0), ("urgent", 5)):
         harness.submit(name, 4, priority=priority)
     order = []
@@ -180,3 +180,22 @@ def test_admission_reads_as_much_for_a_hundred_million_prompts_as_for_a_thousand
     assert entries == 20
     assert queue.audit().submitted == 3 * 100_001_000
     assert queue.status().tasks == 8
+
+
+@pytest.mark.parametrize("order", ["sequential", "shuffled"])
+def test_what_is_trained_already_is_passed_at_once_and_no_single_call_takes_long(queue: Clients, order: Order) -> None:
+    """Redis was lost, and the checkpoints hold all prompts of two epochs but the last one of each."""
+    prompts, most = 1_500, 500
+    harness = QueueHarness(queue, RunRules(s=9, batch=1, pace=False), prompts=0)
+    ids = [f"a/{epoch}/{index}" for epoch in range(2) for index in range(prompts - 1)]
+    queue.commit(0, "checkpoint", ids)
+    harness.submit("a", prompts, order=order, epochs=2)
+    passed = queue.audit().trained
+    assert 0 < passed <= most
+    queue.client.fcall("eq1_admit", 1, queue.keys.prefix)
+    assert passed < queue.audit().trained <= passed + most
+    queue.admit()
+    harness.check()
+    assert queue.audit().trained == len(ids)
+    assert {task.id for task in harness.lease(9)} == {f"a/{epoch}/{prompts - 1}" for epoch in range(2)}
+    assert not queue.client.exists(queue.keys.settled_ids)

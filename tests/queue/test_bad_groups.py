@@ -250,3 +250,47 @@ def test_a_good_group_of_one_token_is_no_exception(harness: QueueHarness, queue:
     one = Sample(np.array([7], np.int32), np.array([0.0], np.float32), (Span(0, 0),), 1.0, "stop")
     queue.complete("w1", [replace(group_of(task, "w1", harness.version), samples=(one, one))])
     assert len(harness.drain(1).groups) == 1
+
+
+def unfit(group: Group) -> tuple[GroupLimits, ...]:
+    """Limits of another configuration, each of which excludes this group of two samples for one reason."""
+    return (
+        replace(LIMITS, samples=3),
+        replace(LIMITS, prompt_tokens=len(group.prompt) - 1),
+        replace(LIMITS, new_tokens=len(group.samples[0].tokens) - 1),
+        replace(LIMITS, reward_max=0.5),
+    )
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_what_a_changed_configuration_excludes_is_generated_again_and_nobody_is_blamed(
+    harness: QueueHarness, queue: Clients, which: int
+) -> None:
+    """The learner starts with other limits, while more groups than its patience are in hand, ready or under way."""
+    tasks = harness.lease(7)
+    harness.complete(tasks[:6])
+    harness.drain(3)
+    validator = GroupValidator(unfit(group_of(tasks[0], "w1", harness.version))[which], Version(0, 0), patience=3)
+    after = Clients(queue.client, queue.run, deadline_s=10.0, validator=validator)
+    lineage = after.resume().lineage
+    validator.newest = Version(lineage, 0)
+    assert after.pending(lineage) == ()
+    harness.complete(tasks[6:])
+    assert after.drain(lineage, 9).groups == ()
+    validator.complain()
+    audit, status = queue.audit(), queue.status()
+    assert (audit.ok, audit.dead, status.retry, status.counts["unfit"]) == (True, 0, 7, 7)
+    fresh = queue.lease("w1", Version(lineage, 0), 1).tasks
+    assert (fresh[0].attempt, fresh[0].late) == (0, 0)
+    queue.complete("w1", [group_of(fresh[0], "w1", Version(lineage, 0))])
+    assert after.drain(lineage, 9).malformed == 1, "of the new lineage, it is its worker's fault"
+
+
+def test_a_group_is_sent_back_as_unfit_at_its_place_only(harness: QueueHarness, queue: Clients) -> None:
+    (task,) = harness.lease(1)
+    harness.complete((task,))
+    place = queue.client.hget(queue.keys.open, task.id).split()[1]  # type: ignore[union-attr]
+    assert not queue.return_unfit(0, task.id.encode(), b"1-1")
+    assert queue.return_unfit(0, task.id.encode(), place)
+    assert not queue.return_unfit(0, task.id.encode(), place)
+    harness.check()

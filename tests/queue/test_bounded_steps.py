@@ -187,3 +187,18 @@ def test_whatever_a_worker_does_to_leases_by_hand_every_task_comes_back(queue: C
         return len(seen) == 90
 
     wait_until(all_back, "all tasks", 5.0)
+
+
+@pytest.mark.parametrize("listed", ["x", "0-0 a/0/1", "0-0 a/0/99", "0-0 "])
+def test_groups_that_a_worker_has_made_up_are_skipped(queue: Clients, listed: str) -> None:
+    harness = QueueHarness(queue, RULES, prompts=4)
+    (task, *_) = harness.lease(2)
+    harness.complete((task,))
+    queue.client.hset(queue.keys.open, "a/0/99", "replay 0-0")
+    queue.client.zadd(queue.keys.ready, {listed: 0})
+    assert not queue.audit().ok
+    assert [group.task for group in queue.drain(0, 2).groups] == [task.id]
+    queue.client.hdel(queue.keys.open, "a/0/99")
+    harness.check()
+    assert [group.task for group in queue.pending(0)] == [task.id]
+    assert harness.count("forged") == 1

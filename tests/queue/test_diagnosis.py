@@ -112,7 +112,7 @@ def test_workers_that_lease_nothing_are_named(queue: Clients) -> None:
 
 def test_a_backlog_that_nobody_admits_is_named(queue: Clients) -> None:
     harness = after_two_updates_unpublished(queue)
-    queue.configure(replace(RULES, s=5))
+    queue.overrule(replace(RULES, s=5))
     alive(harness, "w1")
     assert "16 prompts wait in the backlog, and none is admitted at 0.2" in said(queue)
 

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from echo_queue.errors import ServiceError
+from echo_queue.errors import PromptError
 from echo_queue.queue import Chunk, Outcome, PromptSet, RunRules
 from echo_queue.records import PromptShard, Task
 from tests.queue.clients import Clients
@@ -151,7 +151,7 @@ def test_a_bucket_follows_what_its_prompts_do_now(queue: Clients) -> None:
 def test_buckets_of_another_number_than_prompts_are_refused(queue: Clients) -> None:
     harness = QueueHarness(queue, prompts=0)
     queue.declare(PromptSet("a", "source"), [Chunk(0, 0, 3)])
-    with pytest.raises(ServiceError, match="2 buckets for 3 prompts"):
+    with pytest.raises(PromptError, match="2 buckets for 3 prompts"):
         queue.submit("a", 0, PromptShard("shard", 0, 3), b"ab")
     harness.check()
 

@@ -1,5 +1,7 @@
 """Objects that dead workers left in the store are removed; those that a completion under way may need never are."""
 
+from dataclasses import replace
+
 import pytest
 
 from echo_queue.queue import Outcome
@@ -64,7 +66,9 @@ def test_a_completion_under_way_finds_its_payload_however_long_it_takes(
     spilling.payloads.keep_group(group)
     for _ in range(3):
         assert sweeper.sweep() == 0
-    spilling.bury(task.id, "presumed lost")
+    spilling.overrule(replace(harness.rules, max_attempts=1))
+    harness.expire()
+    assert spilling.audit().dead == 1
     for _ in range(3):
         assert sweeper.sweep() == 0
     assert spilling.complete("slow", [group]) == [Outcome.accepted]

@@ -313,7 +313,7 @@ for n = 1, 2000 do
   redis.call('HSET', KEYS[1] .. 'feeds:here:' .. ARGV[1], worker, before .. ' ' .. 99 + n .. ' ' .. 99 + n)
   redis.call('HSET', KEYS[1] .. 'fed:here:' .. ARGV[1], before .. ' ' .. 99 + n, 1)
   redis.call('HSET', KEYS[1] .. 'worker:' .. worker, 'engine', 'e')
-  redis.call('HSET', KEYS[1] .. 'peer:' .. worker, 'address', 'h:1', 'rate', 0, 'leaf', '')
+  redis.call('HSET', KEYS[1] .. 'peer:' .. worker, 'region', 'here', 'address', 'h:1', 'rate', 0, 'leaf', '')
 end
 """
 

@@ -23,6 +23,7 @@ from echo_queue.connections.verdict import Verdict
 from echo_queue.errors import ServiceError
 from echo_queue.launch.backoff import RestartBackoff
 from echo_queue.launch.server_process import ServerProcess
+from echo_queue.queue import Caller, Monitor
 from echo_queue.services import serving
 from echo_queue.services.inspection import inspect
 from echo_queue.services.serving import Services
@@ -117,6 +118,19 @@ def test_a_stopped_run_continues_with_its_data(config: Config, start: Start) -> 
         connect_store(config).put(f"laps/{lap}", b"")
         assert len(list(connect_store(config).list("laps/"))) == lap + 1
         kept.stop()
+
+
+def test_services_of_another_configuration_leave_a_runs_rules_alone_and_say_so(
+    configure: Configure, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Services(configure(staleness={"s": 2}))
+    first.start()
+    first.stop()
+    second = configure(staleness={"s": 4})
+    start(second)
+    assert "staleness.s: is 4 here and 2 in the run" in caplog.text
+    assert "start its learner with the configuration that has them" in caplog.text
+    assert Monitor(Caller.connect(second, "monitor")).status().rules.s == 2
 
 
 def test_services_whose_keeper_was_killed_are_found_again(config: Config, start: Start, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from echo_queue.errors import ConfigError, DeadlineError, PromptError, ServiceError
-from echo_queue.records import PromptRow
+from echo_queue.config import Config
+from echo_queue.errors import ConfigError, DeadlineError, PromptError
+from echo_queue.records import PromptRow, Version
 from echo_queue.services.redis_server import RedisServer
 from echo_queue.submission import submit
 from echo_queue.submission.celery.app import build
@@ -198,9 +199,9 @@ def test_a_file_that_changed_after_it_was_submitted_is_refused(harness: Submissi
 def test_a_name_that_stands_for_other_prompts_is_refused(harness: SubmissionHarness, tmp_path: Path) -> None:
     config = harness.config()
     submit(config, write(tmp_path / "a.jsonl", ROWS[:150]), wait=False)
-    with pytest.raises(ServiceError, match=r"prompts: it holds other prompts, of .*a\.jsonl"):
+    with pytest.raises(PromptError, match=r"prompts: it holds other prompts, of .*a\.jsonl"):
         submit(config, write(tmp_path / "b.jsonl", [*ROWS[:149], {"prompt": "x"}]), wait=False)
-    with pytest.raises(ServiceError, match="prompts is 150, not 140"):
+    with pytest.raises(PromptError, match="prompts is 150, not 140"):
         submit(config, write(tmp_path / "b.jsonl", ROWS[:140]), wait=False)
 
 
@@ -224,6 +225,59 @@ def test_what_is_known_of_the_answers_lengths_arrives_with_the_prompts(
     rows = [PromptRow("p", {"level": level}) for level in levels]
     known = {name: harness.admin.client.get(harness.admin.keys.lengths(name)) for name in ("prompts", "by-prompt")}
     assert known == {"prompts": buckets(rows, "level"), "by-prompt": buckets(rows, "")}
+
+
+def arrive_whole(harness: SubmissionHarness, config: Config, source: str) -> None:
+    queue = Clients.connected_as(config, "submitter")
+    declare_and_send(config, queue, build(config), choose(config, source))
+    for number in range(2):
+        assert expand(queue, harness.store, None, "prompts", number)
+
+
+@pytest.mark.parametrize("change", ["a line more", "another line", "nothing left"])
+def test_a_run_goes_on_with_a_set_that_has_arrived_whatever_its_source_has_become(
+    harness: SubmissionHarness, tmp_path: Path, change: str
+) -> None:
+    source = write(tmp_path / "prompts.jsonl", ROWS[:150])
+    arrive_whole(harness, harness.config(), source)
+    match change:
+        case "a line more":
+            write(tmp_path / "prompts.jsonl", ROWS[:151])
+        case "another line":
+            write(tmp_path / "prompts.jsonl", [*ROWS[:149], ROWS[200]])
+        case "nothing left":
+            Path(source).unlink()
+    again = harness.config(prompts__source=source, prompts__priority=3)
+    with pytest.raises(PromptError):
+        submit(again)
+    sent = submit(again, within_run=True)
+    assert (sent.prompts, sent.new, len(sent.ignored)) == (150, False, 1)
+    assert sent.ignored[0].fix
+    assert harness.admin.client.hget(harness.admin.keys.set("prompts"), "priority") == b"3"
+    assert len(harness.rows()) == 150
+
+
+def test_a_set_that_has_not_arrived_whole_still_needs_its_source(harness: SubmissionHarness, tmp_path: Path) -> None:
+    config, source = harness.config(), write(tmp_path / "prompts.jsonl", ROWS[:150])
+    queue = Clients.connected_as(config, "submitter")
+    declare_and_send(config, queue, build(config), choose(config, source))
+    Path(source).unlink()
+    with pytest.raises(PromptError, match="cannot be read"):
+        submit(config, source, within_run=True)
+
+
+def test_within_a_run_nothing_is_declared_before_a_learner_has_said_what_checkpoints_hold(
+    harness: SubmissionHarness, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "prompts.jsonl", ROWS[:150])
+    hasty = harness.config(queue__stall_deadline_s=0.1)
+    with pytest.raises(DeadlineError, match="no learner has begun within 0 s"):
+        submit(hasty, source, within_run=True)
+    assert harness.admin.submission_status("prompts") is None
+    others = harness.admin.resume(Version(1, 5), floor=1, sets={"prompts": "the digest of other prompts"})
+    with pytest.raises(PromptError, match="checkpoints of this run hold other prompts under this name"):
+        submit(harness.config(), source, within_run=True)
+    assert harness.admin.set_digests(others.lineage, ["prompts"]) == {"prompts": "the digest of other prompts"}
 
 
 def test_a_misspelled_column_is_an_error_before_anything_is_declared(

@@ -1,5 +1,9 @@
 -- The backlog: sets of prompts as cursors over their shards. The cost of a set does not depend on its size.
 
+local SET_NAME, SET_NAME_MAX = '^[a-z0-9][a-z0-9_.-]*$', 64
+local AHEAD = 100
+local PRIORITY_STEP = 1000000000
+
 local function load_set(run, name)
   local set = hash(run.K['set:' .. name])
   for _, field in ipairs({ 'epochs', 'chunks', 'prompts', 'arrived', 'count', 'epoch', 'next' }) do
@@ -30,31 +34,37 @@ local function outside(run)
   return left + missing + redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('ZCARD', K.ready)
 end
 
+-- What the rounds of the shuffle below add, for the seed and epoch asked for last: a memo of at most 4·√size numbers, since
+-- a Redis that was lost may have a million positions to pass.
+local rounds = { of = '' }
+
+local function rounds_of(seed, epoch)
+  local of = seed .. ':' .. epoch
+  if rounds.of ~= of then rounds = { of = of, {}, {}, {}, {} } end
+  return rounds
+end
+
 -- A permutation of 0 … size − 1 keyed by seed and epoch: a Feistel network over a square of cells at least as
--- large, walked until it lands inside. Nothing is stored.
+-- large, walked until it lands inside. Nothing is stored in Redis.
 local function shuffled(position, size, seed, epoch)
-  local side = math.ceil(math.sqrt(size))
+  local side, known = math.ceil(math.sqrt(size)), rounds_of(seed, epoch)
   repeat
     local left, right = math.floor(position / side), position % side
     for round = 1, 4 do
-      local digest = redis.sha1hex(seed .. ':' .. epoch .. ':' .. round .. ':' .. right)
-      left, right = right, (left + tonumber(digest:sub(1, 8), 16)) % side
+      local added = known[round][right]
+      if not added then
+        added = tonumber(redis.sha1hex(known.of .. ':' .. round .. ':' .. right):sub(1, 8), 16)
+        known[round][right] = added
+      end
+      left, right = right, (left + added) % side
     end
     position = left * side + right
   until position < size
   return position
 end
 
--- Returns the set's next prompt as (index, shard) and moves its cursor; nil if it has none to serve now.
-local function next_prompt(run, set)
-  local complete = set.arrived == set.chunks
-  if set.order == 'shuffled' and not complete then return nil end
-  if set.next == set.count then
-    if not complete or set.epoch + 1 == set.epochs then return nil end
-    set.epoch, set.next, set.shard = set.epoch + 1, 0, nil
-  end
-  local at = set.next
-  if set.order == 'shuffled' then at = shuffled(at, set.count, set.seed, set.epoch) end
+-- Returns the shard that serves a position of the set; the one found last is remembered.
+local function shard_at(run, set, at)
   local shard = set.shard
   if not shard or at < shard.low or at > shard.high then
     local found = redis.call('ZRANGEBYSCORE', run.K['shards:' .. set.name], at, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
@@ -63,8 +73,25 @@ local function next_prompt(run, set)
     shard.low = shard.high - shard.count + 1
     set.shard = shard
   end
-  set.next, set.moved = set.next + 1, true
-  return shard.first + at - shard.low, shard
+  return shard
+end
+
+-- Returns the set's next prompt as (index, position) and moves its cursor; nil if it has none to serve now.
+local function next_prompt(run, set)
+  local complete = set.arrived == set.chunks
+  if set.order == 'shuffled' and not complete then return nil end
+  if set.next == set.count then
+    if not complete or set.epoch + 1 == set.epochs then return nil end
+    set.epoch, set.next = set.epoch + 1, 0
+  end
+  local at = set.next
+  set.next = at + 1
+  if set.order == 'shuffled' then -- whose shards lie by prompt index
+    at = shuffled(at, set.count, set.seed, set.epoch)
+    return at, at
+  end
+  local shard = shard_at(run, set, at)
+  return shard.first + at - shard.low, at
 end
 
 local function save_cursor(run, set)
@@ -155,15 +182,46 @@ local function settled_before(run, id)
   return true
 end
 
+-- Reads the set's next prompts, at most `most`, into `set.ahead` without moving its cursor. `settled` asks in one command
+-- which of them checkpoints hold: a Redis that was lost may have a million of these to pass.
+local function look_ahead(run, set, most, settled)
+  local epoch, next_ = set.epoch, set.next
+  local ahead, ids = {}, {}
+  for place = 1, most do
+    local index, at = next_prompt(run, set)
+    if not index then break end
+    ids[place] = string.format('%s/%d/%d', set.name, set.epoch, index)
+    ahead[place] = { id = ids[place], epoch = set.epoch, next = set.next, index = index, at = at }
+  end
+  if settled and #ids > 0 then
+    for place, held in ipairs(redis.call('SMISMEMBER', run.K.settled_ids, unpack(ids))) do
+      ahead[place].settled = held == 1
+    end
+  end
+  set.epoch, set.next = epoch, next_
+  set.ahead, set.taken = ahead, 0
+end
+
 -- Makes the set's next prompt a task. Returns 1, or 0 if a checkpoint holds it, so that it is trained already, or nil if
 -- the set has none.
-local function admit_next(run, set, min_pv, settled_ids)
-  local index, shard = next_prompt(run, set)
-  if not index then return nil end
-  local id = string.format('%s/%d/%d', set.name, set.epoch, index)
-  if settled_ids and settled_before(run, id) then return 0 end
-  take_up(run, id, set.name, set.epoch, index, shard, min_pv)
+local function admit_next(run, set, min_pv, settled)
+  if not set.ahead or set.taken == #set.ahead then look_ahead(run, set, settled and AHEAD or 1, settled) end
+  local prompt = set.ahead[set.taken + 1]
+  if not prompt then return nil end
+  set.taken, set.moved = set.taken + 1, true
+  set.epoch, set.next = prompt.epoch, prompt.next
+  if prompt.settled then
+    run.passed[#run.passed + 1] = prompt.id
+    return 0
+  end
+  take_up(run, prompt.id, set.name, prompt.epoch, prompt.index, shard_at(run, set, prompt.at), min_pv)
   return 1
+end
+
+-- Counts the prompts that one call has passed as trained, because checkpoints hold them.
+local function count_passed(run)
+  if #run.passed > 0 then count(run, 'trained', redis.call('SREM', run.K.settled_ids, unpack(run.passed))) end
+  run.passed = {}
 end
 
 -- Returns all shards of a set in the order of their prompts; they are read once per call.
@@ -201,9 +259,10 @@ local function admit_again(run, min_pv)
 end
 
 -- Moves backlog to tasks while bound and pace allow. With n groups admitted and untrained the next one is due at update
--- u = v + floor(n/B) and needs weights of u − S at least. Bound: those are published. Pace: n < w·B.
+-- u = v + floor(n/B) and needs weights of u − S at least. Bound: those are published. Pace: n < w·B. Returns how many
+-- were admitted, and whether the call ended at its own limit, so that another one may move more.
 local function admit(run)
-  if not run.published then return 0 end
+  if not run.published then return 0, false end
   local K = run.K
   local n = redis.call('XLEN', K.tasks) + redis.call('XLEN', K.retry) + redis.call('XLEN', K.replay) - run.uncommitted
   local admitted, looked, full = 0, 0, false
@@ -216,19 +275,20 @@ local function admit(run)
     until not came
   end
   admit_from(function(min_pv) return admit_again(run, min_pv) end)
-  local settled_ids = redis.call('EXISTS', K.settled_ids) == 1
+  local settled = redis.call('EXISTS', K.settled_ids) == 1
   for _, name in ipairs(redis.call('ZRANGE', K.backlog, 0, -1)) do
     if full then break end
     local set = load_set(run, name)
-    admit_from(function(min_pv) return admit_next(run, set, min_pv, settled_ids) end)
+    admit_from(function(min_pv) return admit_next(run, set, min_pv, settled) end)
     save_cursor(run, set)
   end
+  count_passed(run)
   dispatch(run)
   if admitted > 0 then
     count(run, 'admitted', admitted)
     tell(run, 'admitted', admitted)
   end
-  return admitted
+  return admitted, looked == ADMIT_MAX
 end
 
 -- Returns the fields of a chunk's mark: state, first, count, digest, and the rest (ticket, object or reason, by state).
@@ -243,14 +303,66 @@ local function mark_chunk(run, name, number, ...)
   redis.call('HSET', run.K['chunks:' .. name], number, table.concat({ ... }, ' '))
 end
 
--- Declares a known set again. It must be the same, except that a failed chunk may have been fixed and then waits again.
-local function declare_again(run, known, declared, chunks)
-  local K, name = run.K, declared.name
-  for _, field in ipairs({ 'epochs', 'order', 'seed', 'chunks', 'prompts' }) do
+-- The names of sets are part of task ids, of lists of ids and of object names.
+local function check_set_name(name)
+  if #name > SET_NAME_MAX or not name:match(SET_NAME) then
+    fail_with('EQSET', 'a set cannot have this name: at most ' .. SET_NAME_MAX .. ' of a-z, 0-9, "_", "." and "-"')
+  end
+  return name
+end
+
+-- Returns whether a list of digests, separated by spaces, has that one.
+local function lists(digests, digest)
+  return (' ' .. digests .. ' '):find(' ' .. digest .. ' ', 1, true) ~= nil
+end
+
+-- Returns the digest of a set's prompts as they were declared last, and those of earlier declarations, in which chunks
+-- could not be read; nil if nothing is known of that name.
+local function digests_of(run, name)
+  return redis.call('HGET', run.K.digests, name) or nil
+end
+
+local function note_digest(run, name, digest)
+  local digests = { digest }
+  for known in (digests_of(run, name) or ''):gmatch('%S+') do
+    if known ~= digest then digests[#digests + 1] = known end
+  end
+  redis.call('HSET', run.K.digests, name, table.concat(digests, ' '))
+end
+
+-- Refuses a name under which checkpoints hold the ids of other prompts: these would count as trained and never be seen.
+local function check_digest(run, name, digest)
+  local known = digests_of(run, name)
+  if known and known:match('^%S+') ~= digest then
+    fail_with('EQSET', name .. ': checkpoints of this run hold other prompts under this name as trained')
+  end
+end
+
+-- Refuses what may not change of a known set. Without shuffling, the seed means nothing to it.
+local function check_same(known, declared, fields)
+  if declared.order == 'shuffled' then fields[#fields + 1] = 'seed' end
+  for _, field in ipairs(fields) do
     if known[field] ~= declared[field] then
-      fail_with('EQSET', name .. ': ' .. field .. ' is ' .. known[field] .. ', not ' .. declared[field])
+      fail_with('EQSET', declared.name .. ': ' .. field .. ' is ' .. known[field] .. ', not ' .. declared[field])
     end
   end
+end
+
+-- Moves a known set to its place among the sets of the priority that it has now.
+local function prioritise(run, known, declared)
+  if known.priority == declared.priority then return end
+  redis.call('HSET', run.K['set:' .. declared.name], 'priority', declared.priority)
+  local place = redis.call('ZSCORE', run.K.backlog, declared.name)
+  if place then
+    redis.call('ZADD', run.K.backlog, place + (known.priority - declared.priority) * PRIORITY_STEP, declared.name)
+  end
+end
+
+-- Declares a known set again, with its chunks. It must be the same, except for its priority, and that a failed chunk may
+-- have been fixed and then waits again.
+local function declare_again(run, known, declared, chunks)
+  local K, name = run.K, declared.name
+  check_same(known, declared, { 'epochs', 'order', 'prompts', 'chunks' })
   local fixed = {}
   for number, chunk in ipairs(chunks) do
     local was = chunk_of(run, name, number - 1)
@@ -264,26 +376,39 @@ local function declare_again(run, known, declared, chunks)
     local chunk = chunks[number]
     mark_chunk(run, name, number - 1, 'waiting', chunk.first, chunk.count, chunk.digest, chunk.ticket)
   end
-  if #fixed > 0 then reopen(run) end
+  if #fixed > 0 then
+    note_digest(run, name, declared.digest)
+    reopen(run)
+  end
   redis.call('HSET', K['set:' .. name], 'source', declared.source, 'feature', declared.feature, 'failed', 0)
+  prioritise(run, known, declared)
 end
 
--- args: name source epochs priority order seed feature, then first count digest ticket of each chunk. 1 if the set is new.
+-- args: name source epochs priority order seed feature digest, then first count digest ticket of each chunk. Without
+-- chunks, a set that is known keeps its prompts, whatever its source has become. 1 if the set is new.
 local function declare(keys, args)
   local run = open_run(keys)
-  local K, name = run.K, args[1]
+  local K, name = run.K, check_set_name(args[1])
   local chunks, prompts = {}, 0
-  for place = 8, #args, 4 do
+  for place = 9, #args, 4 do
     chunks[#chunks + 1] = { first = args[place], count = args[place + 1], digest = args[place + 2], ticket = args[place + 3] }
     prompts = prompts + args[place + 1]
   end
-  local declared = { name = name, source = args[2], epochs = args[3], order = args[5], seed = args[6], feature = args[7],
-                     chunks = tostring(#chunks), prompts = tostring(prompts) }
+  local declared = { name = name, source = args[2], epochs = args[3], priority = args[4], order = args[5], seed = args[6],
+                     feature = args[7], digest = args[8], chunks = tostring(#chunks), prompts = tostring(prompts) }
   local known = hash(K['set:' .. name])
-  if known.source then
+  if known.source and #chunks == 0 then
+    check_same(known, declared, { 'epochs', 'order' })
+    prioritise(run, known, declared)
+    return 0
+  elseif known.source then
     declare_again(run, known, declared, chunks)
     return 0
+  elseif #chunks == 0 then
+    fail_with('EQSET', name .. ': it was never declared')
   end
+  check_digest(run, name, declared.digest)
+  note_digest(run, name, declared.digest)
   redis.call('HSET', K['set:' .. name], 'source', args[2], 'epochs', args[3], 'priority', args[4], 'order', args[5],
     'seed', args[6], 'feature', args[7], 'chunks', declared.chunks, 'prompts', declared.prompts, 'arrived', 0, 'failed', 0, 'count', 0,
     'epoch', 0, 'next', 0)
@@ -292,7 +417,7 @@ local function declare(keys, args)
   end
   reopen(run)
   local order = redis.call('HINCRBY', K.state, 'declared', 1)
-  redis.call('ZADD', K.backlog, -tonumber(args[4]) * 1000000000 + order, name)
+  redis.call('ZADD', K.backlog, -tonumber(args[4]) * PRIORITY_STEP + order, name)
   tell(run, 'declared', name)
   return 1
 end
@@ -344,4 +469,7 @@ end
 register('declare', declare)
 register('submit', submit)
 register('reject', reject)
-register('admit', function(keys) return admit(open_run(keys)) end)
+register('admit', function(keys)
+  local admitted, more = admit(open_run(keys))
+  return { admitted, more and 1 or 0 }
+end)

@@ -152,33 +152,13 @@ local function pending(keys, args)
     elseif unfit(run, group) then
       return_group(run, id, entry, group, refs)
       returned = returned + 1
-    else
+    elseif entry then
       groups[#groups + 1] = { id, entry }
     end
     looked = looked + 1
   end
   tell_returned(run, returned)
   return { groups, refs, looked }
-end
-
--- Sends back at most so many tasks in flight whose generating version lies in the given range. Returns how many.
-local function send_back_range(run, low, high, most, late)
-  local ids = redis.call('ZRANGEBYSCORE', run.K.in_flight, low, high, 'LIMIT', 0, most)
-  for _, id in ipairs(ids) do
-    local stream, entry = place_of(run, id)
-    if is_task(stream) then
-      send_back(run, id, stream, entry, { too_late = late })
-    else
-      forget_lease(run, id)
-    end
-  end
-  count(run, 'cancelled', #ids)
-  return #ids
-end
-
--- One step: what is in flight and can no longer be trained goes back. Until then its completion is refused.
-local function cancel_late(run, most)
-  return send_back_range(run, '-inf', '(' .. (run.v - run.s), most, true)
 end
 
 -- args: lineage. One step of what `resume` leaves to be done, before the learner advances: tasks in flight by versions that the
@@ -238,14 +218,27 @@ local function settle(run, id, refs)
   return 1
 end
 
+-- Settles the ids args[first] … . A queue without any open task, as after a loss of Redis, may have a million to take.
+local function settle_all(run, args, first, refs)
+  local settled = 0
+  if redis.call('HLEN', run.K.open) == 0 then
+    for place = first, #args, SLICE do
+      redis.call('SADD', run.K.settled_ids, unpack(args, place, math.min(place + SLICE - 1, #args)))
+    end
+  else
+    for place = first, #args do settled = settled + settle(run, args[place], refs) end
+  end
+  return settled
+end
+
 -- args: lineage turn checkpoint id… ; the ids are all that the checkpoint holds and its parent does not. Returns how many
 -- were in the queue, and the objects that may be removed from the object store.
 local function commit(keys, args)
   local run = open_run(keys)
   take_turn(run, args[1], args[2], 'commit')
-  local settled, refs = 0, {}
-  if run.state.committed == args[3] then return { settled, refs } end
-  for place = 4, #args do settled = settled + settle(run, args[place], refs) end
+  local refs = {}
+  if run.state.committed == args[3] then return { 0, refs } end
+  local settled = settle_all(run, args, 4, refs)
   redis.call('HSET', run.K.state, 'committed', args[3], 'uncommitted', math.max(0, run.uncommitted - settled))
   tell(run, 'committed', settled)
   return { settled, refs }
@@ -332,13 +325,35 @@ local function publish_keys(keys, args)
   return 1
 end
 
--- args: parent version floor token. Begins a new lineage, above `floor`, at the parent lineage's checkpoint of that
--- version; `cancel` follows. Returns it and the newest checkpoint that the queue agrees with. A floor above today's lineage means that
--- Redis was set back: lineages whose forks it has forgotten have no ancestors.
+-- Notes the digests of the sets that checkpoints hold ids of: names and digests, from args[first] on. Of two lists for one
+-- set, the newer one begins with a digest that the other lacks. Refuses a set of other prompts that was declared under such
+-- a name while nobody remembered it, before anything changes.
+local function know_sets(run, args, first)
+  local newer = {}
+  for place = first, #args, 2 do
+    local name, stored = args[place], args[place + 1]
+    local known = digests_of(run, name)
+    if not known or lists(stored, known:match('^%S+')) then
+      newer[name] = stored
+    elseif not lists(known, stored:match('^%S+')) then
+      fail_with('EQNAME', name .. ': it was declared with other prompts than those that checkpoints hold as trained')
+    end
+  end
+  for name, stored in pairs(newer) do redis.call('HSET', run.K.digests, name, stored) end
+end
+
+-- args: parent version floor token n, then n words of the rules, then name and digests of each set that the checkpoint or
+-- an ancestor holds ids of. Begins a new lineage, above `floor`, at the parent lineage's checkpoint of that version; the
+-- rules are the lineage's own; `cancel` follows. Returns it and the newest checkpoint that the queue agrees with. A floor
+-- above today's lineage means that Redis was set back: lineages whose forks it has forgotten have no ancestors.
 local function resume(keys, args)
   local run = open_run(keys)
   local K, version = run.K, tonumber(args[2])
   if run.state.resume_token ~= args[4] then
+    local sets = 6 + tonumber(args[5])
+    know_sets(run, args, sets)
+    redis.call('HSET', K.rules, unpack(args, 6, sets - 1))
+    run = open_run(keys)
     local floor = tonumber(args[3])
     local set_back = floor > run.lineage
     run.lineage, run.v = math.max(run.lineage, floor) + 1, version
@@ -366,6 +381,28 @@ local function bury_bad_group(keys, args)
   if stream ~= 'replay' or entry ~= args[3] then return { 0 } end
   count(run, 'bad_' .. args[5])
   return { 1, bury_task(run, args[2], stream, entry, nil, args[4]:sub(-REASON_MAX_BYTES), made(rest).worker) }
+end
+
+-- args: lineage id entry. Sends back the group at that entry of replay, which was made under limits that the run no longer
+-- has. Returns as `bury_bad_group`.
+local function return_unfit(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local stream, entry = place_of(run, args[2])
+  if entry ~= args[3] or stream ~= 'replay' then return { 0 } end
+  count(run, 'unfit')
+  tell_returned(run, 1)
+  return { 1, send_back(run, args[2], stream, entry, {}) }
+end
+
+-- args: lineage name… ; returns the digests of these sets' prompts. It is fenced, so that a Redis that has lost the sets,
+-- and may have others of these names by now, cannot answer.
+local function set_digests(keys, args)
+  local run = open_run(keys)
+  fence(run, args[1])
+  local digests = {}
+  for place = 2, #args do digests[place - 1] = digests_of(run, args[place]) or '' end
+  return digests
 end
 
 -- args: lineage force. Marks the run finished. Returns 0 if there is anything left to train, unless force is '1'.
@@ -398,4 +435,6 @@ register('publish', publish, 'allow-oom')
 register('publish_keys', publish_keys, 'allow-oom')
 register('resume', resume, 'allow-oom')
 register('bury_bad_group', bury_bad_group, 'allow-oom')
+register('return_unfit', return_unfit, 'allow-oom')
+register('set_digests', set_digests, 'allow-oom')
 register('finish', finish, 'allow-oom')

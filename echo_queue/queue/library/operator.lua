@@ -1,14 +1,17 @@
 -- The moves of an operator, and of the roles that begin a run: the run rules, and tasks that are buried or revived.
 
 -- args: id reason. Returns {1 if it was buried, its object-store key if it had one}. A group in the learner's hands is not
--- buried, because it may be in an update already.
+-- buried, because it may be in an update already. A worker that has the task in hand cannot complete it any more.
 local function bury(keys, args)
   local run = open_run(keys)
   local stream, entry, rest = place_of(run, args[1])
   if not stream or stream == 'dead' then return { 0 } end
   if stream == 'replay' and not redis.call('ZSCORE', run.K.ready, entry .. ' ' .. args[1]) then return { 0 } end
   local sender = stream == 'replay' and made(rest).worker or ''
-  return { 1, bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender) }
+  local ref = bury_task(run, args[1], stream, entry, nil, args[2]:sub(-REASON_MAX_BYTES), sender)
+  local now, place = place_of(run, args[1])
+  if now == 'dead' then redis.call('HSET', run.K.open, args[1], 'dead ' .. place .. BY_HAND) end
+  return { 1, ref }
 end
 
 -- args: id… ; dead tasks start from scratch. Returns how many were dead.
@@ -36,7 +39,8 @@ local function make_group(key, name)
   if made_it.err and not made_it.err:match('BUSYGROUP') then error(made_it) end
 end
 
--- args: field value… of the rules. Creates the run, or changes its rules.
+-- args: field value… of the rules. Creates the run with these rules. A run that has rules keeps them, because they are
+-- those of its learner, which only `resume` changes. Returns the rules.
 local function configure(keys, args)
   local K = keys_under(keys[1])
   make_group(K.tasks, 'workers')
@@ -44,8 +48,8 @@ local function configure(keys, args)
   for field, value in pairs({ lineage = 0, v = 0, window = 2, uncommitted = 0 }) do
     redis.call('HSETNX', K.state, field, value)
   end
-  redis.call('HSET', K.rules, unpack(args))
-  return 1
+  if redis.call('EXISTS', K.rules) == 0 then redis.call('HSET', K.rules, unpack(args)) end
+  return redis.call('HGETALL', K.rules)
 end
 
 register('configure', configure)

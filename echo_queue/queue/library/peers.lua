@@ -63,7 +63,7 @@ end
 -- Returns why no worker may fetch from this one, a leaf; or nil and its address if workers may.
 local function leaf_reason(run, worker, usual)
   local known = redis.call('HMGET', run.K['peer:' .. worker], 'address', 'rate', 'leaf', 'region')
-  if not known[1] then return 'withdrawn' end
+  if not known[1] or not known[4] then return 'withdrawn' end
   if known[3] ~= '' then return known[3] end
   if known[1] == '' then return 'unreachable' end
   local rate = tonumber(known[2])

@@ -19,7 +19,7 @@ KEYS
                          waits, is told; absent while it does not wait), mended ("<stream> <entry>": `find_leases`),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
                          committed: the newest checkpoint that `trained` and `settled_ids` agree with
-  rules          hash    s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
+  rules          hash    those of the newest lineage: s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
                          group_max_tokens longest_first
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch
   coming         hash    the announced route to the version under way: route (its name), last (place of its newest part),
@@ -33,6 +33,8 @@ KEYS
   redo           list    ids once trained by a checkpoint that was left behind: part of the backlog, served first
   set:<name>     hash    source epochs priority order seed feature chunks prompts (as declared);
                          arrived (chunks), count (prompts) so far, failed (chunks); epoch, next: the cursor
+  digests        hash    set name -> digest of its prompts; behind it those of earlier declarations, in which chunks failed.
+                         Also of sets that only checkpoints know
   chunks:<name>  hash    chunk -> "waiting <first> <count> <digest> <ticket>" | "failed <first> <count> <digest> <reason>" |
                          "done <first> <count> <digest> <object>"; ticket: how its source is read, JSON
   shards:<name>  zset    "<first> <count> <object>" -> last position it serves: by prompt index if shuffled, else by arrival
@@ -47,7 +49,7 @@ KEYS
                          `group` (bytes) or `ref` (key in the object store)
   dead           stream  tasks given up: the task's fields, reason (short once there are `DEAD_WHOLE`) worker died (ms)
   open           hash    task id -> its one place while it is not trained:
-                         "tasks|retry|dead <entry>", or
+                         "tasks|retry|dead <entry>", with " by hand" if an operator buried it, or
                          "replay <entry> versions <oldest>..<newest> lineage <l> by <worker> attempt <n>[ in store]"
   leases         zset    task id -> when its lease runs out, by the queue's clock; negative: `HANDED_BACK` or `GIVEN_UP`
   in_flight      zset    task id -> version of its oldest token, or the one that will make it, while it is leased
@@ -88,7 +90,7 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   lease, renew, release, fail  within tasks and retry                             worker.lua
   progress, discard            store, drop the partial rollout of a leased task   partials.lua
   unwanted                     objects of partial rollouts that may be removed    partials.lua
-  complete                     tasks | retry | dead -> replay                     worker.lua
+  complete                     tasks | retry | dead, not by hand -> replay        worker.lua
   drain                        within replay; too late: replay -> retry           learner.lua
   advance                      too late in flight: -> retry                       learner.lua
   resume, cancel               a new lineage; abandoned in flight: -> retry       learner.lua
@@ -97,19 +99,22 @@ MOVES (one method each of a role's client in `echo_queue.queue`)
   announce                     a part of the version under way is stored          learner.lua
   publish, pending             the pointer; groups drained before a restart       learner.lua
   bury_bad_group               replay -> dead                                     learner.lua
+  return_unfit                 replay -> retry                                    learner.lua
+  set_digests                  whose prompts the ids of a checkpoint are          learner.lua
   finish                       nothing is left to train                           learner.lua
   probe_room                   nothing: a full server refuses it                  learner.lua
   reclaim                      expired: -> retry | dead; too late: -> retry       lease_expiry.lua
   bury, revive                 any -> dead; dead -> retry                         operator.lua
   join, report, withdraw       the peer exchange of weights; no task              peers.lua
   heartbeat, leave             the list of workers                                worker.lua
-  configure                    the run rules                                      operator.lua
+  configure                    a run with its rules, where there is none          operator.lua
   audit, status                the identity; one picture of the run               monitor.lua
   confirm                      a write for WAIT to wait for                       state.lua
 --]]
 
 local TASK = { 'id', 'set', 'epoch', 'index', 'shard', 'first', 'count', 'attempt', 'late', 'kept', 'long', 'pv', 'min_pv', 'lineage', 'at' }
-local ADMIT_MAX = 1000
+local ADMIT_MAX = 500
+local SLICE = 1000
 local EVENTS_KEPT = 1000
 local WAKES_KEPT = 100
 local OFFERS_MAX = 4096
@@ -122,6 +127,7 @@ local LONG_STEPS = 8
 local SEGMENTS_MAX = 1024
 local UNWANTED_MAX = 100000
 local BUCKET_GROUPS_MAX = 64
+local BY_HAND = ' by hand'
 local CLOCK_STEPS_PER_LEASE = 4
 
 local function fail_with(code, text)
@@ -203,6 +209,7 @@ local function open_run(keys)
     shards = {},
     buckets = {},
     admitted = {},
+    passed = {},
   }, RUN)
 end
 
@@ -252,7 +259,7 @@ local function count(run, name, by)
 end
 
 -- The counters of a worker's own calls, kept apart because its user may not write to `stats`.
-local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'unknown', 'peer_bad',
+local TALLIES = { 'leased', 'completed', 'spilled', 'duplicate', 'late_completion', 'dead_completion', 'unknown', 'peer_bad',
   'peer_unreachable', 'peer_dry', 'tokens_continued', 'tokens_discarded', 'bad_partial' }
 
 -- A worker's user may have raised a counter to its limit: it then stays there.
@@ -286,10 +293,12 @@ local function tell_learner(run, kind, what)
   note(run, 'arrivals', WAKES_KEPT, kind, what)
 end
 
--- Wakes as many idle workers, those that have waited longest first.
+-- Wakes one idle worker for each of so many tasks, those that have waited longest first.
 local function offer(run, tasks)
-  for _ = 1, math.min(tasks, OFFERS_MAX) do
-    if redis.call('RPUSH', run.K.offers, '1') > OFFERS_MAX then redis.call('LPOP', run.K.offers) end
+  local marks = {}
+  for place = 1, math.min(tasks, OFFERS_MAX) do marks[place] = '1' end
+  if marks[1] and redis.call('RPUSH', run.K.offers, unpack(marks)) > OFFERS_MAX then
+    redis.call('LTRIM', run.K.offers, 0, OFFERS_MAX - 1)
   end
 end
 

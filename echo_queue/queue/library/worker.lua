@@ -247,6 +247,10 @@ local function complete_one(run, worker, group)
     local first = made(rest)
     return first.worker == worker and first.attempt == group.attempt and 'repeated' or 'duplicate'
   end
+  if stream == 'dead' and rest == BY_HAND then
+    tally(run, 'dead_completion')
+    return 'dead'
+  end
   if run.v - oldest > run.s or abandoned(run, lineage, newest) then
     if is_task(stream) and held_by(run, stream, entry, worker) then
       note_version(run, id, oldest)

@@ -389,8 +389,8 @@ def _state_files() -> tuple[StateFile, ...]:
 
 def _checkpoint() -> bytes:
     below, name = ("0001/00000001", "0001/00000002")
-    manifest = checkpoint_manifest.CheckpointManifest(1, 2, below, 2.0, ("set/0/1",), name, _state_files())
-    return manifest.encode()
+    trained, sets = ("set/0/1",), {"set": "ab"}
+    return checkpoint_manifest.CheckpointManifest(1, 2, below, 2.0, trained, sets, name, _state_files()).encode()
 
 
 def _rank_reports() -> list[bytes]:

@@ -123,7 +123,7 @@ def _learners(args: Sequence[Any]) -> Facts:
 
 
 def _declare(args: Sequence[Any]) -> Facts:
-    name, source, epochs, _, _, _, _, *ranges = args
+    name, source, epochs, _, _, _, _, _, *ranges = args
     parts = tuple(Part(at // 4, int(ranges[at]), int(ranges[at + 1])) for at in range(0, len(ranges), 4))
     return Facts(set=name, epochs=int(epochs), parts=parts, note=source)
 

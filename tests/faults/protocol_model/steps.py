@@ -175,7 +175,7 @@ class Process:
 
     def _mark(self) -> Iterator[Step]:
         """A checkpoint of its own lineage, so that none of an older learner's is taken for the newest."""
-        if not (self.protocol.checkpoint_on_resume and self.me.saved):
+        if not self.protocol.checkpoint_on_resume:
             yield from self._follow()
             return
         mark = Checkpoint(self.version, self.me.saved, (), True)

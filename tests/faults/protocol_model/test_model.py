@@ -17,7 +17,7 @@ BREAKS = {
     "check_at_drain": (BEYOND, ("train b, lag 1, and advance to 2",)),
     "check_abandoned": (ABANDONED, ("the learner dies", "train b, lag 0, and advance to 2")),
     "forks_know_parents": (ABANDONED, ("the learner hangs, and another is started", "leases b and generates with 2.1")),
-    "fence": (ABANDONED, ("the learner hangs, and another is started", "ghost: drain")),
+    "fence": (BEYOND, ("the learner hangs, and another is started", "ghost: drain")),
     "turns": (TWICE, ("drain; Redis forgets it again", "save checkpoint 1.2: a a")),
     "tokens": (STUCK, ("drain; the reply is lost, it is sent again",)),
     "reclaim": (STUCK, ()),
@@ -27,7 +27,7 @@ BREAKS = {
     "pending_on_resume": (STUCK, ("drain", "the learner dies")),
     "checkpoint_on_resume": (STUCK, ("ghost: save checkpoint 2.1: a",)),
     "publish_what_was_forgotten": (STUCK, ("publish 1.0; Redis forgets it again",)),
-    "check_partials_at_lease": (STUCK, ("worker 1 keeps how far it is with b, made by 1.0", "train a, lag 0")),
+    "check_partials_at_lease": (STUCK, ("worker 1 keeps how far it is with a", "the operator rewinds to 1.0")),
     "partials_end_with_their_task": (OUTLIVES, ("worker 1 keeps how far it is with a", "worker 1 completes a")),
     "progress_of_holders": (OUTLIVES, ("worker 1 completes a", "worker 2 keeps how far it is with a")),
 }

@@ -76,6 +76,11 @@ def _learn(queue: Clients, spoiled: Clients, meet: Meet, completed: Sequence[str
     assert announced and queue.announced_parts(announced, 0) == {0: b"document"}
     meet(lambda: spoiled.publish(lineage, Published(Version(lineage, 1), "manifest", "digest")))
     meet(lambda: spoiled.commit(lineage, "1/1", drained))
+    known = meet(lambda: spoiled.set_digests(lineage, ["a"]))
+    assert known["a"]
+    entry = queue.client.hget(queue.keys.open, left).split()[1]  # type: ignore[union-attr]
+    meet(lambda: spoiled.return_unfit(lineage, left.encode(), entry))
+    assert queue.status().counts["unfit"] == 1
     entry = queue.client.hget(queue.keys.open, bad).split()[1]  # type: ignore[union-attr]
     meet(lambda: spoiled.bury_bad_group(lineage, bad.encode(), entry, CodecError(Problem("a group", "bad", ""))))
     meet(lambda: spoiled.bury(left, "by hand"))

@@ -276,10 +276,10 @@ class Machine(RuleBasedStateMachine):
         floor = max(
             *(int(name.split("/")[0]) for name in self.store), *(weights.lineage for weights in self.weights), 0
         )
-        resumed = queue.resume(begin, floor)
+        resumed = queue.resume(begin, floor, rules=self.run.rules)
         assert resumed.lineage == self.run.resume(begin, floor)
         assert (resumed.committed or "") == self.run.committed
-        me = Learner(queue, resumed.lineage, begin.number, self._mark(resumed.lineage, newest) if newest else "")
+        me = Learner(queue, resumed.lineage, begin.number, self._mark(resumed.lineage, newest))
         self.learners.append(me)
         self._follow(me)
         before = set(self.run.retry)
@@ -291,10 +291,11 @@ class Machine(RuleBasedStateMachine):
             assert queue.publish(me.lineage, Published(weights, "m", "d")) == self.run.publish(weights)
             self.weights.append(weights)
 
-    def _mark(self, lineage: int, begin: Checkpoint) -> str:
-        """The lineage's first checkpoint, which holds what `begin` holds."""
-        name = _name(lineage, begin.version)
-        self.store[name] = Checkpoint(name, begin.version, begin.name, ())
+    def _mark(self, lineage: int, begin: Checkpoint | None) -> str:
+        """The lineage's first checkpoint, which holds what `begin` holds; without it, the base model."""
+        begun_at = begin or Checkpoint("", 0, "", ())
+        name = _name(lineage, begun_at.version)
+        self.store[name] = Checkpoint(name, begun_at.version, begun_at.name, ())
         return name
 
     def _follow(self, me: Learner) -> None:
@@ -333,9 +334,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.store)
     @move()
     def damage(self) -> None:
-        """The newest checkpoint, unless it is the only one: to begin again is for a person to decide."""
+        """The newest checkpoint, unless only the base model is before it: to begin again is for a person to decide."""
         whole = sorted(set(self.store) - self.damaged)
-        if len(whole) > 1:
+        if all(self.store[name].version for name in whole[-2:]):
             self.damaged.add(whole[-1])
             self.restart()
 
@@ -358,6 +359,19 @@ class Machine(RuleBasedStateMachine):
         dump, run = self.before  # type: ignore[misc]
         self.run = copy.deepcopy(run)
         self._restore(dump)
+
+    @precondition(lambda self: self._alive() and self.learners[-1].hand)
+    @move(which=pick, lost=st.booleans(), ghost=st.booleans())
+    def return_unfit(self, which: int, lost: bool = False, ghost: bool = False) -> None:
+        """A group that the learner has drained, and that limits of a later configuration exclude."""
+        me, hand = self._one(ghost), self.learners[-1].hand
+        task = hand[which % len(hand)]
+        entry = self.queue.client.hget(self.queue.keys.open, task).split()[1]  # type: ignore[union-attr]
+        moved = self._turn(me, lost, lambda: me.queue.return_unfit(me.lineage, task.encode(), entry),
+                           lambda: self.run.return_unfit(me.lineage, task), numbered=False)  # fmt: skip
+        if moved is not None:
+            assert moved[0] == moved[1]
+            hand.remove(task)
 
     @move(which=pick, lost=st.booleans())
     def bury(self, which: int, lost: bool = False) -> None:

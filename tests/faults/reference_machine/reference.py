@@ -163,6 +163,8 @@ class Reference:
     partials: dict[str, PartialSample] = field(default_factory=dict)
     replay: dict[str, Scored] = field(default_factory=dict)
     dead: dict[str, Task] = field(default_factory=dict)
+    by_hand: set[str] = field(default_factory=set)
+    """Of the dead tasks, those that an operator buried."""
     failures: dict[str, int] = field(default_factory=dict)
     """The attempt that failed last."""
     tokens: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
@@ -325,6 +327,8 @@ class Reference:
             return "accepted" if (first.worker, first.attempt) == (worker, attempt) else "duplicate"
         if not self.is_open(task):
             return "unknown"
+        if task in self.by_hand:
+            return "dead"
         if self.v - oldest > self.rules.s or self.abandoned(version):
             if self._holds(worker, task):
                 self.leases[task] = replace(self.leases[task], version=oldest, over=HANDED_BACK)
@@ -416,6 +420,13 @@ class Reference:
         self.admit()
         return True
 
+    def return_unfit(self, lineage: int, task: str) -> bool:
+        self._fence(lineage)
+        if task not in self.replay:
+            return False
+        self._send_back(task)
+        return True
+
     # Housekeeping and operators ---------------------------------------------------------------------------------------
 
     def reclaim(self) -> tuple[int, int, int, int, int, int, int]:
@@ -432,6 +443,7 @@ class Reference:
         if not self.is_open(task) or task in self.dead or (task in self.replay and self.replay[task].drained):
             return False
         self.dead[task] = self._take(task)
+        self.by_hand.add(task)
         self.failures.pop(task, None)
         return True
 
@@ -466,6 +478,7 @@ class Reference:
         found = self.task(task)
         for place in (self.tasks, self.retry, self.replay, self.dead, self.leases, self.partials):
             place.pop(task, None)
+        self.by_hand.discard(task)
         return found
 
     def _send_back(self, task: str, **changes: int) -> None:

@@ -122,8 +122,8 @@ def test_a_run_is_continued_by_any_number_of_ranks(harness: LearnerHarness) -> N
     queue = harness.queue(alone)
     queue.configure(RunRules.of(alone))
     for number, ranks in enumerate((3, 1, 2)):
-        queue.declare(PromptSet(f"set {number}", "made up"), [Chunk(0, 0, PROMPTS)])
-        queue.submit(f"set {number}", 0, PromptShard("nowhere", 0, PROMPTS))
+        queue.declare(PromptSet(f"set-{number}", "made up"), [Chunk(0, 0, PROMPTS)])
+        queue.submit(f"set-{number}", 0, PromptShard("nowhere", 0, PROMPTS))
         with learning(config_of(harness, ranks)) as learner:
             assert learner.end() == 0, learner.printed()
         finished(harness, alone, (number + 1) * PROMPTS)

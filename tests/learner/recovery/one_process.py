@@ -8,7 +8,7 @@ from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
-from learner.recovery.manifest import CheckpointManifest, History
+from learner.recovery.manifest import NO_SETS, CheckpointManifest, History
 from learner.recovery.state_files import FILE_BYTES, Piece, whole
 
 DEADLINE_S = 60.0
@@ -45,11 +45,12 @@ def save(
     trained: tuple[str, ...],
     parent: CheckpointManifest | None,
     window: float,
+    sets: Mapping[str, str] = NO_SETS,
     file_bytes: int = FILE_BYTES,
 ) -> CheckpointManifest:
     team = Team.alone()
     checkpoint.write(store, team, version, whole(tensors), file_bytes)
-    history = History(trained, parent.name if parent else None, window)
+    history = History(trained, parent.name if parent else None, window, sets)
     return checkpoint.complete(store, team, version, history, DEADLINE_S)
 
 

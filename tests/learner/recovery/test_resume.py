@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from echo_queue.config import Config
-from echo_queue.errors import EchoQueueError, FencedError, SetBackError
+from echo_queue.errors import EchoQueueError, FencedError, PromptError, ServiceError, SetBackError
 from echo_queue.queue import Chunk, Outcome, PromptSet, RunRules
+from echo_queue.queue.submitter import digest_of
 from echo_queue.records import PromptShard, Published, Version
 from learner.ranks.team import Team
 from learner.recovery import checkpoint
@@ -42,8 +43,8 @@ def a_run_that_ended(harness: LearnerHarness) -> Config:
 
 
 def manifests(harness: LearnerHarness, config: Config) -> list[CheckpointManifest]:
-    """Returns the manifests of the surviving history, newest first."""
-    return list(checkpoint.history(harness.store(config)))
+    """Returns the manifests of the surviving history after the base model, newest first."""
+    return [one for one in checkpoint.history(harness.store(config)) if not one.at_base]
 
 
 @pytest.mark.slow
@@ -70,7 +71,7 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(harness: Learne
     first, second, third = (harness.queue(config) for _ in range(3))
     worker = QueueHarness(first, replace(RunRules.of(config), pace=False))
     for queue, lineage in ((first, 1), (second, 2)):
-        assert resume(queue.learner(), store, None) == (lineage, None)
+        assert resume(queue.learner(), store, worker.rules, None).lineage == lineage
         for number in range(3):
             worker.version = Version(lineage, number)
             queue.publish(lineage, Published(worker.version, "m", "d"))
@@ -83,7 +84,7 @@ def test_weights_of_a_learner_that_was_overtaken_are_left_behind(harness: Learne
     with pytest.raises(FencedError):
         first.commit(1, landed.name, ())
 
-    lineage, _ = resume(third.learner(), store, landed)
+    lineage = resume(third.learner(), store, worker.rules, landed).lineage
     assert third.lease("late", Version(2, 2), 1).abandoned
     assert not third.lease("early", Version(1, 2), 1).abandoned
     kept = {(group.lineage, group.newest) for group in third.pending(lineage)}
@@ -107,7 +108,7 @@ def test_a_rewind_to_what_is_not_there_changes_nothing(harness: LearnerHarness) 
     store, queue = harness.store(config), harness.queue(config)
     oldest = manifests(harness, config)[-1]
     store.delete(oldest.keys)
-    assert [choice.whole for choice in choices(store)][-1] is False
+    assert [choice.whole for choice in choices(store)][-2:] == [False, True], "the last one is the base model"
     for name, what in (("0009/00000001", "is no checkpoint of this run's"), (oldest.name, "its tensors are gone")):
         with pytest.raises(EchoQueueError, match=what):
             rewind(queue.learner(), queue, store, name)
@@ -121,7 +122,7 @@ def test_what_only_a_damaged_checkpoint_holds_is_trained_again(harness: LearnerH
     store.put(newest.keys[0], b"torn")
     found = newest_whole(store)
     assert found is not None and found[0].name == before.name
-    resume(queue.learner(), store, found[0])
+    resume(queue.learner(), store, RunRules.of(config), found[0])
     audit = queue.audit()
     assert (audit.ok, audit.trained) == (True, PROMPTS - len(newest.trained))
     train(config, threading.Event())
@@ -135,12 +136,15 @@ def test_a_redis_that_lost_everything_is_told_what_is_trained(harness: LearnerHa
     queue.client.delete(*queue.client.keys(queue.keys.prefix + "*"))
     queue.configure(RunRules.of(config))
     newest = manifests(harness, config)[0]
-    assert resume(queue.learner(), store, newest)[0] == lineage + 1
-    harness.submit(config, PROMPTS + 2)
+    assert resume(queue.learner(), store, RunRules.of(config), newest).lineage == lineage + 1
+    with pytest.raises(PromptError, match="checkpoints of this run hold other prompts"):
+        harness.submit(config, PROMPTS, digest="other prompts")
+    harness.submit(config, PROMPTS)
+    harness.submit(config, 2, "more")
     train(config, threading.Event())
     audit = queue.audit()
     assert (audit.ok, audit.trained) == (True, PROMPTS + 2)
-    assert sorted(checkpoint.trained_ids(store)) == sorted([*IDS, "set/0/42", "set/0/43"])
+    assert sorted(checkpoint.trained_ids(store)) == sorted([*IDS, "more/0/0", "more/0/1"])
 
 
 def test_a_learner_whose_moves_were_forgotten_is_told_and_the_next_one_goes_on(harness: LearnerHarness) -> None:
@@ -179,8 +183,50 @@ def test_a_queue_that_stands_at_no_checkpoint_follows_the_whole_history(harness:
     for version in (1, 2):
         trained = (f"set/0/{version}",)
         parent = save(store, Version(1, version), {"w": torch.zeros(1)}, trained=trained, parent=parent, window=1.0)
-    resume(queue.learner(), store, parent)
+    resume(queue.learner(), store, RunRules.of(config), parent)
     queue.publish(2, Published(Version(2, 2), "manifest", "digest"))
     queue.submit("set", 0, PromptShard("nowhere", 0, 4))
     assert [task.id for task in queue.lease("w1", Version(2, 2), 9).tasks] == ["set/0/0", "set/0/3"]
     assert (queue.audit().trained, queue.audit().ok) == (2, True)
+
+
+def test_a_learner_that_begins_at_the_base_model_is_not_overtaken_unseen(harness: LearnerHarness) -> None:
+    """The first learner hangs while it saves its first checkpoint; a second begins, and then that checkpoint lands."""
+    config = harness.config()
+    store, queue = harness.store(config), harness.queue(config)
+    queue.configure(RunRules.of(config))
+    first = resume(queue.learner(), store, RunRules.of(config), None, window=2.5)
+    found = checkpoint.restore(store, Team.alone(), refuse_to_restore)
+    assert found == first and (first.version, first.files, first.window) == (0, (), 2.5)
+    second = resume(queue.learner(), store, RunRules.of(config), found)
+    save(store, Version(1, 3), {"w": torch.zeros(1)}, trained=("set/0/0",), parent=first, window=2.0)
+    assert checkpoint.restore(store, Team.alone(), refuse_to_restore) == second
+    assert checkpoint.trained_ids(store) == []
+
+
+def test_trained_weights_that_are_gone_are_not_taken_for_the_base_model(harness: LearnerHarness) -> None:
+    config = harness.config()
+    store, queue = harness.store(config), harness.queue(config)
+    queue.configure(RunRules.of(config))
+    began = resume(queue.learner(), store, RunRules.of(config), None)
+    trained = save(store, Version(1, 3), {"w": torch.zeros(1)}, trained=("set/0/0",), parent=began, window=2.0)
+    store.delete(trained.keys)
+    with pytest.raises(ServiceError, match="no checkpoint is whole"):
+        newest_whole(store)
+
+
+def refuse_to_restore(*_: object) -> None:
+    """Stands in for a policy that must be left as it is."""
+    raise AssertionError("there is nothing to restore")
+
+
+def test_a_checkpoint_names_the_prompts_that_its_ids_mean(harness: LearnerHarness) -> None:
+    config = harness.config(learner={"max_updates": 4, "checkpoint_updates": 2})
+    harness.submit(config, 8, "first", digest="ab")
+    harness.submit(config, 8, "then", digest="cd")
+    harness.work(config)
+    train(config, threading.Event())
+    digests = {name: digest_of([Chunk(0, 0, 8, digest)]) for name, digest in (("first", "ab"), ("then", "cd"))}
+    newest, before = manifests(harness, config)
+    assert newest.sets == digests and before.sets == {"first": digests["first"]}
+    assert {task.split("/")[0] for task in before.trained} == {"first"}
