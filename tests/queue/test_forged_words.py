@@ -152,17 +152,17 @@ class Run:
 def words_of(queue: Clients, task: Task) -> list[tuple[bool, tuple[Any, ...]]]:
     """Commands by hand of a worker's user, each of which stopped somebody for good, and whether the audit must tell.
 
-    Some words leave no trace once the task has gone on. `task` is in somebody's hands.
+    `task` is in somebody's hands; words about it leave no trace if its lease has run out meanwhile.
     """
     keys, stream = queue.keys, queue.keys.prefix + task.stream
     return [
         (True, ("ZADD", keys.ready, 0, "x")),
         (True, ("HSET", keys.open, "x", "replay 0-0")),
-        (True, ("HSET", keys.open, task.id, "replay 0-0")),
-        (True, ("HSET", keys.open, task.id, "replay 0-0 versions 0..0 lineage 0 by w1 attempt 0")),
+        (False, ("HSET", keys.open, task.id, "replay 0-0")),
+        (False, ("HSET", keys.open, task.id, "replay 0-0 versions 0..0 lineage 0 by w1 attempt 0")),
         (False, ("XACK", stream, "workers", task.entry)),
-        (True, ("XDEL", stream, task.entry)),
-        (True, ("XCLAIM", stream, "workers", "w1", 0, task.entry, "LASTID", LAST_ID)),
+        (False, ("XDEL", stream, task.entry)),
+        (False, ("XCLAIM", stream, "workers", "w1", 0, task.entry, "LASTID", LAST_ID)),
         (True, ("XADD", keys.replay, LAST_ID, "id", "x")),
         (False, ("XADD", keys.replay, "MAXLEN", 0, "*", "id", "x")),
         (False, ("HINCRBY", keys.tallies, "completed", 2**63 - 1)),

@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+from echo_queue import failpoints
 from echo_queue.atomic_file import write_atomically
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError, EchoQueueError, Problem
@@ -60,7 +61,7 @@ def state(file: Path, notice: Notice | Recommendation | None) -> None:
     """Makes `file` say this notice, as `NoticeFile` reads it."""
     match notice:
         case None:
-            file.unlink(missing_ok=True)
+            failpoints.step("remove notice", lambda: file.unlink(missing_ok=True))
         case Recommendation():
             write_atomically(file, b"rest\n", "notice")
         case Notice(within_s=within_s):

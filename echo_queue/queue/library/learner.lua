@@ -42,8 +42,9 @@ local function group_at(run, id, entry)
   local stream, place, rest = place_of(run, id)
   if stream == 'replay' and place == entry then return made(rest) end
   if redis.call('HEXISTS', run.K.open, id) == 0 or is_at_home(run, id, stream, place) then return nil end
-  note_forged(run)
-  return restore_group(run, id, entry)
+  local group = restore_group(run, id, entry)
+  if group then note_forged(run) end
+  return group
 end
 
 -- Returns the entry, the id and the versions of a group that `ready` or `in_hand` lists. One that a worker's user has made up

@@ -7,14 +7,16 @@ The reconciler sends a lost message again; a message that arrives twice changes 
 import logging
 import os
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from celery import Celery, Task
 from celery.result import AsyncResult
 from kombu import Queue as Channel
 
+from echo_queue import failpoints
 from echo_queue.config import Config
 from echo_queue.config.loading import load
 from echo_queue.connections.connect import connect_store
@@ -53,7 +55,8 @@ class SubmitTask(Task):  # type: ignore[misc]  # Celery has no types
             positional[0] = absolute(positional[0])
         elif "source" in named:
             named["source"] = absolute(named["source"])
-        return super().apply_async(positional, named, **options)
+        send = partial(super().apply_async, positional, named, **options)
+        return cast(AsyncResult, failpoints.step("send submission", send))
 
 
 def settings(config: Config) -> dict[str, Any]:

@@ -129,8 +129,10 @@ OPERATORS = (
     *("group_in_replay", "partial_group"),
     *("write password", "rename password"),
     *("write weights", "rename weights"),
+    "send submission",
+    *("write notice", "rename notice", "remove notice"),
 )
-"""Steps of commands that people give, and give again."""
+"""Steps of commands that people give, and give again, and of the watcher of notices, which writes at each poll."""
 SWEEP = ("places", "pointed")
 """Reads of the sweep for orphaned payloads, ten minutes into a run, before its one delete."""
 
