@@ -36,8 +36,8 @@ variables {
   pools_file         = "./pools.example.json"
   region             = "us-east-1"
   availability_zones = ["us-east-1a", "us-east-1b"]
-  image              = "docker.io/example/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-  redis_image        = "docker.io/valkey/valkey@sha256:1111111111111111111111111111111111111111111111111111111111111111"
+  image              = "images.example.org/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+  redis_image        = "images.example.org/valkey@sha256:1111111111111111111111111111111111111111111111111111111111111111"
   bucket             = "my-bucket"
   learner            = { instance_type = "g6e.2xlarge", gpus = 1 }
   max_usd_per_hour   = 20
@@ -105,7 +105,7 @@ run "refuses_an_image_by_tag" {
   command = plan
 
   variables {
-    image = "docker.io/example/echo-queue:latest"
+    image = "images.example.org/echo-queue:latest"
   }
 
   expect_failures = [var.image]

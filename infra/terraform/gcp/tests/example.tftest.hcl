@@ -16,7 +16,7 @@ variables {
   run_name         = "qwen3-0-6b-gsm8k"
   config_file      = "./tests/run.toml"
   pools_file       = "./pools.example.json"
-  image            = "docker.io/example/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+  image            = "images.example.org/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
   redis_address    = "198.51.100.4"
   bucket           = "my-bucket"
   store_region     = "us-east-1"

@@ -6,7 +6,7 @@ variables {
   cloud            = "aws"
   region           = "us-east-1"
   image            = "123456789012.dkr.ecr.us-east-1.amazonaws.com/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-  redis_image      = "docker.io/valkey/valkey@sha256:1111111111111111111111111111111111111111111111111111111111111111"
+  redis_image      = "images.example.org/valkey@sha256:1111111111111111111111111111111111111111111111111111111111111111"
   max_usd_per_hour = 20
   bucket           = "my-bucket"
   store_region     = "us-east-1"
@@ -200,7 +200,7 @@ run "gives_no_right_on_registries_for_a_public_image" {
   command = plan
 
   variables {
-    image = "docker.io/example/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+    image = "images.example.org/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
   }
 
   assert {

@@ -5,7 +5,7 @@ variables {
   config           = "[run]\nname = \"demo\"\ndir = \"runs/demo\"\n"
   cloud            = "aws"
   region           = "us-east-1"
-  image            = "docker.io/example/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+  image            = "images.example.org/echo-queue@sha256:0000000000000000000000000000000000000000000000000000000000000000"
   max_usd_per_hour = 20
   bucket           = "my-bucket"
   store_region     = "us-east-1"
@@ -80,7 +80,7 @@ run "refuses_an_image_by_tag" {
   command = plan
 
   variables {
-    image = "docker.io/example/echo-queue:latest"
+    image = "images.example.org/echo-queue:latest"
   }
 
   expect_failures = [var.image]
@@ -90,7 +90,7 @@ run "refuses_a_redis_image_by_tag" {
   command = plan
 
   variables {
-    redis_image = "docker.io/valkey/valkey:8"
+    redis_image = "images.example.org/valkey:8"
   }
 
   expect_failures = [var.redis_image]
