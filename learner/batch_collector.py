@@ -11,13 +11,14 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
 from echo_queue.config import Config
 from echo_queue.errors import DeadlineError, Problem
 from echo_queue.queue import LearnerQueue, Monitor, diagnosis
+from echo_queue.queue.worker import CALL_BYTES
 from echo_queue.records import Group, Version
 from echo_queue.records.validation import GroupValidator
 
@@ -26,8 +27,6 @@ OWED_S = 0.02
 """Longest wait for a group while a version is to be published as soon as the one before it is."""
 FULL_AFTER_S = 1.0
 """Groups are waited for so long before, and between, looks at whether Redis is full."""
-TOKEN_BYTES = 8
-"""A token and its log-probability, in a group."""
 
 
 class Pause(Enum):
@@ -69,9 +68,6 @@ class BatchCollector:
         self._size = config.learner.batch_groups
         self._s = config.staleness.s
         self._deadline_s = config.queue.stall_deadline_s
-        self._inline_max_bytes = config.queue.inline_max_bytes
-        self._largest_bytes = 0
-        """The size of the largest group so far."""
         self._cursor = "0-0"
         self._short_since: float | None = None
         """The time since when there are too few groups for the next update."""
@@ -100,7 +96,6 @@ class BatchCollector:
             self._validator.complain()
             drained = self._queue.drain(self._size - len(groups))
             groups += drained.groups
-            self._measure(drained.groups)
             ready, now = drained.ready, time.monotonic()
             if len(groups) >= self._size or drained.exhausted:
                 break
@@ -108,7 +103,7 @@ class BatchCollector:
             if (waits := owed()) is True:
                 return self._pause(Pause.publish, groups)
             if now > look_s:
-                if uncommitted() and not self._queue.has_room(min(self._largest_bytes, self._inline_max_bytes)):
+                if uncommitted() and not self._queue.has_room(CALL_BYTES):
                     return self._pause(Pause.full, groups)
                 look_s = time.monotonic() + FULL_AFTER_S
             # After a loss of Redis, what is trained already leaves the backlog first, and no group can come meanwhile.
@@ -124,10 +119,6 @@ class BatchCollector:
     def _pause(self, pause: Pause, groups: list[Group]) -> Pause:
         self.pending.extendleft(reversed(groups))
         return pause
-
-    def _measure(self, groups: Sequence[Group]) -> None:
-        sizes = (TOKEN_BYTES * sum(len(sample.tokens) for sample in group.samples) for group in groups)
-        self._largest_bytes = max(self._largest_bytes, *sizes, 0)
 
     def _in_hand(self, version: int) -> list[Group]:
         """Takes at most B pending groups; more only if more would be too old for the update after this one."""

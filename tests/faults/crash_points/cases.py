@@ -145,7 +145,7 @@ class RewindCase(LearnerCase):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        assert super().run_role("commit#3") == CRASHED
+        assert super().run_role("commit#4") == CRASHED
         self.target = [choice.manifest.name for choice in choices(self.store) if choice.whole][-2]
         return self
 

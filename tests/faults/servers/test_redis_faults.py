@@ -170,7 +170,7 @@ def test_services_on_a_full_disk_say_so_and_go_on_when_there_is_space(
     watcher.start()
     try:
         harness = QueueHarness(
-            Clients(connect_redis(config, "admin"), "test", deadline_s=0.5), replace(RULES, s=1000), 10_000
+            Clients(connect_redis(config, "admin"), "full", deadline_s=0.5), replace(RULES, s=1000), 10_000
         )
         ballast = fill(small_disk)
         acknowledged = 0
