@@ -127,10 +127,15 @@ HERD = ("--workers", "3", "--rate", "8", "--seconds", "3", "--update", "1", "--g
 @pytest.mark.parametrize(
     ("part", "words", "thing"),
     [
-        pytest.param("herd", HERD, "got", marks=pytest.mark.proof),
+        pytest.param("herd", HERD, "got", marks=pytest.mark.proof(kind="benchmarks of the queue", share=0.34)),
         ("commands", ("--tasks", "600", "--workers", "30"), "advance that cancels all"),
         ("strict", ("--batch", "16", "--updates", "1"), "server_s"),
-        pytest.param("memory", ("--things", "2000"), "trained prompt", marks=pytest.mark.proof),
+        pytest.param(
+            "memory",
+            ("--things", "2000"),
+            "trained prompt",
+            marks=pytest.mark.proof(kind="benchmarks of the queue", share=0.34),
+        ),
     ],
 )
 def test_each_part_runs_in_small(part: str, words: Sequence[str], thing: str) -> None:
