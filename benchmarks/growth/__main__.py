@@ -42,7 +42,7 @@ class Took:
 
 @dataclass(frozen=True)
 class Figures:
-    """What depends on a run's age. `took`: by what was done."""
+    """The times that depend on a run's age. `took`: by what was done."""
 
     age: Age
     took: dict[str, Took]

@@ -33,7 +33,7 @@ Complete = Callable[[str, Version, Task], None]
 
 
 class Loops(Protocol):
-    """What runs a worker's loops: a hub, or threads of their own."""
+    """The means that runs a worker's loops: a hub, or threads of their own."""
 
     def spawn(self, loop: Callable[[], object]) -> None:
         """Begins a loop."""

@@ -4,13 +4,11 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from echo_queue.cli.live.watcher import monitor
+from echo_queue.cli.live.watcher import last_word, monitor
 from echo_queue.cli.output import print_json
 from echo_queue.config import Config
-from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ServiceError
 from echo_queue.queue import Audit
-from echo_queue.reporting import outcome
 
 
 def audit(config: Config, *, as_json: bool) -> int:
@@ -28,7 +26,7 @@ def _found(config: Config) -> Audit:
     try:
         return monitor(config).audit()
     except ServiceError:
-        if config.redis.url == EMBEDDED and (end := outcome.read(config)):
+        if end := last_word(config):
             return end.audit
         raise
 

@@ -36,7 +36,7 @@ ENVIRONMENT_PACKAGES = {
 
 
 class For(StrEnum):
-    """What this machine is to do in the run."""
+    """The part of the run for which a machine is checked."""
 
     run = "run"
     worker = "worker"

@@ -42,6 +42,7 @@ from echo_queue.launch.roles import command
 from echo_queue.launch.supervisor import Role, Supervisor
 from echo_queue.queue import Audit, Operator, Status
 from echo_queue.queue.dead_causes import LOOKED_AT, DeadCause, causes, check_first_groups
+from echo_queue.queue.diagnosis import counted
 from echo_queue.reporting import metrics, outcome, results
 from echo_queue.reporting.html import duration
 
@@ -84,7 +85,7 @@ def run(path: Path) -> int:
 
 
 class End(NamedTuple):
-    """What the queue said at the end of a run. `dead`: why prompts died, the commonest reason first."""
+    """The queue's answers at the end of a run. `dead`: why prompts died, the commonest reason first."""
 
     audit: Audit
     status: Status
@@ -189,7 +190,7 @@ _ECHO_QUEUE = (sys.executable, "-m", "echo_queue.cli")
 def _try_dead_again(config: Config) -> None:
     """Revives the prompts that died before this command was given."""
     if revived := revive_all(config, Operator.connect(config)):
-        Console(highlight=False).print(f"{_prompts(revived)} that died before are tried again")
+        Console(highlight=False).print(f"{counted(revived, 'prompt')} that died before are tried again")
 
 
 def _conclude(config: Config, end: End, path: Path) -> int:
@@ -225,16 +226,12 @@ def _result_line(config: Config, summary: metrics.Summary) -> str:
 
 def _dead_lines(end: End, path: Path) -> Iterator[str]:
     """Yields how many prompts died, of what, and what to do."""
-    yield f"[red]✗[/] {_prompts(end.audit.dead)} died and are not in the model:"
+    yield f"[red]✗[/] {counted(end.audit.dead, 'prompt')} died and are not in the model:"
     for cause in end.dead[:REASONS]:
         yield f"    {cause.tasks:,}× {escape(cause.reason)}  (for example {cause.example})"
     if len(end.dead) > REASONS:
         yield f"    {len(end.dead) - REASONS} more reasons: redis-cli shows them, docs/operations.md says how"
     yield f"    → fix that; `echo-queue run {path}` then tries them again"
-
-
-def _prompts(count: int) -> str:
-    return f"{count:,} prompt{'' if count == 1 else 's'}"
 
 
 def _weights_line(summary: metrics.Summary) -> str:

@@ -12,9 +12,9 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar
 
 import redis
 from redis.exceptions import (
@@ -69,6 +69,7 @@ PASSING_CODES = ("EQMEND", "NOGROUP", "UNBLOCKED", "BUSY", "NOREPLICAS", "MISCON
 REFUSED_INSIDE = ("ACL failure in script", "The user executing the script can't")
 """The errors of Valkey and of Redis 7.0 for a function that did something its caller has no right to."""
 
+T = TypeVar("T")
 FIXES = {
     "MISCONF": "Redis cannot write to its disk: free space there",
     "EQNORUN": "start `echo-queue services` or the learner first: they write the run rules",
@@ -253,3 +254,16 @@ def answers(replies: list[Any], spared: tuple[type[Exception], ...] = ()) -> lis
         if isinstance(reply, Exception) and not isinstance(reply, spared):
             raise reply
     return replies
+
+
+def divided(items: Iterable[T], size: Callable[[T], int], most: int) -> list[list[T]]:
+    """Divides `items`, in order, into lists of together at most `most` bytes by `size`; a larger item has its own."""
+    lists: list[list[T]] = []
+    room = 0
+    for item in items:
+        if not lists or size(item) > room:
+            lists.append([])
+            room = most
+        lists[-1].append(item)
+        room -= size(item)
+    return lists

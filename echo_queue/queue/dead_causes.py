@@ -14,7 +14,7 @@ from echo_queue.queue.monitor import RunState
 from echo_queue.queue.types import DeadTask
 
 FIRST_DEAD = 3
-"""So many prompts that died before any group was completed end the run; fewer are all there were."""
+"""The number of prompts that die before any group is completed at which the run ends."""
 LOOKED_AT = 1000
 """The number of dead tasks whose reasons are read."""
 FIX = "fix the cause; `echo-queue run` then tries them again by itself, elsewhere `echo-queue revive` does"
@@ -50,7 +50,7 @@ def check_first_groups(run: RunState) -> bool:
 
     Raises `HopelessError` if prompts have died instead.
     """
-    status = run.status()
+    status = run.figures()
     if status.counts.get("completed", 0) or status.trained:
         return True
     died = [task for task in run.dead(LOOKED_AT) if task.worker] if status.dead >= FIRST_DEAD else []

@@ -93,14 +93,14 @@ def _silent(status: Status) -> Iterator[str]:
     for worker in status.workers:
         if worker.held and not _heard(worker):
             age = "was not heard for an hour" if worker.silent_ms < 0 else f"is {_age(worker.silent_ms)} old"
-            yield f"{worker.name} holds {_count(worker.held, 'task')} and its heartbeat {age}"
+            yield f"{worker.name} holds {counted(worker.held, 'task')} and its heartbeat {age}"
     waiting = _free(status)
     if not _living(status) and waiting + status.backlog:
-        yield f"no worker lives; {_count(waiting, 'task')} and {_count(status.backlog, 'prompt')} wait"
+        yield f"no worker lives; {counted(waiting, 'task')} and {counted(status.backlog, 'prompt')} wait"
     if status.learner_silent_ms < 0:
         yield "no learner has begun yet"
     elif status.learner_silent_ms > SILENT_MS:
-        held = f" and has {_count(status.drained, 'group')} in hand" if status.drained else ""
+        held = f" and has {counted(status.drained, 'group')} in hand" if status.drained else ""
         yield f"the learner was last heard {_age(status.learner_silent_ms)} ago{held}"
 
 
@@ -115,7 +115,7 @@ def _waiting(found: RunSnapshot, since: str) -> Iterator[str]:
     if ready >= batch:
         yield f"{_waits(ready, 'group')} for the learner, which has trained none {since}"
     elif status.learner_silent_ms >= 0:
-        yield f"the learner waits: there are {ready} of {_count(batch, 'group')}"
+        yield f"the learner waits: there are {ready} of {counted(batch, 'group')}"
 
 
 def _workers_wait(status: Status, since: str) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _workers_wait(status: Status, since: str) -> Iterator[str]:
         yield f"{_names(fetching)} {_fetch(fetching)} version {published}, which the learner has published"
     holding = [worker for worker in living if worker.held and worker not in (*fetching, *quarantined)]
     if holding:
-        held = _count(sum(worker.held for worker in holding), "task")
+        held = counted(sum(worker.held for worker in holding), "task")
         yield f"{_names(holding)} hold{_s(holding)} {held}, and none was completed {since}"
     if free := _free(status):
         yield f"{_waits(free, 'task')}, and {_names(living)} lease{_s(living)} none"
@@ -166,12 +166,13 @@ def _age(milliseconds: int) -> str:
     return f"{milliseconds / 1000:.0f} s"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """Returns a number of things in words: "1 prompt", "2,400 prompts"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _waits(number: int, what: str) -> str:
-    return f"{_count(number, what)} wait{'s' if number == 1 else ''}"
+    return f"{counted(number, what)} wait{'s' if number == 1 else ''}"
 
 
 def _named(what: str, numbers: Sequence[int]) -> str:

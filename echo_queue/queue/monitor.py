@@ -34,6 +34,10 @@ class RunState(Client):
         reply = self._caller.ask("status")
         return replies.status_of(reply, self._workers(now_ms=reply[-1]))
 
+    def figures(self) -> Status:
+        """Returns the numbers of `status` alone, without the workers: the server answers at once, however many live."""
+        return replies.status_of(self._caller.ask("status"), ())
+
     def audit(self) -> Audit:
         """Returns both sides of the identity, counted independently, from one read-only snapshot."""
         return replies.audit_of(self._caller.ask("audit"))

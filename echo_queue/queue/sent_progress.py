@@ -7,7 +7,7 @@
   other segments than this table says. The queue notices it by their mark, and the worker sends the whole.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,8 +19,6 @@ from echo_queue.records.segments import continues, cut, lengths
 
 TAIL_MAX = 64
 """The most segments that are sent before they are sent anew as one."""
-CALL_BYTES = 1 << 17
-"""The size of segments that one call of `progress` carries, since the server serves nobody else meanwhile."""
 TOKEN_BYTES = 8
 """A token and its log-probability, in a segment."""
 
@@ -131,20 +129,6 @@ class SentProgress:
     def _settling(self, partials: PartialGroup, settled: Settled, after: str) -> Step:
         """With a store, only what lies there is settled: the others grow until they are large."""
         return Step(partials, settled, after, settled, settles=self._inline_max_bytes is None)
-
-
-def batches(sendings: Iterable[Sending]) -> list[list[Sending]]:
-    """Divides what is to be sent into calls of not much more than `CALL_BYTES`."""
-    calls: list[list[Sending]] = []
-    room = 0
-    for sending in sendings:
-        size = len(sending.words[-1])
-        if size > room:
-            calls.append([])
-            room = CALL_BYTES
-        calls[-1].append(sending)
-        room -= size
-    return calls
 
 
 def _same(partials: PartialGroup, before: PartialGroup) -> bool:

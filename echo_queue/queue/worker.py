@@ -9,11 +9,11 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from echo_queue.queue import replies
-from echo_queue.queue.caller import Caller
+from echo_queue.queue.caller import Caller, divided
 from echo_queue.queue.events import Offers, WeightEvents
 from echo_queue.queue.payloads import Payloads
 from echo_queue.queue.published_weights import TrustedWeights
-from echo_queue.queue.sent_progress import SentProgress, Step, batches
+from echo_queue.queue.sent_progress import SentProgress, Step
 from echo_queue.queue.types import Heartbeat, Lease, Outcome, Stored
 from echo_queue.records import Group, PartialGroup, Version
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 CALL_BYTES = 1 << 20
-"""Groups of together at most this size are completed by one call, which holds the server for a few milliseconds."""
+"""Groups of together at most this size are completed by one call, which holds the server for a few milliseconds and is
+one write of the append-only file."""
+PROGRESS_BYTES = 1 << 17
+"""The size of segments that one call of `progress` carries, since the server serves nobody else meanwhile."""
 BEATS_MISSED = 5
 """A heartbeat expires after this many intervals without a new one."""
 
@@ -76,7 +79,7 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
     def _store_progress(self, worker: str, steps: Sequence[Step]) -> Iterator[tuple[str, Any]]:
         """Makes these calls; yields task id and answer of each, and notes what the queue has taken."""
         sendings = [step.stored_as(*self._payloads.keep_segment(step.segment)) for step in steps]
-        calls = batches(sendings)
+        calls = divided(sendings, lambda sending: _payload_bytes(sending.words), PROGRESS_BYTES)
         words = [("progress", worker, *(word for one in call for word in one.words)) for call in calls]
         about = worker, [sending.sent for sending in sendings]
         answered = self._caller.move("progress", words, about, optional=True) if calls else []
@@ -107,7 +110,8 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
         Raises `CodecError` for a value that is not a group, or that is larger than `queue.group_max_bytes`.
         """
         kept = [self._payloads.keep_group(group) for group in groups]
-        calls = [("complete", worker, *chain.from_iterable(words)) for words in _calls(kept)]
+        shared = divided(kept, _payload_bytes, CALL_BYTES)
+        calls = [("complete", worker, *chain.from_iterable(words)) for words in shared]
         answered = self._caller.move("complete", calls, (worker, groups)) if calls else []
         outcomes = [Outcome(replies.text(outcome)) for outcome in chain.from_iterable(answered)]
         refused = [
@@ -127,15 +131,6 @@ class WorkerQueue(TrustedWeights, WeightEvents, Offers):
         self._caller.call("leave", worker)
 
 
-def _calls(kept: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Divides completions, each with its payload last, among calls. Each call is one write of the append-only file."""
-    call: list[tuple[Any, ...]] = []
-    size = 0
-    for words in kept:
-        if call and size + len(words[-1]) > CALL_BYTES:
-            yield call
-            call, size = [], 0
-        call.append(words)
-        size += len(words[-1])
-    if call:
-        yield call
+def _payload_bytes(words: Sequence[Any]) -> int:
+    """Returns the size of a call's payload, which is its last word."""
+    return len(words[-1])

@@ -27,7 +27,7 @@ class Outcome:
 
     @property
     def finished(self) -> bool:
-        """Whether every prompt is trained. Otherwise the same command tries those that died again."""
+        """Returns whether every prompt is trained. Otherwise the same command tries those that died again."""
         return self.audit.ok and not self.audit.dead
 
 

@@ -29,7 +29,7 @@ NOT_BEGUN = "EQNORUN"
 
 
 class Figures(NamedTuple):
-    """What the view shows of the updates: they are summed once for each new update, and not for each picture."""
+    """The sums of the updates that the view shows, made once for each new update, and not for each picture."""
 
     summary: Summary
     recent: Summary
@@ -52,6 +52,11 @@ def monitor(config: Config) -> Monitor:
         fix = "`echo-queue run CONFIG` continues the run; `echo-queue services CONFIG` starts the services alone"
         raise ServiceError(Problem("redis.url", what, fix)) from None
     return Monitor(Caller(client, config.run.name, STATUS_DEADLINE_S))
+
+
+def last_word(config: Config) -> outcome.Outcome | None:
+    """Returns the last answers of a run that has ended together with its embedded services; None for any other."""
+    return outcome.read(config) if config.redis.url == EMBEDDED else None
 
 
 class RunWatcher:
@@ -97,7 +102,7 @@ class RunWatcher:
             self.status, self.trouble = self._queue.status(), ""
         except EchoQueueError as error:
             self.status, self._queue = None, None
-            if self._config.redis.url == EMBEDDED and (end := outcome.read(self._config)):
+            if end := last_word(self._config):
                 self.status, self.held_up, self.ended = end.status, (), True
                 self.trouble = f"as of its end, {end.ended:%Y-%m-%d %H:%M} UTC; its services have ended with it"
                 return

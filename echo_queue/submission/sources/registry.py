@@ -28,7 +28,7 @@ def open_source(name: str) -> PromptSource:
 
         game, _, options = name.removeprefix(POKER).partition(" ")
         return PokerSource(game, orjson.loads(options or "{}"))
-    path = Path(name).expanduser().absolute()
+    path = Path(absolute(name))
     match path.suffix:
         case ".jsonl":
             from echo_queue.submission.sources.jsonl import JsonLinesSource
