@@ -1,6 +1,7 @@
 """Promises of announcements: only of what is stored, in order, and never of what would gain nothing."""
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from echo_queue.records import Version
 from echo_queue.storage.object_store import ObjectStore
 from echo_queue.weights import Announcement
+from echo_queue.weights.part_makers import PartMaker, StoredPart
 from tests.weights.published_weights import VERIFIER, drifted, history, manifest_of, model, weight_publisher
 
 
@@ -69,18 +71,21 @@ def test_parts_that_are_stored_in_any_order_are_announced_in_theirs(
     told, put, others = RecordedAnnouncements(object_store), ObjectStore.put, threading.Semaphore(0)
     learner, versions = weight_publisher(object_store, announce=told), history(1)
     learner.publish(Version(1, 0), versions[0], "float32")
-    first: list[str] = []
+    make, thread = PartMaker._part, threading.local()
+
+    def make_part(self: PartMaker, making: Any, place: int) -> StoredPart | None:
+        thread.place = place
+        return make(self, making, place)
 
     def put_first_late(self: ObjectStore, key: str, data: bytes, once: bool = False) -> bool:
-        if key.endswith(".part"):
-            first.append(key)
-            if key == first[0]:
-                assert others.acquire(timeout=20) and others.acquire(timeout=20)
-                assert told.all == []
+        if key.endswith(".part") and thread.place == 0:
+            assert others.acquire(timeout=20) and others.acquire(timeout=20)
+            assert told.all == []
         done = put(self, key, data, once)
         others.release()
         return done
 
+    monkeypatch.setattr(PartMaker, "_part", make_part)
     monkeypatch.setattr(ObjectStore, "put", put_first_late)
     published = learner.publish(Version(1, 1), versions[1], "float32")
     assert [one.part for one in told.all] == list(manifest_of(object_store, published).route.parts)

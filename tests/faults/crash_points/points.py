@@ -111,7 +111,7 @@ KINDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "get": (PROBE,),
         "size": (PROBE,),
         "exists": (PROBE,),
-        "list": (PROBE, ""),
+        "list": (PROBE,),
         "delete": (PROBE,),
         "puts_once": (PROBE,),
     },
