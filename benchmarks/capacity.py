@@ -179,7 +179,7 @@ def predict(case: Case, trace: Trace, t_bcast: tuple[float, float], *, updates: 
             "simulation": {"updates": updates, "warm_up": WARM_UP},
             "learner": {"batch_groups": BATCH, "t_train_s": train_s, "publish_s": publish_s},
             "staleness": {"s": case.s, "kappa": case.kappa},
-            "generation": {},
+            "generation": {"mean_s": case.generation * train_s},
             "pools": [pool],
         }
     )

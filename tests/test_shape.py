@@ -23,6 +23,7 @@ FLOORS = (
     ("queue",),
     ("weights", "submission", "services", "reporting", "estimate"),
     ("simulation",),
+    ("capacity",),
     ("cli",),
     ("__main__",),
 )

@@ -11,7 +11,7 @@ from echo_queue.cli.simulate import WIDTH, Simulated
 from echo_queue.simulation import Figures
 from tests.cli.test_estimate import echo_queue
 
-EXAMPLE = Path(__file__).parents[2] / "configs" / "simulation.toml"
+EXAMPLE = Path(__file__).parents[2] / "configs" / "simulations" / "spot.toml"
 SHORT = EXAMPLE.read_text(encoding="utf-8") + "\n[simulation]\nupdates = 20\nwarm_up = 5\n"
 SCHEMA = TypeAdapter(Simulated)
 
