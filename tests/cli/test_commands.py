@@ -61,6 +61,7 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "revive",
         "init-model",
         "estimate",
+        "plan",
         "config",
     ):
         assert f" {command} " in done.stdout
