@@ -1,6 +1,7 @@
 """The commands of `echo-queue`, as thin as they can be. Nearly all take the TOML file of a run first."""
 
 import logging
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -167,6 +168,30 @@ def estimate(
 
     assumed = Assumptions(device, devices, mfu, link_gbit, tokens_per_s, mean_tokens, change)
     show_estimate(load(config), model_config, assumed, as_json=as_json)
+
+
+@app.command(rich_help_panel=PREPARE)
+def plan(
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="TOML file of the fleet.", show_default=False)],
+    *,
+    on: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="The day on which prices are judged; default: today.", show_default=False
+        ),
+    ] = None,
+    pools: Annotated[
+        Path | None, typer.Option(help="Write the pools file that Terraform's module reads.", show_default=False)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the cost of an update against S into this SVG.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Plan which machines of FLEET to rent for its learner, and say what an update costs. Nothing is started."""
+    from echo_queue.cli.plan import show as show_plan
+
+    show_plan(fleet, (on or datetime.now()).date(), as_json=as_json, pools=pools, picture=plot)
 
 
 @app.command(rich_help_panel=INSPECT)
