@@ -33,7 +33,7 @@ help:
 	@echo "make infra      check infra/terraform and boot its machines, without an account (needs Terraform 1.11)"
 	@echo "make infra-planted  plant mistakes into a copy of infra/terraform: the checks must notice"
 	@echo "make lint       ruff and mypy    make bench      print each benchmark's figure"
-	@echo "make docs       docs/configuration.md    make lock  constraints*.txt, from fresh environments"
+	@echo "make docs       docs/configuration.md, docs/schema.json    make lock  constraints*.txt, from fresh environments"
 	@echo "make clean      remove build/, $(VENV), $(VENV)-vllm and $(VENV)-infra; runs/ stays"
 	@echo "Tests and benchmarks need redis-server: where it is missing they install it with apt, by sudo if need be"
 
@@ -101,6 +101,7 @@ bench: $(VENV)/.dev apt
 
 docs: $(VENV)/.dev
 	$(BIN)/echo-queue config reference > docs/configuration.md
+	$(BIN)/echo-queue schema > docs/schema.json
 
 lock:
 	rm -rf build/lock build/lock-vllm build/lock-infra
