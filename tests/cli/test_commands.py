@@ -62,6 +62,7 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "init-model",
         "estimate",
         "plan",
+        "simulate",
         "config",
     ):
         assert f" {command} " in done.stdout
