@@ -35,6 +35,7 @@ def describe(
     window: float,
     t_bcast_s: float,
     stored: Mapping[str, int],
+    kappa: int,
     status: Status,
 ) -> UpdateMetrics:
     """Describes the update that `order` made, and logs one line about it. Groups that it reused count only as such.
@@ -81,6 +82,7 @@ def describe(
         anchor_bytes=stored["anchor"],
         delta_bytes=stored["delta"],
         arrived_s=max([0.0, *(heartbeat.arrived_ms / 1000 for heartbeat in heartbeats)]),
+        kappa=kappa,
         pause_s=max([0.0, *(heartbeat.pause_ms / 1000 for heartbeat in heartbeats)]),
     )
     log.info(

@@ -22,8 +22,7 @@ FLOORS = (
     ("connections",),
     ("queue",),
     ("weights", "submission", "services", "reporting", "estimate"),
-    ("simulation",),
-    ("capacity",),
+    ("capacity", "simulation"),
     ("cli",),
     ("__main__",),
 )
