@@ -16,6 +16,7 @@ from echo_queue.queue import Audit, FailedSet, Status
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
+from echo_queue.simulation import Figures, TierName
 from echo_queue.weights.manifest import Part, TensorInfo
 
 Phase = Literal["running", "finished", "ended"]
@@ -116,12 +117,22 @@ class ManifestDocument:
     piece_bytes: int
 
 
+@dataclass(frozen=True)
+class SimulationDocument:
+    """`simulate`: the figures of one simulation for each bound S."""
+
+    tier: TierName
+    seed: int
+    simulations: tuple[Figures, ...]
+
+
 DOCUMENTS: Mapping[str, Any] = {
     "status": StatusDocument,
     "audit": Audit,
     "show": GroupDocument,
     "config check": CheckDocument,
     "estimate": RunEstimate,
+    "simulate": SimulationDocument,
     "weights ls": tuple[VersionEntry, ...],
     "weights show": ManifestDocument,
 }

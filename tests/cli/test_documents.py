@@ -20,7 +20,8 @@ from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
 from tests.synthetic import update
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "schema.json"
+ROOT = Path(__file__).parents[2]
+DOCUMENT, FLEET = ROOT / "docs" / "schema.json", ROOT / "configs" / "simulations" / "spot.toml"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
 
 
 def asked(run: PublishedRun, command: str) -> Any:
-    words = [*command.split(), str(run.path), "--json"]
+    words = [*command.split(), str(FLEET if command == "simulate" else run.path), "--json"]
     words += ["--model-config", str(MODELS / "qwen3-8b.json")] if command == "estimate" else []
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     return json.loads(done.stdout)
