@@ -23,6 +23,7 @@ from echo_queue.connections import store_check
 from echo_queue.connections.connect import connect_store
 from echo_queue.connections.endpoints import EMBEDDED
 from echo_queue.errors import ConfigError
+from echo_queue.launch.liveness import LivenessThread, StepClock
 from echo_queue.queue import Caller, LearnerQueue, Monitor, Operator, Payloads, RunRules
 from echo_queue.queue.run_rules import differences
 from echo_queue.records import BASE, Version
@@ -87,8 +88,9 @@ def _train_together(config: Config, stop: threading.Event, store: ObjectStore, t
     loop = open_loop(config, store, team, where)
     loop.leader.start()
     try:
-        loop.run(stop)
-        team.settle()
+        with LivenessThread("learner", loop.steps.trouble):
+            loop.run(stop)
+            team.settle()
     finally:
         loop.saver.close()
         loop.leader.close()
@@ -108,6 +110,7 @@ class TrainingLoop:
         saver: BackgroundSaver,
     ) -> None:
         self.config, self.team, self.leader = config, team, leader
+        self.steps = StepClock(config.learner.rank_deadline_s)
         self.policy, self.reference, self.saver = policy, reference, saver
 
     def run(self, stop: threading.Event) -> None:
@@ -148,7 +151,9 @@ class TrainingLoop:
             return None
         learner, temperature = self.config.learner, self.config.rollout.temperature
         number = order.version.number
-        return learn(self.policy, order.groups, number, learner, temperature, reference=self.reference)
+        return learn(
+            self.policy, order.groups, number, learner, temperature, reference=self.reference, step=self.steps.step
+        )
 
 
 def open_loop(config: Config, store: ObjectStore, team: Team, where: torch.device) -> TrainingLoop:

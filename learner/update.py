@@ -7,7 +7,8 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -60,11 +61,12 @@ def learn(
     temperature: float,
     *,
     reference: Score | None = None,
+    step: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> UpdateResult:
     """Trains version `number`. All ranks of the policy's team call it with the same arguments, and get the same result.
 
-    Raises `EchoQueueError`, with nothing changed, if the gradient is not finite; `RankLostError` if another rank does
-    not take part.
+    Each micro-batch, and the optimizer's step, runs within a `step()`. Raises `EchoQueueError`, with nothing changed,
+    if the gradient is not finite; `RankLostError` if another rank does not take part.
     """
     team = policy.team
     update = prepare(groups, settings.advantage, settings.zero_variance)
@@ -74,13 +76,15 @@ def learn(
         shares = plan(update, team.size, settings.micro_tokens, policy.packing, Costs.of(policy.model.config))
         with team.together(f"train update {number}"):
             for pieces in shares[team.rank]:
-                batch = collate(pieces, policy.packing).to(policy.device)
-                loss, terms = _loss(policy, batch, settings, temperature, reference)
-                # The ranks' gradients are averaged, and the loss is a sum over all of them.
-                (loss * team.size / update.tokens).backward()
-                sums += terms
-            team.sum(sums)
-            norm = policy.step(lr)
+                with step():
+                    batch = collate(pieces, policy.packing).to(policy.device)
+                    loss, terms = _loss(policy, batch, settings, temperature, reference)
+                    # The ranks' gradients are averaged, and the loss is a sum over all of them.
+                    (loss * team.size / update.tokens).backward()
+                    sums += terms
+            with step():
+                team.sum(sums)
+                norm = policy.step(lr)
     if not math.isfinite(norm):
         fix = "lower learner.lr or learner.grad_clip; a restart continues from the newest checkpoint"
         raise EchoQueueError(Problem("learner", f"the gradient of update {number} is not finite", fix))

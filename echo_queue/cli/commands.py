@@ -11,6 +11,7 @@ from echo_queue import __version__
 from echo_queue.cli.preflight import For
 from echo_queue.config.loading import load
 from echo_queue.errors import ConfigError
+from echo_queue.launch.liveness import LivingRole
 from echo_queue.launch.roles import become
 
 app = typer.Typer(
@@ -211,6 +212,22 @@ def audit(config: ConfigFile, as_json: Json = False) -> None:
     from echo_queue.cli.audit import audit as check
 
     raise typer.Exit(check(load(config), as_json=as_json))
+
+
+@app.command(rich_help_panel=INSPECT)
+def healthy(
+    role: Annotated[
+        LivingRole,
+        typer.Argument(help="services, submission (Celery), worker or learner.", show_default=False),
+    ],
+) -> None:
+    """Check that the processes of ROLE on this machine live and their engines answer. If not, the exit code is 1."""
+    from echo_queue.launch.liveness import unhealthy
+
+    if trouble := unhealthy(role):
+        typer.echo(trouble)
+        raise typer.Exit(1)
+    typer.echo(f"{role} lives")
 
 
 @app.command(rich_help_panel=INSPECT)

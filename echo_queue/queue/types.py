@@ -248,10 +248,16 @@ class Drained:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A learner's new lineage, and the name of the newest checkpoint whose groups the queue holds as trained."""
+    """A learner's new lineage, and where the queue stands.
+
+    `committed`: the newest checkpoint whose groups it holds as trained. `settled`: how many of its ids, if a learner
+    died between the steps of its commit; None: all of them. `empty`: no task is open, as after a loss of Redis.
+    """
 
     lineage: int
     committed: str | None
+    settled: int | None
+    empty: bool
 
 
 @dataclass(frozen=True)

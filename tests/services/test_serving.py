@@ -111,6 +111,14 @@ def test_a_killed_server_is_up_again_with_its_data_and_connections_go_on(config:
     assert (client.get("kept"), store.get("kept")) == (b"1", b"1")
 
 
+def test_services_whose_server_hangs_are_unhealthy_until_it_goes_on(config: Config, running: Services) -> None:
+    assert running.trouble() == ""
+    os.kill(pid_of(config, "store"), signal.SIGSTOP)
+    assert "the object store does not answer" in running.trouble()
+    os.kill(pid_of(config, "store"), signal.SIGCONT)
+    wait_until(lambda: not running.trouble(), "the store to answer again")
+
+
 def test_a_stopped_run_continues_with_its_data(config: Config, start: Start) -> None:
     for lap in range(2):
         kept = start(config)
@@ -227,8 +235,8 @@ def test_whoever_meets_embedded_services_that_have_ended_is_told_what_they_are(
 
 
 def test_embedded_services_of_another_machine_are_named_with_it(config: Config, start: Start) -> None:
-    """A run's directory that two machines share: the address in it is 127.0.0.1."""
-    start(config)
+    """A run's directory that two machines share: the address in it is 127.0.0.1, where nothing listens here."""
+    start(config).stop()
     for name, connect in (("redis", partial(connect_redis, config)), ("store", partial(connect_store, config))):
         file = services_dir(config) / f"{name}.json"
         file.write_bytes(orjson.dumps(orjson.loads(file.read_bytes()) | {"host": "another-machine"}))

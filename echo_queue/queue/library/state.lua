@@ -18,7 +18,8 @@ KEYS
                          learner keeps seats for the update after v), enough (ready groups at which the learner, which
                          waits, is told; absent while it does not wait), mended ("<stream> <entry>": `find_leases`),
                          turn ("<n> <move>": the learner's last numbered one), resume_token,
-                         committed: the newest checkpoint that `trained` and `settled_ids` agree with
+                         committed: the newest checkpoint that `trained` and `settled_ids` agree with, and the number
+                         of its ids that do while a commit is between its steps
   rules          hash    those of the newest lineage: s batch kappa lease_ms max_attempts pace late late_deadline_ms group_max_bytes
                          group_max_tokens longest_first
   published      hash    lineage number manifest digest ms (when): the newest weights that workers may fetch

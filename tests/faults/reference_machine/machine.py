@@ -9,7 +9,7 @@
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import count
@@ -33,6 +33,10 @@ CHUNKS = ((0, 2), (2, 2))
 BUCKETS = ((1, 2), (1, 0))
 """The buckets of the prompts of each chunk."""
 WORKERS = ("w1", "w2", "w3")
+STEP = 2
+"""The ids of a step of a commit."""
+Step = tuple[str, str, tuple[str, ...]]
+"""A step of a commit: where the queue stands before and after it, and its ids."""
 pick = st.integers(0, 5)
 """One of those there are: the number modulo how many."""
 
@@ -262,9 +266,9 @@ class Machine(RuleBasedStateMachine):
             self.weights.append(weights)
 
     @precondition(lambda self: self._alive())
-    @move(lost=st.booleans(), commit=st.booleans(), ghost=st.booleans())
-    def save(self, commit: bool = True, lost: bool = False, ghost: bool = False) -> None:
-        """A checkpoint; without `commit` the learner dies before it has told the queue."""
+    @move(lost=st.booleans(), steps=st.integers(0, 3), ghost=st.booleans())
+    def save(self, steps: int = 3, lost: bool = False, ghost: bool = False) -> None:
+        """A checkpoint; the learner dies if it has more to tell the queue than so many steps of a commit."""
         me = self._one(ghost)
         name = _name(me.lineage, me.version)
         if not me.trained or name in self.store:
@@ -272,10 +276,9 @@ class Machine(RuleBasedStateMachine):
         one = Checkpoint(name, me.version, me.saved, tuple(me.trained))
         self.store[name] = one
         me.saved, me.trained = name, []
-        if not commit:
-            me.ended = True
-        elif moved := self._commit(me, one, lost):
-            assert moved[0] == moved[1]
+        for _, standing, ids in _steps(one)[:steps]:
+            self._commit(me, standing, ids, lost)
+        me.ended |= steps < len(_steps(one))
 
     @move()
     def restart(self) -> None:
@@ -288,7 +291,8 @@ class Machine(RuleBasedStateMachine):
         )
         resumed = queue.resume(begin, floor, rules=self.run.rules)
         assert resumed.lineage == self.run.resume(begin, floor)
-        assert (resumed.committed or "") == self.run.committed
+        settled = f" {resumed.settled}" if resumed.settled else ""
+        assert (resumed.committed or "") + settled == self.run.committed
         me = Learner(queue, resumed.lineage, begin.number, self._mark(resumed.lineage, newest))
         self.learners.append(me)
         self._follow(me)
@@ -309,16 +313,20 @@ class Machine(RuleBasedStateMachine):
         return name
 
     def _follow(self, me: Learner) -> None:
-        here, there = self._chain(self.run.committed), self._chain(me.saved)
-        for one in here:
-            if one not in there:
-                assert me.queue.uncommit(me.lineage, one.name, one.parent, one.trained) == self.run.uncommit(
-                    me.lineage, me.turn + 1, one.name, one.parent, one.trained
-                )
-                me.turn += 1
-        for one in reversed(there):
-            if one not in here:
-                assert (moved := self._commit(me, one)) and moved[0] == moved[1]
+        here, there = self._path(self.run.committed), self._path(me.saved)
+        common = [step for step in here if step in there]
+        for before, standing, ids in reversed(here[len(common) :]):
+            undone = me.queue.uncommit(me.lineage, standing, before, ids)
+            assert undone == self.run.uncommit(me.lineage, me.turn + 1, standing, before, ids)
+            me.turn += 1
+        for _, standing, ids in there[len(common) :]:
+            self._commit(me, standing, ids)
+
+    def _path(self, standing: str) -> list[Step]:
+        """The steps of all commits that lead there, oldest first."""
+        name, _, settled = standing.partition(" ")
+        path = [step for one in reversed(self._chain(name)) for step in _steps(one)]
+        return path[: [after for _, after, _ in path].index(standing) + 1] if settled else path
 
     def _chain(self, name: str) -> list[Checkpoint]:
         """Newest first."""
@@ -448,12 +456,13 @@ class Machine(RuleBasedStateMachine):
             return self.learners[-2]
         return self.learners[-1]
 
-    def _commit(self, me: Learner, one: Checkpoint, lost: bool = False) -> tuple[Any, Any] | None:
-        return self._turn(
+    def _commit(self, me: Learner, standing: str, ids: Sequence[str], lost: bool = False) -> None:
+        moved = self._turn(
             me, lost,
-            lambda: me.queue.commit(me.lineage, one.name, one.trained),
-            lambda: self.run.commit(me.lineage, me.turn + 1, one.name, one.trained),
+            lambda: me.queue.commit(me.lineage, standing, ids),
+            lambda: self.run.commit(me.lineage, me.turn + 1, standing, ids),
         )  # fmt: skip
+        assert moved is None or moved[0] == moved[1]
 
     def _turn(
         self, me: Learner, lost: bool, real: Callable[[], Any], mine: Callable[[], Any], numbered: bool = True
@@ -516,6 +525,13 @@ class Machine(RuleBasedStateMachine):
 
 def _name(lineage: int, version: int) -> str:
     return f"{lineage:04d}/{version:08d}"
+
+
+def _steps(one: Checkpoint) -> list[Step]:
+    ends = range(STEP, max(len(one.trained), 1) + STEP, STEP)
+    standings = [one.name if end >= len(one.trained) else f"{one.name} {end}" for end in ends]
+    ids = [one.trained[end - STEP : end] for end in ends]
+    return list(zip([one.parent, *standings], standings, ids, strict=False))
 
 
 def _by_name(one: Checkpoint) -> str:

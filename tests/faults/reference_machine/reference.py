@@ -390,9 +390,9 @@ class Reference:
         self.admit()
         return cancelled
 
-    def commit(self, lineage: int, turn: int, name: str, ids: Sequence[str]) -> int:
+    def commit(self, lineage: int, turn: int, standing: str, ids: Sequence[str]) -> int:
         self._take_turn(lineage, turn, "commit")
-        if self.committed == name:
+        if self.committed == standing:
             return 0
         opened = [task for task in ids if self.is_open(task)]
         for task in opened:
@@ -400,18 +400,18 @@ class Reference:
             self.failures.pop(task, None)
         self.submission_status |= set(ids) - set(opened)
         self.trained += len(opened)
-        self.committed, self.uncommitted = name, max(0, self.uncommitted - len(opened))
+        self.committed, self.uncommitted = standing, max(0, self.uncommitted - len(opened))
         return len(opened)
 
-    def uncommit(self, lineage: int, turn: int, name: str, parent: str, ids: Sequence[str]) -> int:
+    def uncommit(self, lineage: int, turn: int, standing: str, before: str, ids: Sequence[str]) -> int:
         self._take_turn(lineage, turn, "uncommit")
-        if self.committed != name:
+        if self.committed != standing:
             return 0
         undone = [task for task in ids if task not in self.submission_status]
         self.submission_status -= set(ids)
         self.redo = undone + self.redo
         self.trained -= len(undone)
-        self.committed = parent
+        self.committed = before
         return len(undone)
 
     def publish(self, version: Version) -> bool:
