@@ -5,7 +5,8 @@
 - A restart at any instant continues from the newest checkpoint, with any number of ranks.
 - Every wait ends at a deadline with an error that names what was waited for.
 
-Deliberate simplifications: one optimizer step per batch; the oldest groups first.
+Deliberate simplifications: one optimizer step per batch; the oldest groups first, unless `learner.selection` is told
+otherwise.
 """
 
 import logging
@@ -53,6 +54,7 @@ from learner.recovery import checkpoint
 from learner.recovery.background_saver import BackgroundSaver
 from learner.recovery.manifest import CheckpointManifest
 from learner.recovery.resume import resume
+from learner.selection.pairs import select_samples
 from learner.update import UpdateResult, learn
 
 log = logging.getLogger(__name__)
@@ -151,8 +153,18 @@ class TrainingLoop:
             return None
         learner, temperature = self.config.learner, self.config.rollout.temperature
         number = order.version.number
+        groups = order.groups + order.reused
+        selection, seed = self.config.selection, self.config.run.seed
+        select = partial(select_samples, selection=selection, seed=seed, number=number)
         return learn(
-            self.policy, order.groups, number, learner, temperature, reference=self.reference, step=self.steps.step
+            self.policy,
+            groups,
+            number,
+            learner,
+            temperature,
+            reference=self.reference,
+            select=select,
+            step=self.steps.step,
         )
 
 

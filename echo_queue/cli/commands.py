@@ -2,6 +2,8 @@
 
 import json
 import logging
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +31,14 @@ config_app = typer.Typer(help="Check a configuration without starting any proces
 app.add_typer(config_app, name="config", rich_help_panel=PREPARE)
 weights_app = typer.Typer(help="List, verify, copy and remove published weights.", no_args_is_help=True)
 app.add_typer(weights_app, name="weights", rich_help_panel=INSPECT)
+
+
+class Tier(StrEnum):
+    """The ways in which a simulation decides."""
+
+    fast = "fast"
+    exact = "exact"
+
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file of the run.", show_default=False)]
 WeightsVersion = Annotated[
@@ -180,6 +190,50 @@ def estimate(
 
     assumed = Assumptions(device, devices, mfu, link_gbit, tokens_per_s, mean_tokens, change)
     show_estimate(load(config), model_config, assumed, as_json=as_json)
+
+
+@app.command(rich_help_panel=PREPARE)
+def plan(
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="TOML file of the fleet.", show_default=False)],
+    *,
+    on: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"], help="The day on which prices are judged; default: today.", show_default=False
+        ),
+    ] = None,
+    pools: Annotated[
+        Path | None, typer.Option(help="Write the pools file that Terraform's module reads.", show_default=False)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the cost of an update against S into this SVG.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Plan which machines of FLEET to rent for its learner, and say what an update costs. Nothing is started."""
+    from echo_queue.cli.plan import show as show_plan
+
+    show_plan(fleet, (on or datetime.now()).date(), as_json=as_json, pools=pools, picture=plot)
+
+
+@app.command("simulate", rich_help_panel=PREPARE)
+def simulate_fleet(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="TOML file of a fleet and a learner (docs/simulation.md).")
+    ],
+    bounds: Annotated[
+        str, typer.Option("--s", help="Bounds S to compare, such as 2,4,8; default: that of FILE.", show_default=False)
+    ] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
+    tier: Annotated[
+        Tier, typer.Option(help="fast decides in memory; exact by the real queue, in a hundred times the time.")
+    ] = Tier.fast,
+    as_json: Json = False,
+) -> None:
+    """Simulate how busy a fleet keeps a learner, how old its data is, what is lost, and what an update costs."""
+    from echo_queue.cli.simulate import show as show_simulation
+
+    show_simulation(file, bounds, seed=seed, tier=tier.value, as_json=as_json)
 
 
 @app.command(rich_help_panel=INSPECT)

@@ -2,7 +2,8 @@
 
 - A client holds one lineage, the one it began (`resume`), and numbers its moves. A server that has forgotten any of
   them refuses the next one (`SetBackError`). A client whose lineage is not the newest is fenced (`FencedError`).
-- One thread makes all numbered moves (`drain`, `advance`, `commit`, `uncommit`); any thread may make the others.
+- One thread makes all numbered moves (`drain`, `skip`, `advance`, `commit`, `uncommit`); any thread may make the
+  others.
 """
 
 import uuid
@@ -112,11 +113,19 @@ class LearnerQueue(Arrivals):
         return replies.drained_of(reply, groups, malformed), bool(more)
 
     def advance(self, version: int, trained: int, window: float) -> int:
-        """Sets the learner's version after an update on `trained` groups. Returns how many in flight were cancelled.
+        """Sets the learner's version after an update on `trained` groups, those that were skipped not counted.
 
-        Where these are many, the housekeeper cancels the others (`Operator.reclaim`).
+        Returns how many groups in flight were cancelled. Where these are many, the housekeeper cancels the others
+        (`Operator.reclaim`).
         """
         return int(self._numbered("advance", version, trained, window))
+
+    def skip(self, groups: int) -> int:
+        """Counts so many drained groups, which teach nothing, as trained for bound and pace, ahead of their update.
+
+        Other prompts are admitted in their place. Returns how many groups are trained for the queue and not committed.
+        """
+        return int(self._numbered("skip", groups))
 
     def commit(self, checkpoint: str, task_ids: Sequence[str], settled: int = 0, at_once: int = COMMIT_STEP) -> int:
         """Moves tasks to trained, wherever they are. Call it once `checkpoint` is durable.

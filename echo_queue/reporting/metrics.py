@@ -6,7 +6,7 @@ version, the line of the highest lineage. What others than the learner's machine
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
@@ -68,6 +68,8 @@ class UpdateMetrics:
     """Number of groups with tokens of several versions."""
     pause_s: float = 0.0
     """Longest pause of a living worker's engine to load its version."""
+    reused_lags: dict[str, int] = field(default_factory=dict)
+    """Number of groups of earlier updates that this one trained again, at each lag. No other figure counts them."""
     kappa: int = 0
     """κ: the number of updates per publication, also where the learner chooses it. 0: an older learner did not say."""
 

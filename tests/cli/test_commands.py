@@ -61,6 +61,8 @@ def test_help_names_every_command(tmp_path: Path) -> None:
         "revive",
         "init-model",
         "estimate",
+        "plan",
+        "simulate",
         "config",
     ):
         assert f" {command} " in done.stdout

@@ -190,6 +190,21 @@ local function advance(keys, args)
   return cancelled
 end
 
+-- args: lineage turn groups. The learner has found that so many groups in its hands teach nothing, and takes others into the
+-- same update: they count as trained for bound and pace, so that other prompts are admitted meanwhile. Returns how many
+-- groups count so.
+local function skip(keys, args)
+  local run = open_run(keys)
+  local repeated = run.state.turn == args[2] .. ' skip'
+  take_turn(run, args[1], args[2], 'skip')
+  if not repeated then
+    run.uncommitted = run.uncommitted + tonumber(args[3])
+    redis.call('HSET', run.K.state, 'uncommitted', run.uncommitted)
+    admit(run)
+  end
+  return run.uncommitted
+end
+
 -- Returns the place of an open task as `place_of` does, but not at a worker's word alone: the learner's own account of what it
 -- has in hand is believed, then `open` if the task lies there. Returns nil if it lies at neither.
 local function true_place(run, id)
@@ -446,6 +461,7 @@ register('probe_room', probe_room)
 register('drain', drain, 'allow-oom')
 register('pending', pending, 'allow-oom')
 register('advance', advance, 'allow-oom')
+register('skip', skip, 'allow-oom')
 register('cancel', cancel, 'allow-oom')
 register('commit', commit, 'allow-oom')
 register('uncommit', uncommit, 'allow-oom')
