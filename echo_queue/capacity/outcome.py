@@ -1,6 +1,6 @@
 """What a plan says: the machines, what they cost, how busy they keep the learner, and what that rests on.
 
-These are the values of `echo-queue plan --json`; docs/plan.schema.json is their schema. Money is in USD, times are in
+These are the values of `echo-queue plan --json`; docs/schema.json has their schema. Money is in USD, times are in
 seconds, and a value that does not exist is null.
 """
 
