@@ -123,6 +123,8 @@ class Plan:
     cheaper: Outcome | None
     """A set with which the learner is less busy than is wanted, and an update costs less."""
     pools: tuple[PoolFigures, ...]
+    old_prices: tuple[str, ...]
+    """Keys of prices that are older than the fleet file allows without a mark."""
     left_out: Mapping[str, str]
     other_bounds: tuple[Outcome, ...]
     other_ways: tuple[Outcome, ...]

@@ -17,6 +17,7 @@ from echo_queue.capacity import Outcome, Plan, load_fleet, plan, pools_file
 from echo_queue.capacity.bounds import SIMULATED_UP_TO
 from echo_queue.capacity.comparison import costs_by_bound, way_name
 from echo_queue.capacity.fleet import Fleet
+from echo_queue.capacity.lengths import TAIL
 from echo_queue.capacity.outcome import Sensitivity
 from echo_queue.capacity.pools_file import elsewhere
 from echo_queue.cli.output import OPTIONS, print_json
@@ -107,11 +108,12 @@ def _pools_table(found: Plan) -> Table:
 def _sentences(fleet: Fleet, found: Plan) -> Iterator[str]:
     chosen = found.chosen
     if any(one.assumed for one in found.pools):
-        yield "[dim]~ rests on numbers of the pool that are assumed. Times are upper ends: last worker, slow group.[/]"
+        yield "[dim]~ rests on numbers of the pool that are assumed.[/]"
+    yield f"[dim]T_bcast is that of a first worker; {TAIL:.0%} of groups take no longer than 'group'.[/]"
     for name, reason in found.left_out.items():
         yield f"[yellow]{name} is left out: {reason}.[/]"
-    if any(one.old and one.machines for one in found.pools):
-        yield f"[yellow]Prices of pools in use are older than {fleet.prices.oldest_days} days.[/]"
+    if found.old_prices:
+        yield f"[yellow]Older than {fleet.prices.oldest_days} days: {', '.join(found.old_prices)}.[/]"
     if outside := elsewhere(fleet, chosen):
         yield f"[dim]Not in a cloud that Terraform's module knows: {', '.join(outside)}.[/]"
     yield ""
@@ -124,8 +126,8 @@ def _sentences(fleet: Fleet, found: Plan) -> Iterator[str]:
         whole = f", {chosen.usd_per_run:,.0f} $ the run" if chosen.usd_per_run else ""
         yield f"{chosen.usd_per_hour:,.2f} $/h, of which the pools {chosen.pools_usd_per_hour:,.2f}: {spread}{whole}."
         yield (
-            f"Supply {chosen.supply:.2f} of what the learner takes; {chosen.late_share:.1%} of groups are "
-            f"generated again; worst lag {chosen.worst_lag} updates, if the learner never waited."
+            f"Supply {chosen.supply:.2f} of what the learner takes; at least {chosen.late_share:.1%} of "
+            f"groups are generated again; worst lag {chosen.worst_lag} updates, if the learner never waited."
         )
 
 
