@@ -12,6 +12,7 @@ from echo_queue.capacity.loading import age_days, prices
 from echo_queue.capacity.offers import HOUR_S, generation, lost_s, offer, rate_at, useful_share
 from echo_queue.capacity.outcome import Baseline, Input, Outcome, Plan, PoolFigures, Sensitivity
 from echo_queue.capacity.planning import Setting, cheaper_per_update, plan_setting, update_tokens, with_prices
+from echo_queue.capacity.simulated import simulated
 
 WAYS: tuple[tuple[Form, bool], ...] = (("snapshot", False), ("snapshot", True), ("delta", False), ("delta", True))
 NEIGHBOURS = (-2, -1, 1, 2, 4)
@@ -35,6 +36,7 @@ def plan(fleet: Fleet, on: date) -> Plan:
         by="bounds",
         wanted_utilisation=fleet.run.utilisation,
         chosen=chosen,
+        simulated=simulated(priced, chosen),
         cheaper=cheaper_per_update(priced, chosen) if chosen.reached else None,
         pools=tuple(_pool_figures(Setting(priced, s, form, peers), chosen, on)),
         old_prices=tuple(key for key, one in prices(priced) if age_days(one, on) > fleet.prices.oldest_days),

@@ -11,7 +11,7 @@ import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import datetime
+from datetime import date, datetime
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +34,7 @@ SIMPLE: Mapping[Any, Mapping[str, str]] = {
     float: {"type": "number"},
     type(None): {"type": "null"},
     datetime: {"type": "string", "format": "date-time"},
+    date: {"type": "string", "format": "date"},
     Version: {"type": "string", "pattern": "^[0-9]+[.][0-9]+$"},
     Any: {},
 }
@@ -92,7 +93,7 @@ def plain(value: Any) -> Any:
     match value:
         case Version() | Path():
             return str(value)
-        case datetime():
+        case date():  # or a datetime
             return value.isoformat()
         case None | bool() | int() | float() | str():
             return value.value if isinstance(value, Enum) else value

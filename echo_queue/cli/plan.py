@@ -20,7 +20,7 @@ from echo_queue.capacity.fleet import Fleet
 from echo_queue.capacity.lengths import TAIL
 from echo_queue.capacity.outcome import Sensitivity
 from echo_queue.capacity.pools_file import elsewhere
-from echo_queue.cli.output import OPTIONS, print_json
+from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 
 WIDTH = 80
@@ -47,7 +47,7 @@ def show(file: Path, on: date, *, as_json: bool, pools: Path | None, picture: Pa
     else:
         _print(fleet, found)
     if pools:
-        _write(pools, orjson.dumps(pools_file(fleet, found.chosen), option=OPTIONS))
+        _write(pools, orjson.dumps(pools_file(fleet, found.chosen), option=orjson.OPT_INDENT_2))
     if picture:
         _write(picture, _picture(fleet, found).encode())
 
@@ -69,11 +69,11 @@ def _picture(fleet: Fleet, found: Plan) -> str:
 
 def _print(fleet: Fleet, found: Plan) -> None:
     console = Console(highlight=False, width=WIDTH)
-    console.print(f"[bold]{found.fleet}[/], on {found.on}. Figures are those of the bounds, and not simulated.\n")
+    console.print(f"[bold]{found.fleet}[/], on {found.on}. Figures are those of the bounds, unless simulated.\n")
     console.print(_pools_table(found))
     for sentence in _sentences(fleet, found):
         console.print(sentence)
-    for sentence in _cheaper(found):
+    for sentence in (*_simulated(found), *_cheaper(found)):
         console.print(sentence)
     console.print("\n[bold]What an update costs[/]")
     console.print(_comparison(found))
@@ -129,6 +129,13 @@ def _sentences(fleet: Fleet, found: Plan) -> Iterator[str]:
             f"Supply {chosen.supply:.2f} of what the learner takes; at least {chosen.late_share:.1%} of "
             f"groups are generated again; worst lag {chosen.worst_lag} updates, if the learner never waited."
         )
+
+
+def _simulated(found: Plan) -> Iterator[str]:
+    if one := found.simulated:
+        busy = f"In a simulation of {one.updates} updates it is busy for {one.utilisation:.1%} of its time"
+        lag = f"the mean lag is {one.mean_lag:.1f}, the worst {one.worst_lag}"
+        yield f"{busy}, and an update costs {_usd(one.usd_per_update)} $; {lag}; {one.stale_share:.1%} come too late."
 
 
 def _cheaper(found: Plan) -> Iterator[str]:

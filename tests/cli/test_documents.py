@@ -14,6 +14,7 @@ from echo_queue.cli.documents import DOCUMENTS, schemas
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, UpdateRecord
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting.run_record import record_of
+from tests.capacity.fleets import WORKED
 from tests.cli.test_weights import PublishedRun
 from tests.estimate import MODELS
 from tests.queue.clients import Clients
@@ -43,7 +44,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PublishedRun]:
 
 
 def asked(run: PublishedRun, command: str) -> Any:
-    words = [*command.split(), str(run.path), "--json"]
+    fleet = WORKED["qwen3-8b-home"]
+    words = [*command.split(), str(fleet if command == "plan" else run.path), "--json"]
     words += ["--model-config", str(MODELS / "qwen3-8b.json")] if command == "estimate" else []
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     return json.loads(done.stdout)
