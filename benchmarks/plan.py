@@ -2,7 +2,7 @@
 
 The pools are drawn by a seed, unlike in everything: price, rate, link, limit, price of traffic. The figure is the
 slowest of several searches; the baseline is what the machines would cost if they could be divided, which no whole set
-can beat. A whole plan with all its comparisons is timed once.
+can beat.
 
     python -m benchmarks.plan [--pools 200] [--searches 5] [--json]
 """
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import date
 
 from benchmarks.verdict import conclude
-from echo_queue.capacity import plan
 from echo_queue.capacity.fleet import Fleet
 from echo_queue.capacity.planning import Setting, plan_setting
 from echo_queue.capacity.search import relaxed_cost
@@ -34,7 +33,6 @@ class Figures:
     searches: int
     slowest_s: float
     gap: float
-    whole_plan_s: float
 
 
 def assumed(value: float) -> dict[str, object]:
@@ -79,7 +77,8 @@ def drawn_fleet(pools: int, seed: int) -> Fleet:
 
 
 def searches(pools: int, count: int) -> Iterator[tuple[float, float]]:
-    """Yields the seconds of a search and its gap."""
+    """Yields the seconds of a search and its gap. A small search comes first, which imports scipy."""
+    plan_setting(drawn_fleet(2, SEED), 4, "delta", peers=True)
     for seed in range(SEED, SEED + count):
         fleet = drawn_fleet(pools, seed)
         began = time.perf_counter()
@@ -102,18 +101,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     took = list(searches(arguments.pools, arguments.searches))
-    began = time.perf_counter()
-    plan(drawn_fleet(arguments.pools, SEED), TODAY)
     figures = Figures(
         arguments.pools,
         arguments.searches,
         max(took_s for took_s, _ in took),
         max(gap for _, gap in took),
-        time.perf_counter() - began,
     )
     print(f"{figures.pools} pools: the slowest of {figures.searches} searches took {figures.slowest_s:.2f} s")
     print(f"baseline: divisible machines cost up to {figures.gap:.2%} less, a ratio of {1 + figures.gap:.4f}")
-    print(f"a whole plan, with its comparisons and sensitivities: {figures.whole_plan_s:.1f} s")
     return conclude(
         figures, {f"a search takes {MOST_S:g} s at most": figures.slowest_s <= MOST_S}, as_json=arguments.json
     )
