@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from echo_queue import __version__
+from echo_queue.capacity import Plan
 from echo_queue.cli.json_form import SchemaBuilder
 from echo_queue.cli.transcript import Transcript
 from echo_queue.errors import Problem
