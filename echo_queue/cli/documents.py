@@ -17,6 +17,7 @@ from echo_queue.queue import Audit, FailedSet, Status
 from echo_queue.queue.dead_causes import DeadCause
 from echo_queue.records import Version
 from echo_queue.reporting.metrics import Summary, UpdateMetrics
+from echo_queue.simulation import Figures, TierName
 from echo_queue.weights.manifest import Part, TensorInfo
 
 Phase = Literal["running", "finished", "ended"]
@@ -117,22 +118,27 @@ class ManifestDocument:
     piece_bytes: int
 
 
-def documents() -> Mapping[str, Any]:
-    """Returns the type of each command's document."""
-    from echo_queue.capacity import Plan  # here and below, because a status needs neither
-    from echo_queue.cli.simulate import Simulated
+@dataclass(frozen=True)
+class SimulationDocument:
+    """`simulate`: the figures of one simulation for each bound S."""
 
-    return {
-        "status": StatusDocument,
-        "audit": Audit,
-        "show": GroupDocument,
-        "config check": CheckDocument,
-        "estimate": RunEstimate,
-        "plan": Plan,
-        "simulate": Simulated,
-        "weights ls": tuple[VersionEntry, ...],
-        "weights show": ManifestDocument,
-    }
+    tier: TierName
+    seed: int
+    simulations: tuple[Figures, ...]
+
+
+DOCUMENTS: Mapping[str, Any] = {
+    "status": StatusDocument,
+    "audit": Audit,
+    "show": GroupDocument,
+    "config check": CheckDocument,
+    "estimate": RunEstimate,
+    "plan": Plan,
+    "simulate": SimulationDocument,
+    "weights ls": tuple[VersionEntry, ...],
+    "weights show": ManifestDocument,
+}
+"""The type of each command's document."""
 
 
 def schemas() -> dict[str, Any]:
@@ -142,6 +148,6 @@ def schemas() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "The documents that echo-queue prints with --json, by command",
         "type": "object",
-        "properties": {command: builder.schema_of(kind) for command, kind in documents().items()},
+        "properties": {command: builder.schema_of(kind) for command, kind in DOCUMENTS.items()},
         "$defs": dict(sorted(builder.definitions.items())),
     }

@@ -4,12 +4,12 @@ All figures are of a simulation (`echo_queue/simulation`); nothing runs but its 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from echo_queue.cli.documents import SimulationDocument
 from echo_queue.cli.output import print_json
 from echo_queue.errors import ConfigError, Problem
 from echo_queue.simulation import Figures, TierName, load, simulate
@@ -20,20 +20,11 @@ MOST_BOUNDS = 5
 Row = tuple[str, Callable[[Figures], str]]
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """The document that `--json` prints: the figures of one simulation for each bound S."""
-
-    tier: TierName
-    seed: int
-    simulations: tuple[Figures, ...]
-
-
 def show(file: Path, bounds: str, *, seed: int, tier: TierName, as_json: bool) -> None:
     """Simulates the setting of a file with each bound, or its own one. Raises `ConfigError` for what is wrong in it."""
     setting = load(file)
     each = [setting.with_s(s) for s in _bounds(bounds)] if bounds else [setting]
-    found = Simulated(tier, seed, tuple(simulate(one, seed, tier) for one in each))
+    found = SimulationDocument(tier, seed, tuple(simulate(one, seed, tier) for one in each))
     if as_json:
         print_json(found)
         return

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
-from echo_queue.cli.documents import documents, schemas
+from echo_queue.cli.documents import DOCUMENTS, schemas
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, UpdateRecord
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting.run_record import record_of
@@ -21,7 +21,7 @@ from tests.queue.clients import Clients
 from tests.queue.queue_harness import group_of
 from tests.synthetic import update
 
-FILES = {"plan": next(iter(WORKED.values())), "simulate": ROOT / "configs" / "simulation.toml"}
+FILES = {"plan": next(iter(WORKED.values())), "simulate": ROOT / "configs" / "simulations" / "spot.toml"}
 MORE = {"estimate": ("--model-config", str(MODELS / "qwen3-8b.json")), "plan": ("--on", str(ON))}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "schema.json"
 
@@ -51,7 +51,7 @@ def asked(run: PublishedRun, command: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("command", documents())
+@pytest.mark.parametrize("command", DOCUMENTS)
 def test_what_a_command_prints_is_what_its_schema_says(run: PublishedRun, command: str) -> None:
     published = schemas()
     Draft202012Validator.check_schema(published)
