@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 from echo_queue.cli.commands import app
-from echo_queue.cli.documents import DOCUMENTS, schemas
+from echo_queue.cli.documents import documents, schemas
 from echo_queue.queue import Chunk, Heartbeat, PromptSet, UpdateRecord
 from echo_queue.records import PromptShard, Version
 from echo_queue.reporting.run_record import record_of
@@ -51,7 +51,7 @@ def asked(run: PublishedRun, command: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("command", DOCUMENTS)
+@pytest.mark.parametrize("command", documents())
 def test_what_a_command_prints_is_what_its_schema_says(run: PublishedRun, command: str) -> None:
     published = schemas()
     Draft202012Validator.check_schema(published)
