@@ -3,6 +3,7 @@
 from echo_queue.config.model import (
     INTERACTIVE,
     Config,
+    Correction,
     Environment,
     Http,
     Learner,
@@ -26,6 +27,7 @@ from echo_queue.config.model import (
 __all__ = [
     "INTERACTIVE",
     "Config",
+    "Correction",
     "Environment",
     "Http",
     "Learner",

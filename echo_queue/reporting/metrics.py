@@ -6,7 +6,7 @@ version, the line of the highest lineage.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
@@ -68,6 +68,26 @@ class UpdateMetrics:
     """Number of groups with tokens of several versions."""
     pause_s: float = 0.0
     """Longest pause of a living worker's engine to load its version."""
+    kl_reference: float = 0.0
+    """Mean KL(policy ‖ base model) per token; 0 without `learner.kl`."""
+    filtered_fraction: float = 0.0
+    """Share of the tokens that the filters of `learner.correction` took out with their samples."""
+    ess_tokens: float = 1.0
+    """Effective sample size of the tokens by their ratios ρ to the behaviour policy, as a share of their number."""
+    ess_samples: float = 1.0
+    """The same of the samples, by the products of their tokens' ratios."""
+    second_moment: float = 0.0
+    """Mean of the tokens' (log ρ)²."""
+    ratio_quantiles: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """The 1 %, 50 % and 99 % quantiles of ρ among the tokens of each lag, in updates."""
+    length_mean: float = 0.0
+    """Mean length of the samples, in tokens."""
+    length_max: int = 0
+    """Length of the longest sample, in tokens."""
+    truncated_fraction: float = 0.0
+    """Share of the samples that were cut off at their largest length."""
+    alarm: str = ""
+    """What the guard found wrong with the update; empty if nothing."""
 
 
 RECORDS = TypeAdapter(UpdateMetrics)
